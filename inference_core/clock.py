@@ -1,0 +1,51 @@
+"""What time it is, and which day that is for the user."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, tzinfo
+from functools import lru_cache
+from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from inference_core.errors import ConfigurationError
+
+
+class Clock(Protocol):
+    """Source of the current time."""
+
+    def now(self) -> datetime:
+        """The current instant, aware, in UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        """The current instant, aware, in UTC."""
+        return datetime.now(UTC)
+
+
+@lru_cache(maxsize=256)
+def time_zone(name: str) -> tzinfo:
+    """The time zone of an IANA name such as ``Europe/Warsaw``.
+
+    Raises ConfigurationError for a name that the time zone database does not know.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ConfigurationError(f"Unknown time zone {name!r}; use an IANA name such as 'Europe/Warsaw'") from error
+
+
+def aware(moment: datetime) -> datetime:
+    """``moment`` in UTC; a naive one is taken as UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def local_day(moment: datetime, zone: tzinfo) -> date:
+    """The calendar day of ``moment`` for somebody in ``zone`` (at the ends of the calendar: the UTC day)."""
+    try:
+        return aware(moment).astimezone(zone).date()
+    except OverflowError:
+        return aware(moment).date()

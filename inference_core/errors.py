@@ -1,0 +1,117 @@
+"""Every error that the package raises, as one tree.
+
+InferenceCoreError
+├── InvalidInput (ValueError)            the caller passed something that cannot be stored or asked
+│   ├── InvalidMemory                    content, metadata or id of a memory
+│   │   └── InvalidMemoryType            also an AssertionError: older callers catch either
+│   ├── InvalidCategory
+│   ├── InvalidId                        a user id or an agent name
+│   ├── InvalidFilter
+│   └── UntrustedWrite                   the source of the text may not write this kind of memory
+├── ConfigurationError (ValueError)      the developer has to change the set-up
+│   ├── MissingExtra (ImportError)       an optional dependency is not installed
+│   └── EmbeddingMismatch                the store holds vectors of another model
+├── MemoryNotFound (LookupError)         no memory with this id in the scopes that the caller may read
+├── IdentityError (PermissionError)      who the user is could not be established
+├── EmbeddingError                       the embedding model failed
+└── StoreError                           the store did not do what it was asked
+    ├── VersionConflict                  somebody else changed the memory in between
+    ├── UnsupportedSchema                the data was written by a newer version of this package
+    ├── ScopeTooLarge                    a foreign store's scope is larger than can be ranked in process
+    └── StoreUnavailable                 the store failed or cannot be reached
+        ├── DeadlineExceeded (TimeoutError)
+        └── WriteUnknown                 a write was sent and not confirmed; retry it under the same id
+"""
+
+from __future__ import annotations
+
+
+class InferenceCoreError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidInput(InferenceCoreError, ValueError):
+    """The caller passed something that cannot be stored or asked; nothing was changed."""
+
+
+class InvalidMemory(InvalidInput):
+    """The content, the metadata or the id of a memory cannot be stored."""
+
+
+class InvalidMemoryType(InvalidMemory, AssertionError):
+    """The memory type is not one of the known ones."""
+
+
+class InvalidCategory(InvalidInput):
+    """The memory category is not one of the known ones."""
+
+
+class InvalidId(InvalidInput):
+    """The user id or agent name cannot name an owner."""
+
+
+class InvalidFilter(InvalidInput):
+    """The filter has an unknown key or operator, or a value that cannot be compared."""
+
+
+class UntrustedWrite(InvalidInput):
+    """Text from a tool, a document or the web was about to become procedural memory."""
+
+
+class ConfigurationError(InferenceCoreError, ValueError):
+    """The set-up is wrong; the message says what to change."""
+
+
+class MissingExtra(ConfigurationError, ImportError):
+    """An optional dependency is missing; the message holds the line that installs it."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'inference-core-memory[{extra}]'")
+
+
+class EmbeddingMismatch(ConfigurationError):
+    """The store's vectors were made by another embedding model; the message names the re-embed command."""
+
+
+class MemoryNotFound(InferenceCoreError, LookupError):
+    """There is no memory with this id in the scopes that the caller may read."""
+
+    def __init__(self, memory_id: str) -> None:
+        super().__init__(f"No memory with id {memory_id!r}")
+        self.memory_id = memory_id
+
+
+class IdentityError(InferenceCoreError, PermissionError):
+    """Who the user is could not be established, or two sources disagree; memory stays closed."""
+
+
+class EmbeddingError(InferenceCoreError):
+    """The embedding model failed or returned something that is not a set of vectors."""
+
+
+class StoreError(InferenceCoreError):
+    """The store did not do what it was asked."""
+
+
+class VersionConflict(StoreError):
+    """The memory's version is not the expected one; nothing was changed."""
+
+
+class UnsupportedSchema(StoreError):
+    """The data was written by a newer version of this package; update the package to read it."""
+
+
+class ScopeTooLarge(StoreError):
+    """A foreign store's scope holds more memories than can be ranked in this process."""
+
+
+class StoreUnavailable(StoreError):
+    """The store failed or cannot be reached."""
+
+
+class DeadlineExceeded(StoreUnavailable, TimeoutError):
+    """The operation did not finish within its deadline."""
+
+
+class WriteUnknown(StoreUnavailable):
+    """The write was sent and not confirmed: it may or may not be stored. Retry it under the same id."""

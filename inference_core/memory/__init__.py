@@ -1,0 +1,1 @@
+"""The domain: memory types, records, namespaces, time and trust. Pure, without input or output."""

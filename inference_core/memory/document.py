@@ -1,0 +1,114 @@
+"""What recall returns, and the plain data classes of the documented API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory, get_category_for_type
+
+
+def _now_iso() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+@dataclass
+class MemoryStoreDocument:
+    """A recalled memory: its id, its stored value, the caller's own metadata and how well it matched.
+
+    ``score`` orders the hits of one recall (higher is better); None where nothing was ranked.
+    """
+
+    id: str
+    value: dict[str, Any]
+    metadata: dict[str, Any]
+    score: float | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    @classmethod
+    def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
+        """The document of ``record``."""
+        return cls(
+            id=record.id,
+            value=record.to_value(),
+            metadata=dict(record.extra_metadata),
+            score=score,
+            created_at=record.created_at,
+            updated_at=record.updated_at,
+        )
+
+    @property
+    def content(self) -> str:
+        """The memory's text."""
+        return str(self.value.get("content") or "")
+
+    @property
+    def topic(self) -> str | None:
+        """The memory's topic."""
+        return self.value.get("topic")
+
+    @property
+    def memory_type(self) -> str | None:
+        """The name of the memory's type."""
+        return self.value.get("memory_type")
+
+    @property
+    def memory_category(self) -> str | None:
+        """The stored category, else the one that the type belongs to."""
+        if stored := self.value.get("memory_category"):
+            return str(stored)
+        return get_category_for_type(self.memory_type).value if self.memory_type else None
+
+    @property
+    def created_at_iso(self) -> str | None:
+        """When it was first stored, in ISO 8601."""
+        return _iso(self.created_at)
+
+    @property
+    def updated_at_iso(self) -> str | None:
+        """When it was last written, in ISO 8601."""
+        return _iso(self.updated_at)
+
+
+@dataclass
+class MemoryData:
+    """The fields of a memory's stored value in the flat form of the documented API."""
+
+    content: str
+    memory_type: str
+    memory_category: str = ""
+    session_id: str | None = None
+    topic: str | None = None
+    agent_name: str | None = None
+    extra_metadata: dict[str, Any] | None = None
+    created_at: str = field(default_factory=_now_iso)
+
+    def __post_init__(self) -> None:
+        self.memory_category = self.memory_category or get_category_for_type(self.memory_type).value
+
+
+@dataclass
+class MemoryMetadata:
+    """Who and what a memory belongs to, flattened by ``to_dict`` for stores that keep metadata apart."""
+
+    user_id: str
+    memory_type: str = "general"
+    memory_category: str = MemoryCategory.SEMANTIC.value
+    created_at: str = field(default_factory=_now_iso)
+    session_id: str | None = None
+    topic: str | None = None
+    agent_name: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are set and, below them, ``extra``: it adds keys and never replaces one of these fields."""
+        own = {name: value for name, value in vars(self).items() if name != "extra" and value}
+        return {**self.extra, **own}

@@ -1,0 +1,106 @@
+"""Where memories live: (user, category[, agent]) as namespace labels, and who reads which of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from uuid import UUID
+
+from inference_core.errors import InvalidId
+from inference_core.memory.types import (
+    MemoryCategory,
+    get_category_for_type,
+    validate_memory_category,
+    validate_memory_type,
+)
+
+Namespace = tuple[str, ...]
+MEMORIES_STORE_NAME: Final = "memories"
+"""Last label of the flat namespace that was used before the CoALA categories."""
+MAX_ID_BYTES: Final = 512
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_RESERVED = frozenset({"langgraph"})
+_ESCAPE = "~"
+
+
+def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
+    """A namespace label for a user id or agent name; different ids always give different labels.
+
+    Plain ids (``[A-Za-z0-9_-]{1,64}``) stay as they are; any other becomes ``~`` and its UTF-8 bytes, those outside
+    ``[A-Za-z0-9_-]`` as ``~xx``. Raises InvalidId if it is not a string or UUID, is empty, holds NUL or lone
+    surrogates, or has more than 512 bytes.
+    """
+    name = str(owner) if isinstance(owner, UUID) else owner
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidId(f"{what} must be a string or a UUID, not {type(name).__name__}")
+    if _PLAIN.match(name) and name not in _RESERVED:
+        return name
+    try:
+        raw = name.encode() if len(name) <= MAX_ID_BYTES else b""
+    except UnicodeEncodeError as error:
+        raise InvalidId(f"{what} holds a lone surrogate, so it is not valid Unicode") from error
+    if not 0 < len(raw) <= MAX_ID_BYTES or b"\x00" in raw:
+        raise InvalidId(f"{what} must have 1 to {MAX_ID_BYTES} bytes and no NUL; it has {len(name)} characters")
+    return _ESCAPE + "".join(chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in raw)
+
+
+def decode_label(label: str) -> str:
+    """The id that ``encode_label`` made ``label`` from. Raises InvalidId for a label that it never makes."""
+    if not label.startswith(_ESCAPE):
+        name = label
+    else:
+        head, *rest = label[1:].split(_ESCAPE)
+        try:
+            raw = head.encode() + b"".join(bytes.fromhex(part[:2]) + part[2:].encode() for part in rest)
+            name = raw.decode()
+        except ValueError as error:
+            raise InvalidId(f"{label[:80]!r} is not an encoded id") from error
+    if not name or encode_label(name) != label:
+        raise InvalidId(f"{label[:80]!r} is not an encoded id")
+    return name
+
+
+class MemoryNamespaceBuilder:
+    """Routes users, categories and agents to namespaces (the CoALA document's scheme).
+
+    Semantic memory is shared by a user's agents. Episodic and procedural memory belong to the named agent, or are
+    shared when it has no name or ``agent_scope_enabled`` is off.
+    """
+
+    def __init__(
+        self,
+        base_collection: str = "agent_memory",
+        agent_name: str | None = None,
+        *,
+        agent_scope_enabled: bool = True,
+    ) -> None:
+        self.base_collection = base_collection
+        self.agent_name = agent_name
+        self._agent_label = encode_label(agent_name, what="agent_name") if agent_name and agent_scope_enabled else None
+
+    def namespace_for(self, user_id: str | UUID, category: MemoryCategory | str) -> Namespace:
+        """The namespace that memories of ``category`` are written to. Raises InvalidId, InvalidCategory."""
+        name = validate_memory_category(category)
+        shared = (encode_label(user_id), name)
+        if name == MemoryCategory.SEMANTIC.value or self._agent_label is None:
+            return shared
+        return (*shared, self._agent_label)
+
+    def namespace_for_type(self, user_id: str | UUID, memory_type: str) -> Namespace:
+        """The namespace that memories of ``memory_type`` are written to. Raises InvalidId, InvalidMemoryType."""
+        return self.namespace_for(user_id, get_category_for_type(validate_memory_type(memory_type)))
+
+    def read_scopes(self, user_id: str | UUID, category: MemoryCategory | str | None = None) -> list[Namespace]:
+        """The exact namespaces that this agent reads: the shared ones and its own, never another agent's."""
+        wanted = list(MemoryCategory) if category is None else [MemoryCategory(validate_memory_category(category))]
+        scopes: list[Namespace] = []
+        for name in wanted:
+            shared = (encode_label(user_id), name.value)
+            own = self.namespace_for(user_id, name)
+            scopes += [shared] if own == shared else [shared, own]
+        return scopes
+
+    def legacy_namespace(self, user_id: str | UUID) -> Namespace:
+        """The flat namespace that was used before the categories."""
+        return (encode_label(user_id), MEMORIES_STORE_NAME)

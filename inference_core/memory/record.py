@@ -1,0 +1,170 @@
+"""MemoryRecord: the one form of a memory everywhere in the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from inference_core.clock import aware
+from inference_core.errors import UnsupportedSchema
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.trust import MemorySource, Trust
+from inference_core.memory.types import (
+    SINGULAR_TYPES,
+    MemoryCategory,
+    MemoryType,
+    get_category_for_type,
+)
+
+SCHEMA_VERSION: Final = 1
+INDEXED_FIELDS: Final = ["content", "topic"]
+"""The fields of a memory that recall searches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """A memory and all that is known about it.
+
+    ``created_at`` is when it was first stored and never changes, ``updated_at`` when it was last written; ``valid_from``
+    and ``valid_to`` bound when it holds in the user's world, as far as known. All instants are aware, in UTC.
+    ``version`` grows by one with each write. ``importance`` is between 0 and 1.
+    """
+
+    id: str
+    content: str
+    memory_type: MemoryType
+    category: MemoryCategory
+    namespace: Namespace
+    created_at: datetime
+    updated_at: datetime
+    version: int = 0
+    topic: str | None = None
+    session_id: str | None = None
+    agent_name: str | None = None
+    extra_metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    source: MemorySource = field(default_factory=MemorySource)
+    trust: Trust = Trust.STATED
+    importance: float = 0.5
+    pinned: bool = False
+    tags: tuple[str, ...] = ()
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    expires_at: datetime | None = None
+    supersedes: tuple[str, ...] = ()
+    superseded_by: str | None = None
+
+    @property
+    def happened_at(self) -> datetime:
+        """When it happened if that is known, else when it was stored."""
+        return self.valid_from or self.created_at
+
+    @property
+    def indexed_text(self) -> str:
+        """The text that recall searches: topic and content."""
+        return f"{self.topic}: {self.content}" if self.topic else self.content
+
+    def is_current(self, now: datetime) -> bool:
+        """Whether it still holds at ``now``: not superseded, not expired, its validity not over."""
+        ends = [moment for moment in (self.valid_to, self.expires_at) if moment is not None]
+        return self.superseded_by is None and all(now < end for end in ends)
+
+    def to_value(self) -> dict[str, Any]:
+        """The record as the JSON value that stores hold; id, namespace, version and update time are the row's."""
+        value: dict[str, Any] = {
+            "content": self.content,
+            "memory_type": self.memory_type.value,
+            "memory_category": self.category.value,
+            "session_id": self.session_id,
+            "topic": self.topic,
+            "agent_name": self.agent_name,
+            "extra_metadata": dict(self.extra_metadata),
+            "created_at": self.created_at.isoformat(),
+            "source": self.source.to_value(),
+            "trust": int(self.trust),
+            "schema_version": SCHEMA_VERSION,
+        }
+        return value | self._unusual()
+
+    def _unusual(self) -> dict[str, Any]:
+        moments = {"valid_from": self.valid_from, "valid_to": self.valid_to, "expires_at": self.expires_at}
+        return {
+            **{name: moment.isoformat() for name, moment in moments.items() if moment is not None},
+            **({"importance": self.importance} if self.importance != 0.5 else {}),
+            **({"pinned": True} if self.pinned else {}),
+            **({"tags": list(self.tags)} if self.tags else {}),
+            **({"supersedes": list(self.supersedes)} if self.supersedes else {}),
+            **({"superseded_by": self.superseded_by} if self.superseded_by else {}),
+        }
+
+    @classmethod
+    def from_value(
+        cls,
+        value: Mapping[str, Any],
+        *,
+        memory_id: str,
+        namespace: Namespace,
+        stored_at: datetime,
+        updated_at: datetime,
+        version: int = 0,
+    ) -> MemoryRecord:
+        """The record that a row holds; values of older versions and of the flat namespace are brought up to date.
+
+        ``stored_at`` stands in for a missing creation time. Raises UnsupportedSchema for a newer version's value.
+        """
+        _check_schema(value)
+        kind = _type_of(value)
+        source = MemorySource.from_value(value.get("source") or {})
+        return cls(
+            id=memory_id,
+            content=str(value.get("content") or ""),
+            memory_type=kind,
+            category=_category_of(value, namespace, kind),
+            namespace=namespace,
+            created_at=_moment(value, "created_at") or aware(stored_at),
+            updated_at=aware(updated_at),
+            version=version,
+            topic=value.get("topic"),
+            session_id=value.get("session_id"),
+            agent_name=value.get("agent_name"),
+            extra_metadata=value.get("extra_metadata") or {},
+            source=source,
+            trust=Trust(value.get("trust", source.trust)),
+            importance=float(value.get("importance", 0.5)),
+            pinned=bool(value.get("pinned", False)),
+            tags=tuple(value.get("tags", ())),
+            valid_from=_moment(value, "valid_from"),
+            valid_to=_moment(value, "valid_to"),
+            expires_at=_moment(value, "expires_at"),
+            supersedes=tuple(value.get("supersedes", ())),
+            superseded_by=value.get("superseded_by"),
+        )
+
+
+def _check_schema(value: Mapping[str, Any]) -> None:
+    version = value.get("schema_version", 0)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise UnsupportedSchema(
+            f"This memory has schema version {version!r}; this package reads up to {SCHEMA_VERSION}. Update the package"
+        )
+
+
+def _type_of(value: Mapping[str, Any]) -> MemoryType:
+    name = str(value.get("memory_type") or "")
+    name = SINGULAR_TYPES.get(name, name)
+    return MemoryType(name) if name in {kind.value for kind in MemoryType} else MemoryType.GENERAL
+
+
+def _category_of(value: Mapping[str, Any], namespace: Namespace, kind: MemoryType) -> MemoryCategory:
+    known = {category.value for category in MemoryCategory}
+    labels = (namespace[1] if len(namespace) > 1 else None, value.get("memory_category"))
+    return next((MemoryCategory(label) for label in labels if label in known), get_category_for_type(kind.value))
+
+
+def _moment(value: Mapping[str, Any], name: str) -> datetime | None:
+    text = value.get(name)
+    try:
+        return aware(datetime.fromisoformat(text)) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,104 @@
+"""The one canonical form of text and metadata before any store sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from inference_core.errors import InvalidMemory
+
+MAX_CONTENT_BYTES: Final = 8 * 1024
+"""Default limit of a memory's content, in UTF-8 bytes."""
+MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_LABEL_BYTES: Final = 512
+MAX_ID_LENGTH: Final = 255
+_CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
+_LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_CONTENT_BYTES) -> str:
+    """``text`` as it is stored: NFC, ``\\n`` line ends, no control characters, no outer white space.
+
+    Idempotent. Letters, joiners and emoji are kept. Raises InvalidMemory if it is not a string, is blank, holds NUL or
+    lone surrogates, or is longer than ``max_bytes`` of UTF-8.
+    """
+    if not isinstance(text, str):
+        raise InvalidMemory(f"{what} must be text, not {type(text).__name__}")
+    if len(text) > max_bytes:
+        raise InvalidMemory(f"{what} has {len(text)} characters; the limit is {max_bytes} bytes. Split or shorten it")
+    if "\x00" in text:
+        raise InvalidMemory(f"{what} holds a NUL character; remove it")
+    if not _is_encodable(text):
+        raise InvalidMemory(f"{what} holds a lone surrogate, so it is not valid Unicode; decode it again or remove it")
+    clean = unicodedata.normalize("NFC", _CONTROLS.sub("", _LINE_ENDS.sub("\n", text))).strip()
+    if not clean:
+        raise InvalidMemory(f"{what} is empty")
+    if (size := len(clean.encode())) > max_bytes:
+        raise InvalidMemory(f"{what} has {size} bytes; the limit is {max_bytes}. Split or shorten it")
+    return clean
+
+
+def optional_text(text: object, *, what: str) -> str | None:
+    """Canonical short text such as a topic; None and blank text give None. Raises InvalidMemory like the long form."""
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return None
+    return canonical_text(text, what=what, max_bytes=MAX_LABEL_BYTES)
+
+
+def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
+    """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMemory(f"{what} cannot be stored as JSON: {str(error)[:200]}") from error
+    if "\\u0000" in text and any("\x00" in found for found in _strings(json.loads(text))):
+        raise InvalidMemory(f"{what} holds a NUL character; remove it")
+    if max_bytes is not None and size > max_bytes:
+        raise InvalidMemory(f"{what} has {size} bytes as JSON; the limit is {max_bytes}")
+    return text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        elif isinstance(item, list):
+            waiting += item
+
+
+def canonical_metadata(metadata: object) -> dict[str, Any]:
+    """A copy of ``metadata`` as plain JSON data. Raises InvalidMemory if it is not a mapping of JSON values."""
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InvalidMemory(f"extra_metadata must be a mapping, not {type(metadata).__name__}")
+    return json.loads(canonical_json(dict(metadata), what="extra_metadata", max_bytes=MAX_METADATA_BYTES))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def canonical_id(memory_id: object) -> str:
+    """A memory's id: 1 to 255 printable characters without white space, quotes and angle brackets.
+
+    Raises InvalidMemory for anything else.
+    """
+    if not isinstance(memory_id, str) or not 1 <= len(memory_id) <= MAX_ID_LENGTH:
+        raise InvalidMemory(f"memory_id must be text of 1 to {MAX_ID_LENGTH} characters")
+    if any(not mark.isprintable() or mark.isspace() or mark in _FORBIDDEN_IN_IDS for mark in memory_id):
+        raise InvalidMemory("memory_id holds white space, control characters, quotes or angle brackets")
+    return memory_id

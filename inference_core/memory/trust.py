@@ -1,0 +1,75 @@
+"""Where a memory came from, how far that is trusted, and what it may therefore become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+from inference_core.errors import InvalidInput, UntrustedWrite
+from inference_core.memory.types import MemoryCategory
+
+
+class Origin(str, Enum):
+    """Who said it."""
+
+    USER = "user"
+    APPLICATION = "application"
+    AGENT = "agent"
+    TOOL = "tool"
+    DOCUMENT = "document"
+    WEB = "web"
+
+
+class Trust(IntEnum):
+    """How far a memory is believed; the higher wins where two contradict."""
+
+    EXTERNAL = 0
+    INFERRED = 1
+    STATED = 2
+
+
+_TRUST = {Origin.USER: Trust.STATED, Origin.APPLICATION: Trust.STATED, Origin.AGENT: Trust.INFERRED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySource:
+    """Provenance of a memory: who said it, in which conversation, in which messages, through which tool."""
+
+    origin: Origin = Origin.APPLICATION
+    thread_id: str | None = None
+    message_ids: tuple[str, ...] = ()
+    tool: str | None = None
+
+    @property
+    def trust(self) -> Trust:
+        """The trust that this origin earns; text from tools, documents and the web earns the least."""
+        return _TRUST.get(self.origin, Trust.EXTERNAL)
+
+    def to_value(self) -> dict[str, Any]:
+        """The source as JSON data, without what is empty."""
+        fields = asdict(self) | {"origin": self.origin.value, "message_ids": list(self.message_ids)}
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> MemorySource:
+        """The source that ``to_value`` gave; an unknown origin is taken for the least trusted one."""
+        origin = value.get("origin", Origin.APPLICATION.value)
+        return cls(
+            origin=Origin(origin) if origin in {known.value for known in Origin} else Origin.WEB,
+            thread_id=value.get("thread_id"),
+            message_ids=tuple(value.get("message_ids", ())),
+            tool=value.get("tool"),
+        )
+
+
+def check_write(source: MemorySource, category: MemoryCategory) -> None:
+    """Raises UntrustedWrite if ``source`` may not write ``category``: external text never becomes a rule."""
+    if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
+    if category is MemoryCategory.PROCEDURAL and source.trust is Trust.EXTERNAL:
+        raise UntrustedWrite(
+            f"Text from a {source.origin.value} cannot become procedural memory; "
+            "save it as 'facts', or let the user or the application state the rule"
+        )

@@ -1,0 +1,149 @@
+"""Memory types, their CoALA categories, and the words that describe them to a model.
+
+Source: Sumers et al., Cognitive Architectures for Language Agents, arXiv 2309.02427.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, Literal
+
+from inference_core.errors import InvalidCategory, InvalidMemoryType
+
+
+class MemoryCategory(str, Enum):
+    """The three kinds of long-term memory."""
+
+    SEMANTIC = "semantic"
+    EPISODIC = "episodic"
+    PROCEDURAL = "procedural"
+
+
+class MemoryType(str, Enum):
+    """What a memory is about; each type belongs to one category."""
+
+    PREFERENCES = "preferences"
+    FACTS = "facts"
+    GOALS = "goals"
+    GENERAL = "general"
+    CONTEXT = "context"
+    SESSION_SUMMARY = "session_summary"
+    INTERACTION = "interaction"
+    INSTRUCTION = "instructions"
+    WORKFLOW = "workflow"
+    SKILL = "skill"
+
+
+class MemoryTypeDescription(str, Enum):
+    """What each type is for: a sentence for tool descriptions, then examples."""
+
+    PREFERENCES = (
+        "How the user likes things: style, format, tastes and habits.\n"
+        "Examples: prefers short answers; vegetarian; window seats."
+    )
+    FACTS = (
+        "Stable facts about the user and their world: people, places, work, dates.\n"
+        "Examples: lives in Warsaw; daughter is called Ida; works as a nurse."
+    )
+    GOALS = (
+        "What the user wants to reach.\n"
+        "Examples: run a marathon in October; finish the thesis by June; save for a flat."
+    )
+    GENERAL = (
+        "Anything worth keeping that fits no other type.\n"
+        "Examples: asked twice about tide tables; mentioned a favourite café."
+    )
+    CONTEXT = (
+        "The user's current circumstances, which will pass.\n"
+        "Examples: is travelling until Friday; is on call this week."
+    )
+    SESSION_SUMMARY = (
+        "What a finished conversation was about and what was decided.\n"
+        "Examples: discussed the roadmap and chose the API redesign first."
+    )
+    INTERACTION = (
+        "A single event between user and agent that is worth remembering.\n"
+        "Examples: the user corrected the currency in the report."
+    )
+    INSTRUCTION = (
+        "A standing rule for how to do tasks for this user.\n"
+        "Examples: always run the tests before committing; never book night flights."
+    )
+    WORKFLOW = (
+        "A process of several steps that the user follows.\n"
+        "Examples: invoices go to Ana for approval and then to accounting."
+    )
+    SKILL = (
+        "Something learned about how to solve a kind of task well.\n"
+        "Examples: the export works only in batches of 500."
+    )
+
+
+_TYPES_BY_CATEGORY: Final = {
+    MemoryCategory.SEMANTIC: (MemoryType.PREFERENCES, MemoryType.FACTS, MemoryType.GOALS, MemoryType.GENERAL),
+    MemoryCategory.EPISODIC: (MemoryType.CONTEXT, MemoryType.SESSION_SUMMARY, MemoryType.INTERACTION),
+    MemoryCategory.PROCEDURAL: (MemoryType.INSTRUCTION, MemoryType.WORKFLOW, MemoryType.SKILL),
+}
+MEMORY_CATEGORIES: Final[list[str]] = [category.value for category in MemoryCategory]
+MEMORY_TYPES: Final[list[str]] = [kind.value for kind in MemoryType]
+MEMORY_TYPE_TO_CATEGORY: Final[dict[str, MemoryCategory]] = {
+    kind.value: category for category, kinds in _TYPES_BY_CATEGORY.items() for kind in kinds
+}
+SINGULAR_TYPES: Final[dict[str, str]] = {
+    "preference": "preferences",
+    "fact": "facts",
+    "goal": "goals",
+    "instruction": "instructions",
+}
+"""Names of types in data older than the CoALA routing, and what they are called now."""
+
+
+def _plain(value: object) -> str:
+    return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+def validate_memory_type(value: str | MemoryType) -> str:
+    """The type's name; raises InvalidMemoryType for any other value."""
+    name = _plain(value)
+    if name not in MEMORY_TYPE_TO_CATEGORY:
+        raise InvalidMemoryType(f"Invalid memory_type {name[:80]!r}. Must be one of: {', '.join(MEMORY_TYPES)}")
+    return name
+
+
+def validate_memory_category(value: str | MemoryCategory) -> str:
+    """The category's name; raises InvalidCategory for any other value."""
+    name = _plain(value)
+    if name not in MEMORY_CATEGORIES:
+        raise InvalidCategory(f"Invalid memory_category {name[:80]!r}. Must be one of: {', '.join(MEMORY_CATEGORIES)}")
+    return name
+
+
+def get_category_for_type(memory_type: str) -> MemoryCategory:
+    """The category that a type is routed to; an unknown type goes to semantic memory."""
+    return MEMORY_TYPE_TO_CATEGORY.get(_plain(memory_type), MemoryCategory.SEMANTIC)
+
+
+def get_types_for_category(category: MemoryCategory) -> list[str]:
+    """The names of the types of ``category``."""
+    return [kind.value for kind in _TYPES_BY_CATEGORY[MemoryCategory(validate_memory_category(category))]]
+
+
+def get_memory_type_literal() -> Any:
+    """``typing.Literal`` of all type names, for schemas."""
+    return Literal.__getitem__(tuple(MEMORY_TYPES))
+
+
+def get_memory_category_literal() -> Any:
+    """``typing.Literal`` of all category names, for schemas."""
+    return Literal.__getitem__(tuple(MEMORY_CATEGORIES))
+
+
+def format_memory_types_for_description() -> str:
+    """The types by category, one line each, for a tool's description."""
+    lines = ["Memory types by category:"]
+    for category in MemoryCategory:
+        lines.append(f"\n  [{category.name}]")
+        for kind in _TYPES_BY_CATEGORY[category]:
+            sentence = MemoryTypeDescription[kind.name].value.split(".", 1)[0]
+            lines.append(f"    - {kind.value}: {sentence}.")
+    return "\n".join(lines)

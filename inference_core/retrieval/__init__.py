@@ -1,0 +1,1 @@
+"""Ranking, written once for every store: analysis, index, fusion."""

@@ -1,0 +1,1 @@
+"""The memory service: operations as plans, and their async and sync faces."""

@@ -1,0 +1,199 @@
+"""AgentMemoryStoreService: a user's long-term memory, for direct use and for the agent's tools and middleware.
+
+The documented import path; besides the service it gives the names of the domain. `services.user_memories` has the
+helpers that work on a store without an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, tzinfo
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from langgraph.store.base import BaseStore
+
+from inference_core.clock import Clock, SystemClock, time_zone
+from inference_core.drivers import Plan, arun, run
+from inference_core.embeddings.factory import EmbeddingsSpec
+from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder
+from inference_core.memory.record import INDEXED_FIELDS
+from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.memory.types import (
+    MEMORY_CATEGORIES,
+    MEMORY_TYPE_TO_CATEGORY,
+    MEMORY_TYPES,
+    MemoryCategory,
+    MemoryType,
+    MemoryTypeDescription,
+    format_memory_types_for_description,
+    get_category_for_type,
+    get_memory_category_literal,
+    get_memory_type_literal,
+    get_types_for_category,
+    validate_memory_category,
+    validate_memory_type,
+)
+from inference_core.services.operations.context import format_context
+from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.list import count, get, list_memories
+from inference_core.services.operations.recall import (
+    recall,
+    recall_by_category,
+    user_context,
+    user_context_with_timestamps,
+)
+from inference_core.services.operations.save import save
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.update import update
+from inference_core.services.user_memories import (
+    count_user_long_term_memory,
+    count_user_memories,
+    delete_user_long_term_memory_entries,
+    delete_user_long_term_memory_entry,
+    delete_user_memory_entries,
+    delete_user_memory_entry,
+    list_user_long_term_memory,
+    list_user_memories,
+    open_memory_store,
+    purge_user_long_term_memory,
+    purge_user_memories,
+)
+from inference_core.stores.factory import engine_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+DEFAULT_TIMEOUT_S: Final = 10.0
+
+
+class _Face:
+    """What both faces of the service run operations with."""
+
+    def __init__(self, scope: MemoryScope, timeout: float | None) -> None:
+        self.scope = scope
+        self.timeout = timeout
+
+
+def _synchronous(operation: Callable[Concatenate[MemoryScope, P], Plan[T]]) -> Callable[Concatenate[_Face, P], T]:
+    @wraps(operation)
+    def method(self: _Face, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self.scope, *args, **kwargs), self.timeout)
+
+    return method
+
+
+def _asynchronous(
+    operation: Callable[Concatenate[MemoryScope, P], Plan[T]],
+) -> Callable[Concatenate[_Face, P], Coroutine[Any, Any, T]]:
+    @wraps(operation)
+    async def method(self: _Face, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(operation(self.scope, *args, **kwargs), self.timeout)
+
+    return method
+
+
+class SyncMemoryService(_Face):
+    """The service without async: the same methods, which block."""
+
+    save_memory = _synchronous(save)
+    get_memory = _synchronous(get)
+    recall_memories = _synchronous(recall)
+    recall_by_category = _synchronous(recall_by_category)
+    update_memory = _synchronous(update)
+    delete_memory = _synchronous(delete)
+    delete_user_memories = _synchronous(delete_all)
+    list_memories = _synchronous(list_memories)
+    count_memories = _synchronous(count)
+    get_user_context = _synchronous(user_context)
+    get_user_context_with_timestamps = _synchronous(user_context_with_timestamps)
+    format_context_for_prompt = _synchronous(format_context)
+
+
+class AgentMemoryStoreService(_Face):
+    """A user's long-term memory on a LangGraph store, as one agent sees it; every method takes the ``user_id`` first.
+
+    ``agent_name`` scopes episodic and procedural memory. ``embeddings`` is for stores that are not ours: `open_store`
+    takes its own. ``timeout`` bounds every operation, in seconds; None waits for ever. ``timezone`` (IANA name or
+    tzinfo) decides which day a memory is of. ``base_namespace`` is accepted for compatibility. Methods raise
+    InvalidInput, StoreUnavailable and its kinds, and what their operation names besides.
+    """
+
+    save_memory = _asynchronous(save)
+    get_memory = _asynchronous(get)
+    recall_memories = _asynchronous(recall)
+    recall_by_category = _asynchronous(recall_by_category)
+    update_memory = _asynchronous(update)
+    delete_memory = _asynchronous(delete)
+    delete_user_memories = _asynchronous(delete_all)
+    list_memories = _asynchronous(list_memories)
+    count_memories = _asynchronous(count)
+    get_user_context = _asynchronous(user_context)
+    get_user_context_with_timestamps = _asynchronous(user_context_with_timestamps)
+    format_context_for_prompt = _asynchronous(format_context)
+
+    def __init__(
+        self,
+        store: BaseStore,
+        base_namespace: Sequence[str] = (MEMORIES_STORE_NAME,),
+        max_results: int = 5,
+        agent_name: str | None = None,
+        *,
+        embeddings: EmbeddingsSpec = None,
+        agent_scope_enabled: bool = True,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
+        timezone: str | tzinfo = UTC,
+        clock: Clock | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.store = store
+        self.base_namespace = tuple(base_namespace)
+        self.max_results = max_results
+        self.agent_name = agent_name
+        self.ns_builder = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
+        scope = MemoryScope(
+            engine=engine_of(store, embeddings),
+            namespaces=self.ns_builder,
+            clock=clock or SystemClock(),
+            zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
+            max_results=max_results,
+            max_content_bytes=max_content_bytes,
+        )
+        super().__init__(scope, timeout)
+        self.sync = SyncMemoryService(scope, timeout)
+
+
+__all__ = [
+    "INDEXED_FIELDS",
+    "MEMORIES_STORE_NAME",
+    "MEMORY_CATEGORIES",
+    "MEMORY_TYPES",
+    "MEMORY_TYPE_TO_CATEGORY",
+    "AgentMemoryStoreService",
+    "MemoryCategory",
+    "MemoryData",
+    "MemoryMetadata",
+    "MemoryNamespaceBuilder",
+    "MemoryStoreDocument",
+    "MemoryType",
+    "MemoryTypeDescription",
+    "SyncMemoryService",
+    "count_user_long_term_memory",
+    "count_user_memories",
+    "delete_user_long_term_memory_entries",
+    "delete_user_long_term_memory_entry",
+    "delete_user_memory_entries",
+    "delete_user_memory_entry",
+    "format_memory_types_for_description",
+    "get_category_for_type",
+    "get_memory_category_literal",
+    "get_memory_type_literal",
+    "get_types_for_category",
+    "list_user_long_term_memory",
+    "list_user_memories",
+    "open_memory_store",
+    "purge_user_long_term_memory",
+    "purge_user_memories",
+    "validate_memory_category",
+    "validate_memory_type",
+]

@@ -1,0 +1,119 @@
+"""What the agent is told about the user before it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Final
+
+from inference_core.context.render import render_memories
+from inference_core.drivers import Plan
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
+from inference_core.services.operations.recall import is_recallable, newest
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.stores.backend import Row
+from inference_core.stores.engine import RecallMode, Search
+
+DEFAULT_MAX_MEMORIES: Final = 30
+_EMBED_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledContext:
+    """The memories of each category, how they were ranked, and, if not by all evidence, why."""
+
+    memories: dict[MemoryCategory, list[MemoryRecord]]
+    mode: RecallMode
+    reason: str | None
+    now: datetime
+
+    def records(self) -> list[MemoryRecord]:
+        """All memories, category by category."""
+        return [record for records in self.memories.values() for record in records]
+
+    def render(self, zone: tzinfo) -> str:
+        """The prompt block; "" if there is nothing to tell."""
+        return render_memories(self.memories, now=self.now, zone=zone)
+
+
+def recall_context(
+    scope: MemoryScope,
+    user_id: UserId,
+    query: str | None,
+    *,
+    types: Sequence[str] | None = None,
+    categories: Sequence[str | MemoryCategory] | None = None,
+    per_category: int,
+    embed_timeout: float = _EMBED_TIMEOUT_S,
+) -> Plan[RecalledContext]:
+    """For each category its ``per_category`` memories that fit ``query`` best, filled up with the newest ones.
+
+    ``types`` None means all of them. Types are applied before the cut; equal contents are told once.
+    Raises InvalidInput, StoreUnavailable.
+    """
+    kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
+    wanted = [MemoryCategory(validate_memory_category(category)) for category in categories or MemoryCategory]
+    groups = {category: scope.namespaces.read_scopes(user_id, category) for category in wanted}
+    now = scope.clock.now()
+    ranked: list[list[Row]] = [[] for _ in groups]
+    mode, reason = RecallMode.HYBRID, None
+    if query and query.strip():
+        search = Search(
+            groups=list(groups.values()),
+            text=query,
+            limit=per_category,
+            kinds=kinds,
+            accept=lambda row: is_recallable(row, now),
+            embed_timeout=embed_timeout,
+        )
+        result = yield from scope.engine.search(search)
+        ranked = [[found.row for found in group] for group in result.groups]
+        mode, reason = result.mode, result.reason
+    memories: dict[MemoryCategory, list[MemoryRecord]] = {}
+    for (category, scopes), rows in zip(groups.items(), ranked, strict=True):
+        filled = yield from _filled(scope, scopes, rows, kinds, per_category, now)
+        if filled:
+            memories[category] = filled
+    return RecalledContext(memories, mode, reason, now)
+
+
+def format_context(
+    scope: MemoryScope,
+    user_id: UserId,
+    query: str | None = None,
+    include_types: Sequence[str] | None = None,
+    max_memories: int = DEFAULT_MAX_MEMORIES,
+    include_categories: Sequence[str | MemoryCategory] | None = None,
+) -> Plan[str]:
+    """The prompt block of what fits ``query`` best (without one: the newest), at most ``max_memories``; "" if nothing.
+
+    The memories are shared out evenly between the categories. Raises InvalidInput, StoreUnavailable.
+    """
+    count = len(include_categories) if include_categories else len(MemoryCategory)
+    context = yield from recall_context(
+        scope,
+        user_id,
+        query,
+        types=include_types,
+        categories=include_categories,
+        per_category=max(max_memories // count, 1),
+    )
+    return context.render(scope.zone)
+
+
+def _filled(
+    scope: MemoryScope,
+    scopes: Sequence[Namespace],
+    ranked: Sequence[Row],
+    kinds: frozenset[str] | None,
+    limit: int,
+    now: datetime,
+) -> Plan[list[MemoryRecord]]:
+    rows = list(ranked)
+    if len(rows) < limit:
+        rows += yield from newest(scope, scopes, kinds, limit, now)
+    by_content = {record.content: record for record in map(record_of, reversed(rows))}
+    return list(reversed(by_content.values()))[:limit]

@@ -1,0 +1,47 @@
+"""Remove a memory, or all of a user's memories that the agent reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from inference_core.drivers import Plan
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.types import validate_memory_type
+from inference_core.services.operations.scope import MemoryScope, UserId, find
+from inference_core.stores.backend import Delete
+from inference_core.stores.engine import StoreEngine
+
+PORTION: Final = 500
+
+
+def delete(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[bool]:
+    """Removes the memory with this id from whichever scope that the agent reads; False if it is in none of them.
+
+    Text, vector and index entry go with it. Raises InvalidInput, StoreUnavailable, WriteUnknown.
+    """
+    record = yield from find(scope, user_id, memory_id, category)
+    if record is None:
+        return False
+    yield from scope.engine.write([Delete(namespace=record.namespace, key=record.id)])
+    return True
+
+
+def delete_all(
+    scope: MemoryScope, user_id: UserId, memory_type: str | None = None, category: str | None = None
+) -> Plan[int]:
+    """Removes every memory of the user that this agent reads (of one type or category, if given); how many.
+
+    Other agents' own memories stay; `purge_user_memories` removes those too.
+    """
+    kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
+    return (yield from empty(scope.engine, scope.namespaces.read_scopes(user_id, category), kinds))
+
+
+def empty(engine: StoreEngine, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None) -> Plan[int]:
+    """Removes all rows of exactly ``scopes`` (of ``kinds``), portion by portion until none is left; how many."""
+    removed = 0
+    while rows := (yield from engine.newest(scopes, kinds=kinds, limit=PORTION)):
+        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in rows])
+        removed += len(rows)
+    return removed

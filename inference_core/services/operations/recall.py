@@ -1,0 +1,123 @@
+"""Find memories by what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from inference_core.drivers import Plan
+from inference_core.errors import InvalidInput
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.types import MemoryCategory, validate_memory_type
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.stores.backend import Row
+from inference_core.stores.engine import Found, Search
+
+MAX_RESULTS: Final = 1_000
+_SPARE: Final = 4
+DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
+
+
+def recall(
+    scope: MemoryScope,
+    user_id: UserId,
+    query: str,
+    k: int | None = None,
+    memory_type: str | None = None,
+    include_scores: bool = True,
+    sort_by_time: bool = False,
+    category: str | None = None,
+) -> Plan[list[MemoryStoreDocument]]:
+    """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
+
+    Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
+    ``sort_by_time`` orders the same memories by age, the newest first. Raises InvalidInput, StoreUnavailable.
+    """
+    limit = _limit(k or scope.max_results)
+    kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
+    scopes = scope.namespaces.read_scopes(user_id, category)
+    now = scope.clock.now()
+    if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"query must be text, not {type(query).__name__}")
+    if query.strip():
+        search = Search(groups=[scopes], text=query, limit=limit, kinds=kinds, accept=lambda row: is_recallable(row, now))
+        result = yield from scope.engine.search(search)
+        found = result.groups[0]
+    else:
+        rows = yield from newest(scope, scopes, kinds, limit, now)
+        found = [Found(row, 0.0) for row in rows]
+    documents = [
+        MemoryStoreDocument.of(record_of(one.row), one.score if include_scores and query.strip() else None)
+        for one in found
+    ]
+    return sorted(documents, key=_age, reverse=True) if sort_by_time else documents
+
+
+def recall_by_category(
+    scope: MemoryScope,
+    user_id: UserId,
+    category: MemoryCategory | str,
+    query: str,
+    k: int | None = None,
+    memory_type: str | None = None,
+) -> Plan[list[MemoryStoreDocument]]:
+    """Like `recall`, within one category."""
+    return recall(scope, user_id, query, k, memory_type, category=category)
+
+
+def user_context(
+    scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
+) -> Plan[dict[str, list[str]]]:
+    """By type, the contents of the user's newest memories; types without any are left out."""
+    documents = yield from user_context_with_timestamps(scope, user_id, memory_types, max_per_type)
+    return {kind: [document.content for document in found] for kind, found in documents.items()}
+
+
+def user_context_with_timestamps(
+    scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
+) -> Plan[dict[str, list[MemoryStoreDocument]]]:
+    """By type, the user's newest memories; types without any are left out."""
+    limit = _limit(max_per_type)
+    now = scope.clock.now()
+    context: dict[str, list[MemoryStoreDocument]] = {}
+    for kind in memory_types or DEFAULT_CONTEXT_TYPES:
+        name = validate_memory_type(kind)
+        scopes = scope.namespaces.read_scopes(user_id)
+        rows = yield from newest(scope, scopes, frozenset({name}), limit, now)
+        if rows:
+            context[name] = [MemoryStoreDocument.of(record_of(row)) for row in rows]
+    return context
+
+
+def newest(
+    scope: MemoryScope, scopes: Sequence[Namespace], kinds: frozenset[str] | None, limit: int, now: datetime
+) -> Plan[list[Row]]:
+    """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``."""
+    found: list[Row] = []
+    offset = 0
+    while len(found) < limit:
+        size = limit - len(found) + _SPARE
+        page = yield from scope.engine.newest(scopes, kinds=kinds, limit=size, offset=offset)
+        found += [row for row in page if is_recallable(row, now)]
+        offset += size
+        if len(page) < size:
+            break
+    return found[:limit]
+
+
+def is_recallable(row: Row, now: datetime) -> bool:
+    """Whether ``row`` holds a memory that is current at ``now``; a scope may also hold an application's own values."""
+    record = record_of(row)
+    return bool(record.content) and record.is_current(now)
+
+
+def _limit(k: int) -> int:
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {k!r}")
+    return k
+
+
+def _age(document: MemoryStoreDocument) -> datetime:
+    return document.created_at or datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,63 @@
+"""What every operation works with: the store's engine, the agent's scopes, the clock and the limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from uuid import UUID
+
+from inference_core.clock import Clock, SystemClock
+from inference_core.drivers import Plan
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, canonical_json
+from inference_core.stores.backend import Put, Row
+from inference_core.stores.engine import StoreEngine, document_of
+
+UserId = str | UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryScope:
+    """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known."""
+
+    engine: StoreEngine
+    namespaces: MemoryNamespaceBuilder
+    clock: Clock = SystemClock()  # noqa: RUF009 - it has no state
+    zone: tzinfo = UTC
+    max_results: int = 5
+    max_content_bytes: int = MAX_CONTENT_BYTES
+
+
+def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[MemoryRecord | None]:
+    """The memory with this id in exactly the scopes that the agent reads; None if it is in none of them."""
+    key = canonical_id(memory_id)
+    scopes = scope.namespaces.read_scopes(user_id, category)
+    rows = yield from scope.engine.get([(namespace, key) for namespace in scopes])
+    return next((record_of(row) for row in rows if row), None)
+
+
+def record_of(row: Row) -> MemoryRecord:
+    """The record that ``row`` holds."""
+    return MemoryRecord.from_value(
+        row.value,
+        memory_id=row.key,
+        namespace=row.namespace,
+        stored_at=row.created_at,
+        updated_at=row.updated_at,
+        version=row.version,
+    )
+
+
+def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
+    """The write that stores ``record``, if it is at version ``expected``."""
+    return Put(
+        namespace=record.namespace,
+        key=record.id,
+        value=canonical_json(record.to_value(), what="memory"),
+        document=document_of(record.indexed_text),
+        kind=record.memory_type.value,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+        expected=expected,
+    )

@@ -1,0 +1,104 @@
+"""Change a memory that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from inference_core.drivers import Plan
+from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
+from inference_core.memory.trust import MemorySource, check_write
+from inference_core.memory.types import MemoryType, get_category_for_type, validate_memory_type
+from inference_core.services.operations.save import category_of, moved
+from inference_core.services.operations.scope import MemoryScope, UserId, find
+
+ATTEMPTS: Final = 16
+
+
+def update(
+    scope: MemoryScope,
+    user_id: UserId,
+    memory_id: str,
+    content: str | None = None,
+    memory_type: str | None = None,
+    topic: str | None = None,
+    category: str | None = None,
+    extra_metadata: Mapping[str, Any] | None = None,
+    *,
+    source: MemorySource | None = None,
+) -> Plan[bool]:
+    """Changes what is given and keeps the rest; False if the agent reads no memory with this id.
+
+    A new type moves the memory to that type's category; topic "" removes the topic; ``extra_metadata`` is merged. No
+    concurrent change is lost: a write onto a newer version is tried again. Raises InvalidInput, UntrustedWrite,
+    StoreUnavailable, WriteUnknown, VersionConflict if others keep changing it.
+    """
+    if content is None and memory_type is None and topic is None and category is None and extra_metadata is None:
+        raise InvalidInput("Nothing to update: give content, memory_type, topic, category or extra_metadata")
+    for attempt in range(ATTEMPTS):
+        old = yield from find(scope, user_id, memory_id)
+        if old is None:
+            return False
+        new = _changed(scope, old, content, memory_type, topic, extra_metadata)
+        new = _relocated(scope, user_id, new, old, memory_type, category)
+        new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
+        try:
+            yield from scope.engine.write(moved(new, old))
+        except VersionConflict:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            break
+    return True
+
+
+def _changed(
+    scope: MemoryScope,
+    old: MemoryRecord,
+    content: str | None,
+    memory_type: str | None,
+    topic: str | None,
+    extra_metadata: Mapping[str, Any] | None,
+) -> MemoryRecord:
+    return replace(
+        old,
+        content=old.content if content is None else canonical_text(content, max_bytes=scope.max_content_bytes),
+        memory_type=old.memory_type if memory_type is None else MemoryType(validate_memory_type(memory_type)),
+        topic=old.topic if topic is None else optional_text(topic, what="topic"),
+        extra_metadata=canonical_metadata({**old.extra_metadata, **(extra_metadata or {})}),
+        updated_at=scope.clock.now(),
+    )
+
+
+def _relocated(
+    scope: MemoryScope,
+    user_id: UserId,
+    new: MemoryRecord,
+    old: MemoryRecord,
+    memory_type: str | None,
+    category: str | None,
+) -> MemoryRecord:
+    """``new`` where its category belongs; a memory whose category stays also stays in its scope."""
+    if category is not None:
+        wanted = category_of(new.memory_type, category)
+    elif memory_type is not None and new.memory_type is not old.memory_type:
+        wanted = get_category_for_type(new.memory_type.value)
+    else:
+        wanted = old.category
+    if wanted is old.category:
+        return new
+    return replace(new, category=wanted, namespace=scope.namespaces.namespace_for(user_id, wanted))
+
+
+def _attributed(
+    new: MemoryRecord, old: MemoryRecord, source: MemorySource | None, *, has_new_text: bool
+) -> MemoryRecord:
+    """``new`` with the provenance of its text: whoever rewrites a memory answers for it from then on."""
+    if source is None or not has_new_text:
+        check_write(old.source, new.category)
+        return new
+    check_write(source, new.category)
+    return replace(new, source=source, trust=source.trust)

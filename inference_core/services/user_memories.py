@@ -1,0 +1,134 @@
+"""All that a store holds of a user, whichever agent wrote it: count, list, delete, purge. For applications, not agents.
+
+The ``…_long_term_memory`` functions do the same on the store that the environment names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from langgraph.store.base import BaseStore
+
+from inference_core.drivers import Plan, run
+from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory, validate_memory_category
+from inference_core.services.operations.delete import empty
+from inference_core.services.operations.list import page_of
+from inference_core.services.operations.scope import UserId
+from inference_core.settings import MemorySettings
+from inference_core.stores.backend import Delete
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import engine_of, open_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@contextmanager
+def open_memory_store() -> Generator[BaseStore]:
+    """The store that the environment names (`MemorySettings.store_url`), closed at the end; without embeddings."""
+    with open_store(MemorySettings().store_url, embeddings=None) as store:
+        yield store
+
+
+def _on_store(operation: Callable[Concatenate[StoreEngine, P], Plan[T]]) -> Callable[Concatenate[BaseStore, P], T]:
+    @wraps(operation)
+    def helper(store: BaseStore, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(engine_of(store), *args, **kwargs))
+
+    return helper
+
+
+def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Callable[P, T]:
+    @wraps(helper)
+    def configured(*args: P.args, **kwargs: P.kwargs) -> T:
+        with open_memory_store() as store:
+            return helper(store, *args, **kwargs)
+
+    return configured
+
+
+def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
+    """Removes all memories of the user, every agent's; of one category, if given. How many."""
+    return (yield from empty(engine, (yield from _scopes(engine, user_id, category, everything=True))))
+
+
+def _count(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
+    """How many memories the user has with all agents, by category and in ``total``."""
+    counts: dict[str, int] = {}
+    for category in MemoryCategory:
+        counts[category.value] = yield from engine.count((yield from _scopes(engine, user_id, category)))
+    return counts | {"total": sum(counts.values())}
+
+
+def _list(
+    engine: StoreEngine,
+    user_id: UserId,
+    *,
+    category: str | None = None,
+    memory_type: str | None = None,
+    search: str | None = None,
+    limit: int | None = 50,
+    offset: int = 0,
+) -> Plan[tuple[list[dict[str, Any]], int]]:
+    """A page of the user's memories with all agents, the newest first, and how many match in all."""
+    scopes = yield from _scopes(engine, user_id, category)
+    records, total = yield from page_of(engine, scopes, memory_type, search, limit, offset)
+    return [_entry(record) for record in records], total
+
+
+def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]) -> Plan[int]:
+    """Removes memories by their namespaces and keys; those that are not the user's, or not there, are left. How many."""
+    label = encode_label(user_id)
+    own = [(tuple(namespace), key) for namespace, key in entries if tuple(namespace)[:1] == (label,)]
+    rows = yield from engine.get(own)
+    there = [row for row in rows if row]
+    if there:
+        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in there])
+    return len(there)
+
+
+def _delete_entry(engine: StoreEngine, user_id: UserId, namespace: Sequence[str], key: str) -> Plan[bool]:
+    """Removes one memory by its namespace and key; False if it is not the user's or not there."""
+    return (yield from _delete_entries(engine, user_id, [(namespace, key)])) == 1
+
+
+def _scopes(
+    engine: StoreEngine, user_id: UserId, category: str | None = None, *, everything: bool = False
+) -> Plan[list[Namespace]]:
+    """The user's namespaces of one category or of all; ``everything``: also those of no category."""
+    wanted = set(MemoryCategory) if category is None else {MemoryCategory(validate_memory_category(category))}
+    labels = {one.value for one in wanted}
+    names = yield from engine.namespaces((encode_label(user_id),))
+    return [name for name in names if name[1:2] and name[1] in labels or (everything and category is None)]
+
+
+def _entry(record: MemoryRecord) -> dict[str, Any]:
+    return {
+        "namespace": list(record.namespace),
+        "key": record.id,
+        "content": record.content,
+        "memory_type": record.memory_type.value,
+        "memory_category": record.category.value,
+        "topic": record.topic,
+        "agent_name": record.agent_name,
+        "session_id": record.session_id,
+        "created_at": record.created_at.isoformat(),
+        "updated_at": record.updated_at.isoformat(),
+    }
+
+
+purge_user_memories = _on_store(_purge)
+count_user_memories = _on_store(_count)
+list_user_memories = _on_store(_list)
+delete_user_memory_entry = _on_store(_delete_entry)
+delete_user_memory_entries = _on_store(_delete_entries)
+purge_user_long_term_memory = _on_configured_store(purge_user_memories)
+count_user_long_term_memory = _on_configured_store(count_user_memories)
+list_user_long_term_memory = _on_configured_store(list_user_memories)
+delete_user_long_term_memory_entry = _on_configured_store(delete_user_memory_entry)
+delete_user_long_term_memory_entries = _on_configured_store(delete_user_memory_entries)

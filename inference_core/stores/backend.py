@@ -1,0 +1,179 @@
+"""Backend: the one protocol that every database has to serve, and the rows that cross it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from inference_core.memory.namespaces import Namespace
+
+Key = tuple[Namespace, str]
+"""The exact address of a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A stored value with what the store knows about it.
+
+    ``version`` grows by one with each put of the key, also across a delete. Instants are aware, in UTC.
+    """
+
+    namespace: Namespace
+    key: str
+    value: dict[str, Any]
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What ranking knows of a text: its analysed terms (space-separated), and its vector once that is there.
+
+    ``analyzer`` names the analysis that made the terms. ``vector`` is float32 bytes of unit length, ``model`` the
+    fingerprint of the model that made it.
+    """
+
+    text: str
+    terms: str
+    analyzer: str
+    model: str = ""
+    vector: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """Stores ``value``, a JSON object as text, under a key, replacing what was there.
+
+    ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
+    ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
+    (0: nothing), None any.
+    """
+
+    namespace: Namespace
+    key: str
+    value: str
+    document: Document | None = None
+    kind: str = ""
+    created_at: datetime | None = None
+    updated_at: datetime
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Removes a key's value, document and vector; nothing happens if it is not there, unless ``expected`` is given."""
+
+    namespace: Namespace
+    key: str
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetVector:
+    """Adds a vector to a text that has none of ``model`` yet; skipped if the row has changed since ``version``."""
+
+    namespace: Namespace
+    key: str
+    version: int
+    model: str
+    vector: bytes
+
+
+Write = Put | Delete | SetVector
+Outcome = list[int] | Exception
+"""Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The newest state of a key, for an index. ``document`` None: deleted, or never to be found by a query."""
+
+    seq: int
+    key: str
+    kind: str
+    created_at: float
+    document: Document | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A row whose text waits for its vector."""
+
+    namespace: Namespace
+    key: str
+    version: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a database promises. ``single_writer``: waiting writes are joined into one transaction by one thread."""
+
+    durable: bool
+    atomic: bool
+    compare_and_set: bool
+    change_feed: bool
+    single_writer: bool
+
+
+class Backend(Protocol):
+    """Rows of exact scopes. Methods block, may be called from any thread, and raise StoreError."""
+
+    @property
+    def name(self) -> str:
+        """Where the data is, without secrets."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this database promises."""
+        ...
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies each batch as a whole or not at all, all of them durable when this returns."""
+        ...
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key, None where there is none."""
+        ...
+
+    def newest(
+        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    ) -> list[Row]:
+        """Rows of exactly ``scopes`` (and of ``kinds``), the newest creation first, ties by key."""
+        ...
+
+    def count(self, scopes: Sequence[Namespace]) -> int:
+        """How many rows exactly ``scopes`` hold."""
+        ...
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that hold rows and start with the labels of ``prefix``, sorted."""
+        ...
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """The sequence number of each scope's last write; 0 for a scope that was never written."""
+        ...
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        """The newest state of every key that was written after ``since``, in the order of the writes."""
+        ...
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        """Rows whose text has no vector of ``model`` yet."""
+        ...
+
+    def get_meta(self, name: str) -> str | None:
+        """A setting of the store as a whole."""
+        ...
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Stores a setting of the store as a whole."""
+        ...
+
+    def close(self) -> None:
+        """Releases connections and files."""
+        ...

@@ -1,0 +1,80 @@
+"""Gives vectors, in the background, to texts that were stored while the embedding model was away or another one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from inference_core.embeddings.embedder import Embedder
+from inference_core.errors import EmbeddingError, InferenceCoreError
+from inference_core.stores.backend import Backend, Pending, SetVector
+from inference_core.stores.writer import GroupWriter
+
+_LOG = logging.getLogger(__name__)
+PORTION: Final = 32
+_PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
+
+
+class Backfill:
+    """One daemon thread that embeds what is pending, at once and whenever it is woken; failures are retried later."""
+
+    def __init__(self, backend: Backend, writer: GroupWriter, embedder: Embedder) -> None:
+        self._backend = backend
+        self._writer = writer
+        self._embedder = embedder
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="memory-backfill", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something pending."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stops after the portion in hand."""
+        self._closed.set()
+        self._wake.set()
+        self._thread.join(1.0)
+
+    def _work(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            self._wake.clear()
+            try:
+                while not self._closed.is_set() and self._embedder.is_ready and self._fill_portion():
+                    failures = 0
+            except InferenceCoreError as error:
+                failures += 1
+                _LOG.info("Vectors are still pending: %s", error)
+            self._rest(failures)
+
+    def _rest(self, failures: int) -> None:
+        """Waits until there is something to do: soon after a failure or while the model loads, else until woken."""
+        if failures:
+            self._closed.wait(_PATIENCE_S[min(failures, len(_PATIENCE_S)) - 1])
+        elif self._embedder.is_ready or self._embedder.failure:
+            self._wake.wait()
+        else:
+            self._closed.wait(0.1)
+
+    def _fill_portion(self) -> bool:
+        portion = self._backend.pending(self._embedder.fingerprint, PORTION)
+        if portion:
+            fill(self._writer, self._embedder, portion)
+        return bool(portion)
+
+
+def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending]) -> None:
+    """Embeds ``portion`` and stores the vectors. Raises EmbeddingError, StoreError."""
+    vectors = embedder.embed_now([pending.text for pending in portion])
+    if len(vectors) != len(portion):
+        raise EmbeddingError(f"The embedding model returned {len(vectors)} vectors for {len(portion)} texts")
+    writer.submit(
+        [
+            SetVector(namespace=row.namespace, key=row.key, version=row.version, model=embedder.fingerprint, vector=vector)
+            for row, vector in zip(portion, vectors, strict=True)
+        ]
+    ).result()

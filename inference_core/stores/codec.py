@@ -1,0 +1,38 @@
+"""Values, namespaces and instants as databases hold them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from inference_core.clock import aware
+from inference_core.memory.namespaces import Namespace
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def to_micros(moment: datetime) -> int:
+    """Microseconds since 1970, exact."""
+    return (aware(moment) - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """The instant of ``to_micros``."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def pack_namespace(namespace: Namespace) -> str:
+    """A namespace as text; different namespaces give different texts."""
+    return json.dumps(namespace, ensure_ascii=False, separators=(",", ":"))
+
+
+def unpack_namespace(text: str) -> Namespace:
+    """The namespace of ``pack_namespace``."""
+    return tuple(json.loads(text))
+
+
+def unpack_value(text: str) -> dict[str, Any]:
+    """A value that was stored as JSON."""
+    return json.loads(text)

@@ -1,0 +1,68 @@
+"""open_store(url): the store that a URL names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from langgraph.store.base import BaseStore
+
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
+from inference_core.errors import ConfigurationError
+from inference_core.stores.backend import Backend
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.foreign import ForeignBackend
+from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.sqlite import SqliteBackend
+from inference_core.stores.store import MemoryStore
+
+_SCHEME: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://", re.ASCII)
+
+
+def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any) -> MemoryStore:
+    """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
+
+    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``. A driver in the scheme, as in
+    ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local model if it is
+    installed), ``"local"``, ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
+    Options are those of StoreEngine and, for SQLite, ``durable``.
+
+    Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
+    """
+    found = _SCHEME.match(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if found is None:
+        raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
+    durable = bool(options.pop("durable", True))
+    embedder = make_embedder(embeddings)
+    backend = _backend(found[1], url[found.end() :], durable=durable)
+    try:
+        return MemoryStore(StoreEngine(backend, embedder, **options))
+    except BaseException:
+        backend.close()
+        raise
+
+
+def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngine:
+    """The engine of ``store``; a store of another library gets one that ranks in this process.
+
+    ``embeddings`` is for such a store; a MemoryStore has its own. Raises ConfigurationError for anything else.
+    """
+    if isinstance(store, MemoryStore):
+        return store.engine
+    if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
+    embedder = embeddings if isinstance(embeddings, Embedder) else make_embedder(embeddings)
+    return StoreEngine(ForeignBackend(store), embedder)
+
+
+def _backend(scheme: str, rest: str, *, durable: bool) -> Backend:
+    if scheme == "memory" or (scheme == "sqlite" and rest in ("", "/:memory:")):
+        return InMemoryBackend()
+    if scheme != "sqlite":
+        raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory")
+    if not rest.startswith("/") or rest == "/":
+        raise ConfigurationError("A SQLite URL has three slashes and a path: 'sqlite:///memory.db'")
+    return SqliteBackend(Path(unquote(rest[1:].partition("?")[0])), durable=durable)

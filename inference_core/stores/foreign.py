@@ -1,0 +1,264 @@
+"""ForeignBackend: any other LangGraph store as a Backend, as well as that can be done.
+
+A scope is read by pages, filtered to the exact namespace, and mirrored in this process, where it is ranked. What such a
+store does not have is made up for in the stored value, under one key: a version and the text's vector. It has no
+compare-and-set across processes and no atomic batches; `capabilities` says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+
+from inference_core.clock import aware
+from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.analysis import ANALYZER, analyze
+from inference_core.stores.backend import (
+    Capabilities,
+    Change,
+    Delete,
+    Document,
+    Key,
+    Outcome,
+    Pending,
+    Put,
+    Row,
+    SetVector,
+    Write,
+)
+
+EXTRA: Final = "_inference_core"
+"""The key of a stored value that holds the version, the indexed text and the vector."""
+MAX_SCOPE_ROWS: Final = 10_000
+_PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    seq: int
+    mark: str
+    row: Row | None
+    document: Document | None
+
+
+class ForeignBackend:
+    """Rows in ``store``. Scopes beyond ``max_rows`` raise ScopeTooLarge; the store's own errors StoreUnavailable."""
+
+    capabilities = Capabilities(
+        durable=False, atomic=False, compare_and_set=False, change_feed=False, single_writer=False
+    )
+
+    def __init__(self, store: BaseStore, max_rows: int = MAX_SCOPE_ROWS) -> None:
+        self.name = type(store).__name__
+        self._store = store
+        self._max_rows = max_rows
+        self._meta: dict[str, str] = {}
+        self._mirror: dict[Namespace, dict[str, _Seen]] = {}
+        self._lock = threading.Lock()
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies the batches one after the other."""
+        outcomes: list[Outcome] = []
+        for batch in batches:
+            try:
+                outcomes.append(self._apply_batch(batch))
+            except StoreError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key."""
+        found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
+        return [_row(item) if item else None for item in found]
+
+    def newest(
+        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    ) -> list[Row]:
+        """Rows of exactly ``scopes``, the newest first."""
+        rows = [row for scope in scopes for row in self._scan(scope) if kinds is None or _kind(row) in kinds]
+        return sorted(rows, key=lambda row: (-_created(row).timestamp(), row.key))[offset : offset + limit]
+
+    def count(self, scopes: Sequence[Namespace]) -> int:
+        """How many rows exactly ``scopes`` hold."""
+        return sum(1 for scope in scopes for _ in self._scan(scope))
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that start with ``prefix``."""
+        conditions = (MatchCondition("prefix", prefix),) if prefix else None
+        names: set[Namespace] = set()
+        while True:
+            (page,) = self._ask([ListNamespacesOp(conditions, limit=_PAGE, offset=len(names))])
+            fresh = {tuple(name) for name in page} - names
+            names |= fresh
+            if len(page) < _PAGE or not fresh:
+                return sorted(name for name in names if name[: len(prefix)] == prefix)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """Reads the scopes and numbers what has changed since they were read last."""
+        with self._lock:
+            return [self._mirrored(scope) for scope in scopes]
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        """What the last reading of the scope found changed after ``since``."""
+        with self._lock:
+            seen = [(key, one) for key, one in self._mirror.get(scope, {}).items() if one.seq > since]
+        for key, one in sorted(seen, key=lambda found: found[1].seq):
+            created = _created(one.row).timestamp() if one.row else 0.0
+            yield Change(one.seq, key, _kind(one.row) if one.row else "", created, one.document)
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        """Of the scopes that were read in this process, the texts without a vector of ``model``."""
+        with self._lock:
+            found = [
+                Pending(scope, key, one.row.version, one.document.text)
+                for scope, rows in self._mirror.items()
+                for key, one in rows.items()
+                if one.row and one.document and one.document.model != model
+            ]
+        return found[:limit]
+
+    def get_meta(self, name: str) -> str | None:
+        """A setting that lives as long as this object; the vectors themselves name their model."""
+        return self._meta.get(name)
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Sets a setting for the life of this object."""
+        self._meta[name] = value
+
+    def close(self) -> None:
+        """The store belongs to whoever made it and stays open."""
+
+    def _apply_batch(self, batch: Sequence[Write]) -> list[int]:
+        current = self.get([(write.namespace, write.key) for write in batch])
+        ops: list[Op] = []
+        versions: list[int] = []
+        for write, row in zip(batch, current, strict=True):
+            op, version = _operation(write, row)
+            ops += [op] if op else []
+            versions.append(version)
+        self._ask(ops)
+        return versions
+
+    def _scan(self, scope: Namespace) -> Iterator[Row]:
+        """The rows of exactly ``scope``; LangGraph's prefixes also give those of the scopes below it."""
+        seen: set[str] = set()
+        offset = 0
+        while True:
+            (page,) = self._ask([SearchOp(scope, limit=_PAGE, offset=offset, refresh_ttl=False)])
+            for item in page:
+                if tuple(item.namespace) == scope and item.key not in seen:
+                    seen.add(item.key)
+                    yield _row(item)
+            offset += len(page)
+            if len(page) < _PAGE:
+                return
+            if offset >= self._max_rows:
+                raise ScopeTooLarge(f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows; use open_store")
+
+    def _mirrored(self, scope: Namespace) -> int:
+        mirror = self._mirror.setdefault(scope, {})
+        head = max((one.seq for one in mirror.values()), default=0)
+        rows = {row.key: row for row in self._scan(scope)}
+        gone = [key for key, one in mirror.items() if one.row and key not in rows]
+        for key in gone:
+            head += 1
+            mirror[key] = _Seen(head, "", None, None)
+        for key, row in reversed(rows.items()):
+            mark = _mark(row)
+            if key not in mirror or mirror[key].mark != mark:
+                head += 1
+                mirror[key] = _Seen(head, mark, row, _document(row))
+        return head
+
+    def _ask(self, ops: Sequence[Op]) -> list[Any]:
+        if not ops:
+            return []
+        try:
+            return self._store.batch(ops)
+        except Exception as error:  # noqa: BLE001 - another library's store raises anything
+            raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+
+
+def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
+    version = row.version if row else 0
+    if isinstance(write, SetVector):
+        if row is None or version != write.version:
+            return None, version
+        extra = row.value.get(EXTRA, {}) | _vector_fields(write.model, write.vector)
+        return PutOp(write.namespace, write.key, row.value | {EXTRA: extra}, index=False), version
+    if write.expected is not None and write.expected != version:
+        raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
+    if isinstance(write, Delete):
+        return PutOp(write.namespace, write.key, None), 0
+    return PutOp(write.namespace, write.key, _value(write, row), index=False), version + 1
+
+
+def _value(write: Put, row: Row | None) -> dict[str, Any]:
+    first = write.created_at or (_created(row) if row else write.updated_at)
+    extra: dict[str, Any] = {"version": (row.version if row else 0) + 1, "created_at": aware(first).isoformat()}
+    if write.document:
+        extra["text"] = write.document.text
+        if write.document.vector:
+            extra |= _vector_fields(write.document.model, write.document.vector)
+    return json.loads(write.value) | {EXTRA: extra}
+
+
+def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
+    return {"model": model, "vector": base64.b85encode(vector).decode()}
+
+
+def _row(item: Item) -> Row:
+    extra = _extra(item.value)
+    return Row(
+        namespace=tuple(item.namespace),
+        key=item.key,
+        value=item.value,
+        version=int(extra.get("version", 1)),
+        created_at=aware(item.created_at),
+        updated_at=aware(item.updated_at),
+    )
+
+
+def _extra(value: dict[str, Any]) -> dict[str, Any]:
+    found = value.get(EXTRA)
+    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _created(row: Row) -> datetime:
+    text = _extra(row.value).get("created_at") or row.value.get("created_at")
+    try:
+        return aware(datetime.fromisoformat(text)) if isinstance(text, str) else row.created_at
+    except ValueError:
+        return row.created_at
+
+
+def _kind(row: Row) -> str:
+    kind = row.value.get("memory_type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _mark(row: Row) -> str:
+    return f"{row.updated_at.isoformat()} {row.version} {hash(json.dumps(row.value, sort_keys=True, default=str))}"
+
+
+def _document(row: Row) -> Document | None:
+    extra = _extra(row.value)
+    text = extra.get("text") or row.value.get("content")
+    if not isinstance(text, str) or not text.strip():
+        return None
+    vector = extra.get("vector")
+    return Document(
+        text=text,
+        terms=" ".join(analyze(text)),
+        analyzer=ANALYZER,
+        model=extra.get("model", "") if vector else "",
+        vector=base64.b85decode(vector) if vector else None,
+    )

@@ -1,0 +1,237 @@
+"""SQLite: one file, many threads and processes, through the standard library alone.
+
+WAL journal; a commit is on disk when `apply` returns. Readers never wait for writers. All batches that are handed over
+together share one transaction, each in its own savepoint, so that a bad one fails alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, LifoQueue
+from typing import Any, Final
+
+from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
+from inference_core.memory.namespaces import Namespace
+from inference_core.stores import sqlite_schema
+from inference_core.stores.backend import Capabilities, Change, Document, Key, Outcome, Pending, Row, Write
+from inference_core.stores.codec import from_micros, pack_namespace, unpack_namespace, unpack_value
+from inference_core.stores.locks import file_lock
+from inference_core.stores.sqlite_writes import apply_write
+
+_ROW: Final = "s.namespace, r.key, r.value, r.version, r.created, r.updated"
+_ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
+_MAX_VARIABLES: Final = 500
+
+
+class SqliteBackend:
+    """A Backend over one SQLite file. ``durable=False`` trades the last commits at a power loss for speed.
+
+    Raises ConfigurationError if the file cannot be opened, UnsupportedSchema if a newer version wrote it.
+    """
+
+    capabilities = Capabilities(durable=True, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        self.name = f"sqlite:///{path}"
+        self._path = path
+        self._durable = durable
+        self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
+        self._write_lock = threading.Lock()
+        self._closed = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with file_lock(path.with_name(path.name + ".lock")):
+                self._writer = self._connect()
+                with _translated():
+                    sqlite_schema.migrate(self._writer)
+        except (OSError, StoreUnavailable) as error:
+            raise ConfigurationError(f"Cannot open the store at {path}: {error}. Is the folder writable?") from error
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies each batch in its own savepoint of one durable transaction."""
+        with self._transaction() as writer:
+            return [_apply_batch(writer, batch) for batch in batches]
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key."""
+        found: dict[Key, Row] = {}
+        with self._reader() as reader:
+            for namespace in {namespace for namespace, _ in keys}:
+                wanted = list({key for owner, key in keys if owner == namespace})
+                for start in range(0, len(wanted), _MAX_VARIABLES):
+                    chunk = wanted[start : start + _MAX_VARIABLES]
+                    query = (
+                        f"SELECT {_ROW} FROM {_ROWS} "
+                        f"WHERE s.namespace = ? AND r.value IS NOT NULL AND r.key IN ({_marks(chunk)})"
+                    )
+                    rows = map(_row, reader.execute(query, [pack_namespace(namespace), *chunk]))
+                    found |= {(row.namespace, row.key): row for row in rows}
+        return [found.get(key) for key in keys]
+
+    def newest(
+        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    ) -> list[Row]:
+        """Rows of exactly ``scopes``, the newest first."""
+        kind_clause = "" if kinds is None else f" AND r.kind IN ({_marks(kinds)})"
+        with self._reader() as reader:
+            ids = _scope_ids(reader, scopes)
+            query = (
+                f"SELECT {_ROW} FROM {_ROWS} WHERE r.scope IN ({_marks(ids)}) "
+                f"AND r.value IS NOT NULL{kind_clause} ORDER BY r.created DESC, r.key LIMIT ? OFFSET ?"
+            )
+            return [_row(found) for found in reader.execute(query, [*ids, *(kinds or ()), limit, offset])]
+
+    def count(self, scopes: Sequence[Namespace]) -> int:
+        """How many rows exactly ``scopes`` hold."""
+        with self._reader() as reader:
+            ids = _scope_ids(reader, scopes)
+            query = f"SELECT count(*) FROM memory_rows WHERE scope IN ({_marks(ids)}) AND value IS NOT NULL"
+            return reader.execute(query, ids).fetchone()[0]
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``."""
+        query = (
+            "SELECT namespace FROM memory_scopes s "
+            "WHERE EXISTS (SELECT 1 FROM memory_rows WHERE scope = s.id AND value IS NOT NULL)"
+        )
+        with self._reader() as reader:
+            found = reader.execute(f"{query} AND root = ?", prefix[:1]) if prefix else reader.execute(query)
+            names = [unpack_namespace(text) for (text,) in found]
+        return sorted(name for name in names if name[: len(prefix)] == prefix)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """The sequence number of each scope's last write."""
+        packed = [pack_namespace(scope) for scope in scopes]
+        with self._reader() as reader:
+            query = f"SELECT namespace, seq FROM memory_scopes WHERE namespace IN ({_marks(packed)})"
+            found = dict(reader.execute(query, packed).fetchall())
+        return [found.get(name, 0) for name in packed]
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        """The newest state of every key written after ``since``."""
+        query = (
+            "SELECT r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.model, r.vector "
+            f"FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
+        )
+        with self._reader() as reader:
+            for found in reader.execute(query, (pack_namespace(scope), since)):
+                yield _change(found)
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        """Rows whose text has no vector of ``model`` yet."""
+        query = (
+            f"SELECT s.namespace, r.key, r.version, r.text FROM {_ROWS} "
+            "WHERE r.text IS NOT NULL AND (r.model < ? OR r.model > ?) LIMIT ?"
+        )
+        with self._reader() as reader:
+            found = reader.execute(query, (model, model, limit)).fetchall()
+        return [Pending(unpack_namespace(name), key, version, text) for name, key, version, text in found]
+
+    def get_meta(self, name: str) -> str | None:
+        """A setting of the store."""
+        with self._reader() as reader:
+            found = reader.execute("SELECT value FROM memory_meta WHERE name = ?", (name,)).fetchone()
+        return found[0] if found else None
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Stores a setting of the store."""
+        with self._transaction() as writer:
+            writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (name, value))
+
+    def close(self) -> None:
+        """Closes all connections; the last one to a file folds its journal into it."""
+        self._closed = True
+        while not self._readers.empty():
+            self._readers.get_nowait().close()
+        with self._write_lock:
+            self._writer.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        with _translated():
+            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            sqlite_schema.prepare(connection, durable=self._durable)
+        return connection
+
+    @contextmanager
+    def _reader(self) -> Generator[sqlite3.Connection]:
+        if self._closed:
+            raise StoreUnavailable("The store is closed")
+        try:
+            connection = self._readers.get_nowait()
+        except Empty:
+            connection = self._connect()
+        try:
+            with _translated():
+                yield connection
+        finally:
+            if self._closed:
+                connection.close()
+            else:
+                self._readers.put(connection)
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        if self._closed:
+            raise StoreUnavailable("The store is closed")
+        with self._write_lock, _translated():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            finally:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"SQLite: {error}") from error
+
+
+def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
+    writer.execute("SAVEPOINT batch")
+    try:
+        versions = [apply_write(writer, write) for write in batch]
+    except (StoreError, sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+        writer.execute("ROLLBACK TO batch")
+        return error if isinstance(error, StoreError) else StoreError(f"SQLite refused the write: {error}")
+    finally:
+        writer.execute("RELEASE batch")
+    return versions
+
+
+def _marks(values: Iterable[object]) -> str:
+    return ",".join("?" for _ in values)
+
+
+def _scope_ids(reader: sqlite3.Connection, scopes: Sequence[Namespace]) -> list[int]:
+    packed = [pack_namespace(scope) for scope in scopes]
+    query = f"SELECT id FROM memory_scopes WHERE namespace IN ({_marks(packed)})"
+    return [found for (found,) in reader.execute(query, packed)]
+
+
+def _row(found: tuple[Any, ...]) -> Row:
+    namespace, key, value, version, created, updated = found
+    return Row(
+        namespace=unpack_namespace(namespace),
+        key=key,
+        value=unpack_value(value),
+        version=version,
+        created_at=from_micros(created),
+        updated_at=from_micros(updated),
+    )
+
+
+def _change(found: tuple[Any, ...]) -> Change:
+    seq, key, kind, created, text, terms, analyzer, model, vector = found
+    document = (
+        None if text is None else Document(text=text, terms=terms, analyzer=analyzer, model=model, vector=vector)
+    )
+    return Change(seq, key, kind, created / 1e6, document)

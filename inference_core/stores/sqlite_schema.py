@@ -1,0 +1,75 @@
+"""The tables of a SQLite store, and their set-up. They may share a file with other tables, such as a checkpointer's."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from inference_core.errors import UnsupportedSchema
+
+VERSION: Final = 1
+BUSY_TIMEOUT_MS: Final = 5_000
+_MIGRATIONS: Final = {
+    1: """
+    CREATE TABLE memory_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE memory_scopes (
+        id INTEGER PRIMARY KEY,
+        root TEXT NOT NULL,
+        namespace TEXT NOT NULL UNIQUE,
+        seq INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX memory_scopes_by_root ON memory_scopes (root);
+    CREATE TABLE memory_rows (
+        id INTEGER PRIMARY KEY,
+        scope INTEGER NOT NULL REFERENCES memory_scopes (id),
+        key TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        created INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        value TEXT,
+        text TEXT,
+        terms TEXT,
+        analyzer TEXT,
+        model TEXT NOT NULL DEFAULT '',
+        vector BLOB,
+        UNIQUE (scope, key)
+    );
+    CREATE UNIQUE INDEX memory_rows_by_seq ON memory_rows (scope, seq);
+    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created DESC, key) WHERE value IS NOT NULL;
+    CREATE INDEX memory_rows_by_model ON memory_rows (model) WHERE text IS NOT NULL;
+    """,
+}
+
+
+def prepare(connection: sqlite3.Connection, *, durable: bool) -> None:
+    """Settings of one connection. ``durable``: a commit survives a power loss."""
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Brings the tables up to date, each step in one transaction. Call it while holding the store's set-up lock.
+
+    Raises UnsupportedSchema if a newer version of the package wrote the file.
+    """
+    connection.execute("PRAGMA journal_mode = WAL")
+    version = _version(connection)
+    if version > VERSION:
+        raise UnsupportedSchema(
+            f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
+        )
+    for step in range(version + 1, VERSION + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};"
+            f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memory_meta'"
+    if connection.execute(query).fetchone() is None:
+        return 0
+    return int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])

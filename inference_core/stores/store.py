@@ -1,0 +1,193 @@
+"""MemoryStore: a Backend as a LangGraph store.
+
+Namespaces, items and operations are LangGraph's; a search with a query is hybrid (words and meaning). Prefixes match
+whole labels. Timestamps are aware, and ``created_at`` is kept by updates. One store object serves sync and async
+callers, any number of threads and event loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    validate_op_namespace,
+)
+from langgraph.store.base.embed import get_text_at_path
+
+from inference_core.drivers import Plan, arun, run
+from inference_core.errors import InvalidFilter
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.text import canonical_json
+from inference_core.stores.backend import Delete, Document, Put, Row, Write
+from inference_core.stores.engine import Search, StoreEngine, document_of
+from inference_core.stores.filters import predicate
+
+MAX_VALUE_BYTES: Final = 1024 * 1024
+MAX_PAGE: Final = 10_000
+_MAX_KEY_LENGTH: Final = 1_024
+_SCAN_PAGE: Final = 500
+
+
+class MemoryStore(BaseStore):
+    """A LangGraph store over an engine; ``fields`` are the JSON paths of a value that queries search ("$": all of it)."""
+
+    supports_ttl = False
+
+    def __init__(self, engine: StoreEngine, fields: Sequence[str] = ("$",)) -> None:
+        self.engine = engine
+        self._fields = list(fields)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Runs ``ops`` in their order; puts that stand together are applied as a whole.
+
+        Raises InvalidNamespaceError, InvalidMemory, InvalidFilter, StoreError.
+        """
+        return run(self._batch(list(ops)))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Like `batch`, without blocking the event loop."""
+        return await arun(self._batch(list(ops)))
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Waits until the embedding model is loaded; whether recall is by meaning too."""
+        return self.engine.embedder is not None and self.engine.embedder.wait_ready(timeout)
+
+    def close(self) -> None:
+        """Finishes the writes that were accepted and closes the database."""
+        self.engine.close()
+
+    def __enter__(self) -> MemoryStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> MemoryStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _batch(self, ops: Sequence[Op]) -> Plan[list[Result]]:
+        for op in ops:
+            validate_op_namespace(op)
+        results: list[Result] = []
+        for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
+            if is_put:
+                writes = [self._write(op) for op in group if isinstance(op, PutOp)]
+                yield from self.engine.write(writes)
+                results += [None] * len(writes)
+            else:
+                for op in group:
+                    results.append((yield from self._read(op)))
+        return results
+
+    def _read(self, op: Op) -> Plan[Result]:
+        if isinstance(op, GetOp):
+            rows = yield from self.engine.get([(op.namespace, op.key)])
+            return rows[0] and _item(rows[0])
+        if isinstance(op, SearchOp):
+            _check_page(op.limit, op.offset)
+            return (yield from (self._ranked(op) if op.query else self._unranked(op)))
+        assert isinstance(op, ListNamespacesOp)
+        return (yield from self._list_namespaces(op))
+
+    def _ranked(self, op: SearchOp) -> Plan[Result]:
+        accept = predicate(op.filter)
+        scopes = yield from self.engine.namespaces(op.namespace_prefix)
+        search = Search(
+            groups=[scopes],
+            text=op.query or "",
+            limit=op.offset + op.limit,
+            accept=lambda row: accept(row.value),
+        )
+        result = yield from self.engine.search(search)
+        return [_search_item(found.row, found.score) for found in result.groups[0][op.offset :]]
+
+    def _unranked(self, op: SearchOp) -> Plan[Result]:
+        accept = predicate(op.filter)
+        scopes = yield from self.engine.namespaces(op.namespace_prefix)
+        if not op.filter:
+            rows = yield from self.engine.newest(scopes, limit=op.limit, offset=op.offset)
+            return [_search_item(row) for row in rows]
+        found: list[Row] = []
+        start = 0
+        while len(found) < op.offset + op.limit:
+            page = yield from self.engine.newest(scopes, limit=_SCAN_PAGE, offset=start)
+            found += [row for row in page if accept(row.value)]
+            start += _SCAN_PAGE
+            if len(page) < _SCAN_PAGE:
+                break
+        return [_search_item(row) for row in found[op.offset : op.offset + op.limit]]
+
+    def _list_namespaces(self, op: ListNamespacesOp) -> Plan[Result]:
+        _check_page(op.limit, op.offset)
+        names = yield from self.engine.namespaces()
+        matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]
+        cut = sorted({name[: op.max_depth] for name in matching})
+        return cut[op.offset : op.offset + op.limit]
+
+    def _write(self, op: PutOp) -> Write:
+        if not op.namespace:
+            raise InvalidNamespaceError("Namespace cannot be empty.")
+        if not isinstance(op.key, str) or not 0 < len(op.key) <= _MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidNamespaceError(f"A key must be text of 1 to {_MAX_KEY_LENGTH} characters without NUL")
+        if op.value is None:
+            return Delete(namespace=op.namespace, key=op.key)
+        kind = op.value.get("memory_type")
+        return Put(
+            namespace=op.namespace,
+            key=op.key,
+            value=canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES),
+            document=self._document(op),
+            kind=kind if isinstance(kind, str) else "",
+            updated_at=datetime.now(UTC),
+        )
+
+    def _document(self, op: PutOp) -> Document | None:
+        if op.index is False or op.value is None:
+            return None
+        texts = [text for path in op.index or self._fields for text in get_text_at_path(op.value, path)]
+        text = "\n".join(texts)
+        return document_of(text) if text.strip() else None
+
+
+def _check_page(limit: int, offset: int) -> None:
+    if not 0 <= limit <= MAX_PAGE or offset < 0:
+        raise InvalidFilter(f"limit must be from 0 to {MAX_PAGE} and offset at least 0; got {limit} and {offset}")
+
+
+def _item(row: Row) -> Item:
+    return Item(
+        value=row.value,
+        key=row.key,
+        namespace=row.namespace,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _search_item(row: Row, score: float | None = None) -> SearchItem:
+    return SearchItem(row.namespace, row.key, row.value, row.created_at, row.updated_at, score)
+
+
+def _matches(name: Namespace, condition: MatchCondition) -> bool:
+    path = condition.path
+    part = name[: len(path)] if condition.match_type == "prefix" else name[len(name) - len(path) :]
+    return len(name) >= len(path) and all(
+        wanted in ("*", label) for label, wanted in zip(part, path, strict=True)
+    )

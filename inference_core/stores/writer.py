@@ -1,0 +1,95 @@
+"""Group commit: one thread joins the writes that wait into one durable transaction of the database.
+
+Source: Gray and Reuter, Transaction Processing, 1993, section 9.4 (group commit).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from inference_core.errors import StoreUnavailable
+from inference_core.stores.backend import Backend, Outcome, Write
+
+_LOG = logging.getLogger(__name__)
+MAX_BATCHES: Final = 512
+_Ticket = tuple[Sequence[Write], Future[list[int]]]
+
+
+class GroupWriter:
+    """Hands writes to ``backend`` from one daemon thread; at most ``max_batches`` of them in a transaction."""
+
+    def __init__(self, backend: Backend, max_batches: int = MAX_BATCHES) -> None:
+        self._backend = backend
+        self._max_batches = max_batches
+        self._waiting: deque[_Ticket] = deque()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stuck: set[Future[Any]] = set()
+        self._closed = False
+
+    def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
+        """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
+
+        Raises StoreUnavailable if the writer is closed or hangs in an earlier write.
+        """
+        future: Future[list[int]] = Future()
+        with self._wake:
+            if self._closed:
+                raise StoreUnavailable("The store is closed")
+            if self._stuck:
+                raise StoreUnavailable("The store hangs in an earlier write")
+            self._waiting.append((batch, future))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="memory-writer", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+        return future
+
+    def abandon(self, future: Future[Any]) -> None:
+        """Refuses further writes until this one, which nobody waits for any more, has returned."""
+        with self._wake:
+            if future.done():
+                return
+            self._stuck.add(future)
+        future.add_done_callback(self._release)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Refuses further writes and waits at most ``timeout`` seconds for those that were accepted."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _release(self, future: Future[Any]) -> None:
+        with self._wake:
+            self._stuck.discard(future)
+
+    def _work(self) -> None:
+        while tickets := self._next():
+            running = [(batch, future) for batch, future in tickets if future.set_running_or_notify_cancel()]
+            if running:
+                self._commit(running)
+
+    def _next(self) -> list[_Ticket]:
+        with self._wake:
+            self._wake.wait_for(lambda: self._waiting or self._closed)
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batches))]
+
+    def _commit(self, tickets: Sequence[_Ticket]) -> None:
+        outcomes: Sequence[Outcome]
+        try:
+            outcomes = self._backend.apply([batch for batch, _ in tickets])
+        except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction
+            _LOG.warning("A transaction of %d writes failed: %s", len(tickets), error)
+            outcomes = [error] * len(tickets)
+        for (_, future), outcome in zip(tickets, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
