@@ -152,7 +152,7 @@ def run(plan: Plan[T], timeout: float | None = None) -> T:
             advance = partial(plan.throw, error)
 
 
-async def arun(plan: Plan[T], timeout: float | None = None) -> T:
+async def arun(plan: Plan[T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - one for both drivers
     """Runs ``plan`` on the running event loop; otherwise like ``run``."""
     deadline = Deadline(timeout)
     advance = partial(next, plan)

@@ -18,7 +18,9 @@ class MemorySettings(BaseSettings):
 
     enabled: bool = Field(default=True, description="Give agents their memory.")
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
-    max_results: int = Field(default=5, ge=1, le=50, description="Memories of each category that are put into a prompt.")
+    max_results: int = Field(
+        default=5, ge=1, le=50, description="Memories of each category that are put into a prompt."
+    )
     categories: Annotated[tuple[str, ...], NoDecode] = Field(
         default=tuple(MEMORY_CATEGORIES), description="Categories that are put into a prompt, separated by commas."
     )

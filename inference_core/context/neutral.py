@@ -1,4 +1,4 @@
-"""Stored text made harmless for a prompt: one line, escaped, nothing invisible that steers. Letters stay as they are."""
+"""Stored text made harmless for a prompt: one line, escaped, nothing invisible that steers; letters stay."""
 
 from __future__ import annotations
 

@@ -30,15 +30,15 @@ NOTICE: Final = (
 _MAX_TOPIC: Final = 120
 
 
-def render_memories(
-    memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *, now: datetime, zone: tzinfo
-) -> str:
+def render_memories(memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *, now: datetime, zone: tzinfo) -> str:
     """The block for ``memories`` by category; "" if there are none.
 
     Days and times are those of ``zone``. A memory is dated by when it happened, if that is known, else by when it was
     stored.
     """
-    sections = [_section(category, memories[category], now, zone) for category in MemoryCategory if memories.get(category)]
+    sections = [
+        _section(category, memories[category], now, zone) for category in MemoryCategory if memories.get(category)
+    ]
     if not sections:
         return ""
     return "\n".join([_header(now, zone), "", NOTICE, *sections])

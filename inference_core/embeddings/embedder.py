@@ -62,7 +62,9 @@ class Embedder:
 
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Vectors]:
         """Plan: a vector for each text. Raises EmbeddingError or DeadlineExceeded."""
-        return self._ask(partial(self.model.embed_documents, list(texts)), self._native("documents", list(texts)), timeout)
+        return self._ask(
+            partial(self.model.embed_documents, list(texts)), self._native("documents", list(texts)), timeout
+        )
 
     def query(self, text: str, timeout: float | None = None) -> Plan[bytes]:
         """Plan: the vector of a query. Raises EmbeddingError or DeadlineExceeded."""
@@ -104,7 +106,9 @@ class Embedder:
         return vectors
 
     def _why_not_ready(self) -> str:
-        return "The embedding model failed repeatedly" if self._ready.is_set() else "The embedding model is being loaded"
+        return (
+            "The embedding model failed repeatedly" if self._ready.is_set() else "The embedding model is being loaded"
+        )
 
     def _count_failure(self, error: Exception) -> None:
         self._failures += 1
@@ -123,14 +127,14 @@ class Embedder:
     def _checked(self, call: Callable[[], list[list[float]]]) -> Vectors:
         try:
             vectors = call()
-        except Exception as error:  # noqa: BLE001 - providers raise anything
+        except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
         return [self._normalized(vector) for vector in vectors]
 
     async def _checked_async(self, call: Callable[[], Awaitable[list[list[float]]]]) -> Vectors:
         try:
             vectors = await call()
-        except Exception as error:  # noqa: BLE001 - providers raise anything
+        except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
         return [self._normalized(vector) for vector in vectors]
 

@@ -63,14 +63,14 @@ def _provider(spec: str) -> Embedder:
         raise MissingExtra(f"embeddings={spec!r}", provider) from error
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}") from error
-    if not isinstance(model, Embeddings):
-        raise ConfigurationError(f"{spec!r} is not an embedding model")
     return Embedder(model, spec)
 
 
 def _fingerprint(model: Embeddings) -> str:
     """Class and model name; whoever brings two models under one of these wraps them in Embedder with own names."""
-    name = next((value for field in ("model", "model_name") if isinstance(value := getattr(model, field, None), str)), "")
+    name = next(
+        (value for field in ("model", "model_name") if isinstance(value := getattr(model, field, None), str)), ""
+    )
     size = getattr(model, "dimensions", None)
     kind = type(model)
     return ":".join(filter(None, [f"{kind.__module__}.{kind.__qualname__}", name, str(size or "")]))

@@ -95,7 +95,9 @@ def _checked(package: str, name: str, sha256: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise EmbeddingError(f"The model file {name} of {package} cannot be read; install the 'local' extra again") from error
+        raise EmbeddingError(
+            f"The model file {name} of {package} cannot be read; install the 'local' extra again"
+        ) from error
     if hashlib.sha256(content).hexdigest() != sha256:
         raise EmbeddingError(f"The model file {name} of {package} is not the one that was published; it is not used")
     return content
@@ -113,7 +115,7 @@ def _tokenizer() -> Any:
 def _session() -> Any:
     import onnxruntime  # noqa: PLC0415 - an extra, and slow to import
 
-    options: Any = onnxruntime.SessionOptions()
+    options: Any = onnxruntime.SessionOptions()  # pyright: ignore[reportUnknownVariableType]
     options.intra_op_num_threads = min(4, os.cpu_count() or 1)
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -19,6 +19,7 @@ from inference_core.memory.types import (
 )
 
 SCHEMA_VERSION: Final = 1
+DEFAULT_IMPORTANCE: Final = 0.5
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
 
@@ -27,8 +28,9 @@ INDEXED_FIELDS: Final = ["content", "topic"]
 class MemoryRecord:
     """A memory and all that is known about it.
 
-    ``created_at`` is when it was first stored and never changes, ``updated_at`` when it was last written; ``valid_from``
-    and ``valid_to`` bound when it holds in the user's world, as far as known. All instants are aware, in UTC.
+    ``created_at`` is when it was first stored and never changes, ``updated_at`` when it was last written;
+    ``valid_from`` and ``valid_to`` bound when it holds in the user's world, as far as known. All instants are
+    aware, in UTC.
     ``version`` grows by one with each write. ``importance`` is between 0 and 1.
     """
 
@@ -46,7 +48,7 @@ class MemoryRecord:
     extra_metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     source: MemorySource = field(default_factory=MemorySource)
     trust: Trust = Trust.STATED
-    importance: float = 0.5
+    importance: float = DEFAULT_IMPORTANCE
     pinned: bool = False
     tags: tuple[str, ...] = ()
     valid_from: datetime | None = None
@@ -91,7 +93,7 @@ class MemoryRecord:
         moments = {"valid_from": self.valid_from, "valid_to": self.valid_to, "expires_at": self.expires_at}
         return {
             **{name: moment.isoformat() for name, moment in moments.items() if moment is not None},
-            **({"importance": self.importance} if self.importance != 0.5 else {}),
+            **({"importance": self.importance} if self.importance != DEFAULT_IMPORTANCE else {}),
             **({"pinned": True} if self.pinned else {}),
             **({"tags": list(self.tags)} if self.tags else {}),
             **({"supersedes": list(self.supersedes)} if self.supersedes else {}),
@@ -131,7 +133,7 @@ class MemoryRecord:
             extra_metadata=value.get("extra_metadata") or {},
             source=source,
             trust=Trust(value.get("trust", source.trust)),
-            importance=float(value.get("importance", 0.5)),
+            importance=float(value.get("importance", DEFAULT_IMPORTANCE)),
             pinned=bool(value.get("pinned", False)),
             tags=tuple(value.get("tags", ())),
             valid_from=_moment(value, "valid_from"),

@@ -29,7 +29,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_CONTENT_BYTES) -> str:
-    """``text`` as it is stored: NFC, ``\\n`` line ends, no control characters, no outer white space.
+    r"""``text`` as it is stored: NFC, ``\\n`` line ends, no control characters, no outer white space.
 
     Idempotent. Letters, joiners and emoji are kept. Raises InvalidMemory if it is not a string, is blank, holds NUL or
     lone surrogates, or is longer than ``max_bytes`` of UTF-8.

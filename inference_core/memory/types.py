@@ -74,8 +74,7 @@ class MemoryTypeDescription(str, Enum):
         "Examples: invoices go to Ana for approval and then to accounting."
     )
     SKILL = (
-        "Something learned about how to solve a kind of task well.\n"
-        "Examples: the export works only in batches of 500."
+        "Something learned about how to solve a kind of task well.\nExamples: the export works only in batches of 500."
     )
 
 
@@ -130,12 +129,12 @@ def get_types_for_category(category: MemoryCategory) -> list[str]:
 
 def get_memory_type_literal() -> Any:
     """``typing.Literal`` of all type names, for schemas."""
-    return Literal.__getitem__(tuple(MEMORY_TYPES))
+    return Literal[*MEMORY_TYPES]  # pyright: ignore[reportInvalidTypeForm, reportInvalidTypeArguments, reportUnknownVariableType]
 
 
 def get_memory_category_literal() -> Any:
     """``typing.Literal`` of all category names, for schemas."""
-    return Literal.__getitem__(tuple(MEMORY_CATEGORIES))
+    return Literal[*MEMORY_CATEGORIES]  # pyright: ignore[reportInvalidTypeForm, reportInvalidTypeArguments, reportUnknownVariableType]
 
 
 def format_memory_types_for_description() -> str:

@@ -21,9 +21,9 @@ ANALYZER: Final = "english-1"
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af\U00020000-\U0003ffff"
-_TOKEN: Final = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+(?:['’][^\W{_CJK}]+)?")
+_TOKEN: Final = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+(?:['\u2019][^\W{_CJK}]+)?")
 _IS_CJK: Final = re.compile(rf"[{_CJK}]")
-_POSSESSIVE: Final = re.compile(r"['’]s\Z")
+_POSSESSIVE: Final = re.compile(r"['\u2019]s\Z")
 _stemmer: Any = snowballstemmer.stemmer("english")  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -10,12 +10,12 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.analysis import ANALYZER, analyze
+from inference_core.retrieval.documents import Change, Document
 
 Floats = NDArray[np.float32]
 K1: Final = 1.2
@@ -23,36 +23,6 @@ B: Final = 0.75
 _INITIAL_CAPACITY: Final = 64
 _BYTES_PER_SLOT: Final = 200
 _BYTES_PER_POSTING: Final = 8
-
-
-class IndexedDocument(Protocol):
-    """The text of a key as the index needs it."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def terms(self) -> str: ...
-    @property
-    def analyzer(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def vector(self) -> bytes | None: ...
-
-
-class IndexedChange(Protocol):
-    """The newest state of a key; ``document`` None means that a query never finds it."""
-
-    @property
-    def seq(self) -> int: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def created_at(self) -> float: ...
-    @property
-    def document(self) -> IndexedDocument | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +88,11 @@ class ScopeIndex:
         vectors = 0 if self._vectors is None else self._vectors.nbytes
         return vectors + self._posted * _BYTES_PER_POSTING + self._size * _BYTES_PER_SLOT
 
-    def update(self, changes: Iterable[IndexedChange]) -> None:
+    def update(self, changes: Iterable[Change]) -> None:
         """Applies ``changes`` in their order."""
         for change in changes:
             self.head = change.seq
-            terms = _terms_of(change.document) if change.document else None
+            terms = change.document.current_terms if change.document else None
             slot = self._slots.get(change.key)
             same_text = slot is not None and terms is not None and self._texts[slot] == hash(terms)
             if not same_text or (slot is not None and self.kinds[slot] != change.kind):
@@ -161,7 +131,7 @@ class ScopeIndex:
             scores[known] = (self._vectors[: self._size] @ query)[known]
         return scores
 
-    def _add(self, change: IndexedChange, terms: str) -> int:
+    def _add(self, change: Change, terms: str) -> int:
         slot = self._size
         if slot == len(self.alive):
             self._grow()
@@ -189,7 +159,7 @@ class ScopeIndex:
             self._has_vector[slot] = False
             self.length -= int(self._lengths[slot])
 
-    def _set_vector(self, slot: int, document: IndexedDocument) -> None:
+    def _set_vector(self, slot: int, document: Document) -> None:
         usable = document.vector is not None and document.model == self.model
         self._has_vector[slot] = usable
         if document.vector is None or not usable:
@@ -204,10 +174,6 @@ class ScopeIndex:
         self._lengths, self._has_vector = _doubled(self._lengths), _doubled(self._has_vector)
         if self._vectors is not None:
             self._vectors = _doubled(self._vectors)
-
-
-def _terms_of(document: IndexedDocument) -> str:
-    return document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
 
 
 def _view(values: array[int]) -> NDArray[np.uint32]:

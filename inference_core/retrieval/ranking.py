@@ -72,9 +72,10 @@ def rank(indexes: Sequence[ScopeIndex], query: Query) -> Ranking:
     created = np.concatenate([index.created[: index.slots] for index in indexes])
     found = np.flatnonzero(eligible)
     order = found[np.lexsort((-created[found], -scores[found]))]
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(np.array(sizes, np.intp))
     owners = np.searchsorted(ends, order, side="right")
-    return Ranking(owners, order - (ends - sizes)[owners], scores[order])
+    starts = ends - np.array(sizes, np.intp)
+    return Ranking(owners, order - starts[owners], scores[order])
 
 
 def fuse(lexical: Floats, coverage: Floats, dense: Floats | None, alive: NDArray[np.bool_]) -> Floats:

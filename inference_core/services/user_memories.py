@@ -23,6 +23,7 @@ from inference_core.settings import MemorySettings
 from inference_core.stores.backend import Delete
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import engine_of, open_store
+from inference_core.stores.store import MemoryStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +39,12 @@ def open_memory_store() -> Generator[BaseStore]:
 def _on_store(operation: Callable[Concatenate[StoreEngine, P], Plan[T]]) -> Callable[Concatenate[BaseStore, P], T]:
     @wraps(operation)
     def helper(store: BaseStore, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(engine_of(store), *args, **kwargs))
+        engine = engine_of(store)
+        try:
+            return run(operation(engine, *args, **kwargs))
+        finally:
+            if not isinstance(store, MemoryStore):
+                engine.close()
 
     return helper
 
@@ -82,7 +88,7 @@ def _list(
 
 
 def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]) -> Plan[int]:
-    """Removes memories by their namespaces and keys; those that are not the user's, or not there, are left. How many."""
+    """Removes memories by their namespaces and keys, if they are the user's; how many were there."""
     label = encode_label(user_id)
     own = [(tuple(namespace), key) for namespace, key in entries if tuple(namespace)[:1] == (label,)]
     rows = yield from engine.get(own)
@@ -104,7 +110,7 @@ def _scopes(
     wanted = set(MemoryCategory) if category is None else {MemoryCategory(validate_memory_category(category))}
     labels = {one.value for one in wanted}
     names = yield from engine.namespaces((encode_label(user_id),))
-    return [name for name in names if name[1:2] and name[1] in labels or (everything and category is None)]
+    return [name for name in names if (name[1:2] and name[1] in labels) or (everything and category is None)]
 
 
 def _entry(record: MemoryRecord) -> dict[str, Any]:

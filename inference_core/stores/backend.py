@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document
 
 Key = tuple[Namespace, str]
 """The exact address of a row."""
@@ -26,21 +27,6 @@ class Row:
     version: int
     created_at: datetime
     updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """What ranking knows of a text: its analysed terms (space-separated), and its vector once that is there.
-
-    ``analyzer`` names the analysis that made the terms. ``vector`` is float32 bytes of unit length, ``model`` the
-    fingerprint of the model that made it.
-    """
-
-    text: str
-    terms: str
-    analyzer: str
-    model: str = ""
-    vector: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +71,6 @@ class SetVector:
 Write = Put | Delete | SetVector
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The newest state of a key, for an index. ``document`` None: deleted, or never to be found by a query."""
-
-    seq: int
-    key: str
-    kind: str
-    created_at: float
-    document: Document | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending]) ->
         raise EmbeddingError(f"The embedding model returned {len(vectors)} vectors for {len(portion)} texts")
     writer.submit(
         [
-            SetVector(namespace=row.namespace, key=row.key, version=row.version, model=embedder.fingerprint, vector=vector)
+            SetVector(
+                namespace=row.namespace, key=row.key, version=row.version, model=embedder.fingerprint, vector=vector
+            )
             for row, vector in zip(portion, vectors, strict=True)
         ]
     ).result()

@@ -19,10 +19,9 @@ from inference_core.drivers import Plan, Pool, Wait
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.ranking import Hit, Query, query_of, rank
-from inference_core.stores.backend import Backend, Document, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.indexes import DEFAULT_CACHE_BYTES, IndexCache, one_user_at_a_time
 from inference_core.stores.writer import GroupWriter
@@ -107,7 +106,7 @@ class StoreEngine:
             versions: list[int] = yield Wait(partial(self._submit, embedded), abandoned=waiter.abandon)
         except DeadlineExceeded as error:
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
-        if self._backfill and any(isinstance(write, Put) and _lacks_vector(write) for write in embedded):
+        if self._backfill and any(map(_lacks_vector, embedded)):
             self._backfill.wake()
         return versions
 
@@ -152,17 +151,16 @@ class StoreEngine:
         return self.pool.submit(partial(_apply_alone, self.backend, batch))
 
     def _embedded(self, batch: Sequence[Write]) -> Plan[list[Write]]:
-        waiting = [write for write in batch if isinstance(write, Put) and _lacks_vector(write)]
-        if not waiting or self.embedder is None:
+        texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
+        if not texts or self.embedder is None:
             return list(batch)
-        texts = [write.document.text for write in waiting if write.document]
         try:
             vectors = yield from self.embedder.documents(texts, _EMBED_TIMEOUT_S)
         except (EmbeddingError, StoreUnavailable):
             return list(batch)
         model = self.embedder.fingerprint
         made = iter(vectors)
-        return [_with_vector(w, model, next(made)) if isinstance(w, Put) and _lacks_vector(w) else w for w in batch]
+        return [_with_vector(write, model, next(made)) if _lacks_vector(write) else write for write in batch]
 
     def _query_vector(self, search: Search) -> Plan[tuple[bytes | None, str | None]]:
         if self.embedder is None:
@@ -175,11 +173,11 @@ class StoreEngine:
 
     def _ranked(self, search: Search, query: Query) -> list[list[Found]]:
         results: list[list[Found]] = [[] for _ in search.groups]
-        for scopes in one_user_at_a_time(scope for group in search.groups for scope in group):
+        for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
             indexes, ranking = self._indexes.use(scopes, lambda found: (found, rank(found, query)))
-            for found, group in zip(results, search.groups, strict=True):
-                owners = [at for at, scope in enumerate(scopes) if scope in group]
-                found += self._best(search, scopes, indexes, ranking.of(owners))
+            for at, group in enumerate(search.groups):
+                owners = [owner for owner, scope in enumerate(scopes) if scope in group]
+                results[at] += self._best(search, scopes, indexes, ranking.of(owners))
         return [sorted(found, key=_by_score)[: search.limit] for found in results]
 
     def _best(
@@ -198,21 +196,17 @@ class StoreEngine:
         return found
 
 
-def document_of(text: str) -> Document:
-    """``text`` analysed, without a vector yet."""
-    return Document(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER)
-
-
 def _by_score(found: Found) -> float:
     return -found.score
 
 
-def _lacks_vector(write: Put) -> bool:
-    return write.document is not None and write.document.vector is None
+def _lacks_vector(write: Write) -> bool:
+    return isinstance(write, Put) and write.document is not None and write.document.vector is None
 
 
-def _with_vector(write: Put, model: str, vector: bytes) -> Put:
-    assert write.document is not None
+def _with_vector(write: Write, model: str, vector: bytes) -> Write:
+    if not isinstance(write, Put) or write.document is None:
+        return write
     return replace(write, document=replace(write.document, model=model, vector=vector))
 
 

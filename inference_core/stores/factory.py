@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from langgraph.store.base import BaseStore
 
-from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backend import Backend
@@ -45,17 +44,17 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
         raise
 
 
-def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngine:
+def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bool = False) -> StoreEngine:
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
-    ``embeddings`` is for such a store; a MemoryStore has its own. Raises ConfigurationError for anything else.
+    ``embeddings`` is for such a store; a MemoryStore has its own. ``weakly``: the engine does not keep such a store
+    alive. Raises ConfigurationError for anything that is not a store.
     """
     if isinstance(store, MemoryStore):
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
-    embedder = embeddings if isinstance(embeddings, Embedder) else make_embedder(embeddings)
-    return StoreEngine(ForeignBackend(store), embedder)
+    return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings))
 
 
 def _backend(scheme: str, rest: str, *, durable: bool) -> Backend:

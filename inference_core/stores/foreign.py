@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,12 +21,10 @@ from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, Match
 from inference_core.clock import aware
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.analysis import ANALYZER, analyze
+from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import (
     Capabilities,
-    Change,
     Delete,
-    Document,
     Key,
     Outcome,
     Pending,
@@ -50,15 +49,18 @@ class _Seen:
 
 
 class ForeignBackend:
-    """Rows in ``store``. Scopes beyond ``max_rows`` raise ScopeTooLarge; the store's own errors StoreUnavailable."""
+    """Rows in ``store``. Scopes beyond ``max_rows`` raise ScopeTooLarge; the store's own errors StoreUnavailable.
+
+    ``weakly``: this object does not keep the store alive.
+    """
 
     capabilities = Capabilities(
         durable=False, atomic=False, compare_and_set=False, change_feed=False, single_writer=False
     )
 
-    def __init__(self, store: BaseStore, max_rows: int = MAX_SCOPE_ROWS) -> None:
+    def __init__(self, store: BaseStore, max_rows: int = MAX_SCOPE_ROWS, *, weakly: bool = False) -> None:
         self.name = type(store).__name__
-        self._store = store
+        self._store: Callable[[], BaseStore | None] = weakref.ref(store) if weakly else lambda: store
         self._max_rows = max_rows
         self._meta: dict[str, str] = {}
         self._mirror: dict[Namespace, dict[str, _Seen]] = {}
@@ -181,9 +183,12 @@ class ForeignBackend:
     def _ask(self, ops: Sequence[Op]) -> list[Any]:
         if not ops:
             return []
+        store = self._store()
+        if store is None:
+            raise StoreUnavailable(f"The {self.name} is gone")
         try:
-            return self._store.batch(ops)
-        except Exception as error:  # noqa: BLE001 - another library's store raises anything
+            return store.batch(ops)
+        except Exception as error:
             raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
 
 
@@ -255,10 +260,5 @@ def _document(row: Row) -> Document | None:
     if not isinstance(text, str) or not text.strip():
         return None
     vector = extra.get("vector")
-    return Document(
-        text=text,
-        terms=" ".join(analyze(text)),
-        analyzer=ANALYZER,
-        model=extra.get("model", "") if vector else "",
-        vector=base64.b85decode(vector) if vector else None,
-    )
+    document = Document.of(text)
+    return replace(document, model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document

@@ -10,11 +10,10 @@ from datetime import datetime
 from inference_core.clock import aware
 from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import (
     Capabilities,
-    Change,
     Delete,
-    Document,
     Key,
     Outcome,
     Pending,
@@ -161,15 +160,9 @@ class InMemoryBackend:
         cell = staged.get(address) or self._scopes.get(write.namespace, {}).get(write.key)
         alive = cell if cell and cell.value is not None else None
         version = alive.version if alive else 0
-        if isinstance(write, SetVector):
-            fits = alive is not None and alive.document is not None and version == write.version
-            changed = _with_vector(alive, write) if fits and alive else None
-        elif write.expected is not None and write.expected != version:
+        if not isinstance(write, SetVector) and write.expected not in (None, version):
             raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
-        elif isinstance(write, Delete):
-            changed = alive and replace(alive, version=version + 1, kind="", value=None, document=None)
-        else:
-            changed = _put(write, cell)
+        changed = _changed(write, cell, alive)
         if changed:
             heads[write.namespace] = heads.get(write.namespace, 0) + 1
             staged[address] = replace(changed, seq=heads[write.namespace])
@@ -191,6 +184,13 @@ def _put(write: Put, old: _Cell | None) -> _Cell:
     )
 
 
-def _with_vector(cell: _Cell, write: SetVector) -> _Cell:
-    assert cell.document is not None
-    return replace(cell, document=replace(cell.document, model=write.model, vector=write.vector))
+def _changed(write: Write, cell: _Cell | None, alive: _Cell | None) -> _Cell | None:
+    if isinstance(write, Put):
+        return _put(write, cell)
+    if alive is None:
+        return None
+    if isinstance(write, Delete):
+        return replace(alive, version=alive.version + 1, kind="", value=None, document=None)
+    if alive.document is None or alive.version != write.version:
+        return None
+    return replace(alive, document=replace(alive.document, model=write.model, vector=write.vector))

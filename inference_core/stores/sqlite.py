@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document
 from inference_core.stores import sqlite_schema
-from inference_core.stores.backend import Capabilities, Change, Document, Key, Outcome, Pending, Row, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.codec import from_micros, pack_namespace, unpack_namespace, unpack_value
 from inference_core.stores.locks import file_lock
 from inference_core.stores.sqlite_writes import apply_write
@@ -231,7 +232,5 @@ def _row(found: tuple[Any, ...]) -> Row:
 
 def _change(found: tuple[Any, ...]) -> Change:
     seq, key, kind, created, text, terms, analyzer, model, vector = found
-    document = (
-        None if text is None else Document(text=text, terms=terms, analyzer=analyzer, model=model, vector=vector)
-    )
+    document = None if text is None else Document(text=text, terms=terms, analyzer=analyzer, model=model, vector=vector)
     return Change(seq, key, kind, created / 1e6, document)

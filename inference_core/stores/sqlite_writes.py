@@ -84,9 +84,10 @@ def _scope(writer: sqlite3.Connection, namespace: Namespace) -> int:
     found = writer.execute("SELECT id FROM memory_scopes WHERE namespace = ?", (packed,)).fetchone()
     if found:
         return found[0]
-    created = writer.execute("INSERT INTO memory_scopes (root, namespace) VALUES (?, ?)", (namespace[0], packed))
-    assert created.lastrowid is not None
-    return created.lastrowid
+    created = writer.execute(
+        "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?) RETURNING id", (namespace[0], packed)
+    )
+    return created.fetchone()[0]
 
 
 def _next_seq(writer: sqlite3.Connection, scope: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final
+from typing import Final, Self, cast
 
 from langgraph.store.base import (
     BaseStore,
@@ -32,8 +32,9 @@ from inference_core.drivers import Plan, arun, run
 from inference_core.errors import InvalidFilter
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json
-from inference_core.stores.backend import Delete, Document, Put, Row, Write
-from inference_core.stores.engine import Search, StoreEngine, document_of
+from inference_core.retrieval.documents import Document
+from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.engine import Search, StoreEngine
 from inference_core.stores.filters import predicate
 
 MAX_VALUE_BYTES: Final = 1024 * 1024
@@ -43,7 +44,7 @@ _SCAN_PAGE: Final = 500
 
 
 class MemoryStore(BaseStore):
-    """A LangGraph store over an engine; ``fields`` are the JSON paths of a value that queries search ("$": all of it)."""
+    """A LangGraph store over an engine; queries search the JSON paths ``fields`` of a value ("$": all of it)."""
 
     supports_ttl = False
 
@@ -70,13 +71,13 @@ class MemoryStore(BaseStore):
         """Finishes the writes that were accepted and closes the database."""
         self.engine.close()
 
-    def __enter__(self) -> MemoryStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> MemoryStore:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -103,8 +104,7 @@ class MemoryStore(BaseStore):
         if isinstance(op, SearchOp):
             _check_page(op.limit, op.offset)
             return (yield from (self._ranked(op) if op.query else self._unranked(op)))
-        assert isinstance(op, ListNamespacesOp)
-        return (yield from self._list_namespaces(op))
+        return (yield from self._list_namespaces(cast("ListNamespacesOp", op)))
 
     def _ranked(self, op: SearchOp) -> Plan[Result]:
         accept = predicate(op.filter)
@@ -163,7 +163,7 @@ class MemoryStore(BaseStore):
             return None
         texts = [text for path in op.index or self._fields for text in get_text_at_path(op.value, path)]
         text = "\n".join(texts)
-        return document_of(text) if text.strip() else None
+        return Document.of(text) if text.strip() else None
 
 
 def _check_page(limit: int, offset: int) -> None:
@@ -188,6 +188,4 @@ def _search_item(row: Row, score: float | None = None) -> SearchItem:
 def _matches(name: Namespace, condition: MatchCondition) -> bool:
     path = condition.path
     part = name[: len(path)] if condition.match_type == "prefix" else name[len(name) - len(path) :]
-    return len(name) >= len(path) and all(
-        wanted in ("*", label) for label, wanted in zip(part, path, strict=True)
-    )
+    return len(name) >= len(path) and all(wanted in ("*", label) for label, wanted in zip(part, path, strict=True))

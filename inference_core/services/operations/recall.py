@@ -42,7 +42,9 @@ def recall(
     if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"query must be text, not {type(query).__name__}")
     if query.strip():
-        search = Search(groups=[scopes], text=query, limit=limit, kinds=kinds, accept=lambda row: is_recallable(row, now))
+        search = Search(
+            groups=[scopes], text=query, limit=limit, kinds=kinds, accept=lambda row: is_recallable(row, now)
+        )
         result = yield from scope.engine.search(search)
         found = result.groups[0]
     else:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from inference_core.clock import aware
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import (
@@ -39,7 +39,7 @@ def save(
     category: str | None = None,
     *,
     source: MemorySource | None = None,
-    importance: float = 0.5,
+    importance: float = DEFAULT_IMPORTANCE,
     pinned: bool = False,
     tags: Sequence[str] = (),
     valid_from: datetime | None = None,

@@ -11,8 +11,9 @@ from inference_core.drivers import Plan
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, canonical_json
+from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put, Row
-from inference_core.stores.engine import StoreEngine, document_of
+from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
 
@@ -55,7 +56,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
         namespace=record.namespace,
         key=record.id,
         value=canonical_json(record.to_value(), what="memory"),
-        document=document_of(record.indexed_text),
+        document=Document.of(record.indexed_text),
         kind=record.memory_type.value,
         created_at=record.created_at,
         updated_at=record.updated_at,

@@ -1,0 +1,89 @@
+"""Long-term memory for LangGraph agents.
+
+The public names are imported when they are used, so that importing the package is cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inference_core.agents.identity import MemoryContext
+    from inference_core.agents.middleware.memory import (
+        MemoryMiddleware,
+        MemoryState,
+        MemoryStatus,
+        create_memory_middleware,
+    )
+    from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
+    from inference_core.agents.tools.memory_tools import get_memory_tools
+    from inference_core.embeddings.embedder import Embedder
+    from inference_core.errors import InferenceCoreError
+    from inference_core.memory.document import MemoryStoreDocument
+    from inference_core.memory.namespaces import MemoryNamespaceBuilder
+    from inference_core.memory.record import MemoryRecord
+    from inference_core.memory.trust import MemorySource, Origin, Trust
+    from inference_core.memory.types import MemoryCategory, MemoryType
+    from inference_core.services.agent_memory_service import AgentMemoryStoreService
+    from inference_core.settings import MemorySettings
+    from inference_core.stores.factory import open_store
+    from inference_core.stores.store import MemoryStore
+
+__version__ = "0.1.0"
+_HOMES = {
+    "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
+    "Embedder": "inference_core.embeddings.embedder",
+    "InferenceCoreError": "inference_core.errors",
+    "MemoryCategory": "inference_core.memory.types",
+    "MemoryContext": "inference_core.agents.identity",
+    "MemoryMiddleware": "inference_core.agents.middleware.memory",
+    "MemoryNamespaceBuilder": "inference_core.memory.namespaces",
+    "MemoryRecord": "inference_core.memory.record",
+    "MemorySettings": "inference_core.settings",
+    "MemorySource": "inference_core.memory.trust",
+    "MemoryState": "inference_core.agents.middleware.memory",
+    "MemoryStatus": "inference_core.agents.middleware.memory",
+    "MemoryStore": "inference_core.stores.store",
+    "MemoryStoreDocument": "inference_core.memory.document",
+    "MemoryType": "inference_core.memory.types",
+    "Origin": "inference_core.memory.trust",
+    "Trust": "inference_core.memory.trust",
+    "create_memory_middleware": "inference_core.agents.middleware.memory",
+    "generate_memory_tools_system_instructions": "inference_core.agents.tools.instructions",
+    "get_memory_tools": "inference_core.agents.tools.memory_tools",
+    "open_store": "inference_core.stores.factory",
+}
+__all__ = [
+    "AgentMemoryStoreService",
+    "Embedder",
+    "InferenceCoreError",
+    "MemoryCategory",
+    "MemoryContext",
+    "MemoryMiddleware",
+    "MemoryNamespaceBuilder",
+    "MemoryRecord",
+    "MemorySettings",
+    "MemorySource",
+    "MemoryState",
+    "MemoryStatus",
+    "MemoryStore",
+    "MemoryStoreDocument",
+    "MemoryType",
+    "Origin",
+    "Trust",
+    "create_memory_middleware",
+    "generate_memory_tools_system_instructions",
+    "get_memory_tools",
+    "open_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""What a LangGraph agent uses: the memory middleware and the memory tools."""

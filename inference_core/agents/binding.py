@@ -1,0 +1,95 @@
+"""MemoryBinding: which memory an agent uses, and as whom. Shared by the middleware and its tools."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from datetime import UTC, tzinfo
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from langgraph.store.base import BaseStore
+
+from inference_core.agents.identity import RunContext, UserSource, resolve_user
+from inference_core.clock import Clock, SystemClock, time_zone
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
+from inference_core.errors import ConfigurationError
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.factory import engine_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class BindingOptions:
+    """How memory is used on stores for which no service was given."""
+
+    agent_name: str | None = None
+    agent_scope_enabled: bool = True
+    embeddings: EmbeddingsSpec = None
+    timezone: str | tzinfo = UTC
+    max_content_bytes: int = MAX_CONTENT_BYTES
+    clock: Clock | None = None
+
+
+class MemoryBinding:
+    """The memory of ``service``, or of whatever store the agent was compiled with; as ``user_id`` or the run's user.
+
+    Raises ConfigurationError if ``service`` is not a memory service, or at use if there is neither service nor store.
+    """
+
+    def __init__(self, service: Any = None, user_id: UserSource = None, options: BindingOptions | None = None) -> None:
+        if service is not None and not isinstance(service, AgentMemoryStoreService | SyncMemoryService):
+            raise ConfigurationError(f"memory_service must be an AgentMemoryStoreService, not {type(service).__name__}")
+        self._scope: MemoryScope | None = None if service is None else service.scope
+        self._user = user_id
+        self._options = options or BindingOptions()
+        self._namespaces = MemoryNamespaceBuilder(
+            agent_name=self._options.agent_name, agent_scope_enabled=self._options.agent_scope_enabled
+        )
+        zone = self._options.timezone
+        self._zone = time_zone(zone) if isinstance(zone, str) else zone
+        self._embedder: Embedder | None = None
+        self._scopes: WeakKeyDictionary[BaseStore, MemoryScope] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
+        """The user of the run. Raises IdentityError, InvalidId."""
+        return resolve_user(runtime, self._user, owner=owner)
+
+    def scope(self, store: BaseStore | None) -> MemoryScope:
+        """The agent's view of its memory; made once for each store object and forgotten with it."""
+        if self._scope is not None:
+            return self._scope
+        if store is None:
+            raise ConfigurationError(
+                "There is no memory to use: pass store=open_store('sqlite:///memory.db') to create_agent, "
+                "or a service to MemoryMiddleware"
+            )
+        with self._lock:
+            if store not in self._scopes:
+                self._scopes[store] = self._new_scope(store)
+            return self._scopes[store]
+
+    def _new_scope(self, store: BaseStore) -> MemoryScope:
+        if self._embedder is None:
+            self._embedder = make_embedder(self._options.embeddings)
+        return MemoryScope(
+            engine=engine_of(store, self._embedder, weakly=True),
+            namespaces=self._namespaces,
+            clock=self._options.clock or SystemClock(),
+            zone=self._zone,
+            max_content_bytes=self._options.max_content_bytes,
+        )
+
+
+def with_zone(scope: MemoryScope, name: object) -> MemoryScope:
+    """``scope`` in the time zone ``name``; unchanged if that is not the name of one."""
+    if not isinstance(name, str) or not name:
+        return scope
+    try:
+        return replace(scope, zone=time_zone(name))
+    except ConfigurationError:
+        return scope

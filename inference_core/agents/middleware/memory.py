@@ -1,0 +1,271 @@
+"""MemoryMiddleware: recalls before the agent starts, puts what was recalled before the model, and brings the tools.
+
+What was recalled lives in untracked state of the run: not on this object, not among the messages, not in a checkpoint.
+Memory never breaks a run: when it fails or nobody knows the user, the agent answers without it and
+``memory_status`` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, tzinfo
+from enum import Enum
+from typing import Annotated, Any, Final, NotRequired
+
+from langchain.agents.middleware.types import (
+    AgentMiddleware,
+    AgentState,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    OmitFromSchema,
+    PrivateStateAttr,
+)
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+from langchain_core.tools import BaseTool
+from langgraph.channels.untracked_value import UntrackedValue
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
+from inference_core.agents.identity import UserSource, field_of
+from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
+from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.clock import Clock
+from inference_core.context.render import fenced
+from inference_core.drivers import Plan, arun, run
+from inference_core.embeddings.factory import EmbeddingsSpec
+from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
+from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
+from inference_core.services.operations.context import RecalledContext, recall_context
+from inference_core.settings import MemorySettings
+from inference_core.stores.engine import RecallMode
+
+_LOG = logging.getLogger(__name__)
+RECALL_TIMEOUT_S: Final = 0.3
+_EMBEDDING_SHARE: Final = 0.7
+_Reported = OmitFromSchema(input=True, output=False)
+
+
+class MemoryStatus(str, Enum):
+    """How memory served a run; ``memory_status_reason`` says why where it is not ``RECALLED``."""
+
+    RECALLED = "recalled"
+    LEXICAL = "lexical"
+    DEGRADED = "degraded"
+    CLOSED = "closed"
+    OFF = "off"
+
+
+class MemoryState(AgentState[Any]):
+    """What the middleware adds to the agent's state.
+
+    Private to the run: the block and its owner. Reported with the result: the status, how many memories were recalled,
+    of which types and categories, and how long that took in milliseconds.
+    """
+
+    memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
+    memory_owner: NotRequired[Annotated[str | None, PrivateStateAttr]]
+    memory_status: NotRequired[Annotated[str, UntrackedValue, _Reported]]
+    memory_status_reason: NotRequired[Annotated[str | None, UntrackedValue, _Reported]]
+    memories_recalled: NotRequired[Annotated[int, UntrackedValue, _Reported]]
+    memory_recall_latency_ms: NotRequired[Annotated[float, UntrackedValue, _Reported]]
+    memory_types_recalled: NotRequired[Annotated[list[str], UntrackedValue, _Reported]]
+    memory_categories_recalled: NotRequired[Annotated[list[str], UntrackedValue, _Reported]]
+
+
+Update = dict[str, Any]
+Handler = Callable[[ModelRequest[Any]], ModelResponse[Any]]
+AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+
+
+class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
+    """Long-term memory for an agent.
+
+    Without a ``memory_service`` it uses the store that the agent was compiled with; ``embeddings`` is for a store that
+    is not ours. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
+    ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds what is recalled of each category,
+    ``recall_timeout`` (seconds) how long the reply may wait for it. ``include_tools`` names the tools that the agent
+    gets (None: save, recall, update, delete). Raises ConfigurationError or InvalidInput for arguments that make no
+    sense, at the latest when the first run finds neither service nor store.
+    """
+
+    state_schema = MemoryState
+
+    def __init__(
+        self,
+        memory_service: Any = None,
+        *,
+        user_id: UserSource = None,
+        agent_name: str | None = None,
+        embeddings: EmbeddingsSpec = None,
+        auto_recall: bool = True,
+        max_recall_results: int = 5,
+        include_memory_types: Sequence[str] | None = None,
+        include_categories: Sequence[str | MemoryCategory] | None = None,
+        include_tools: list[str] | None = None,
+        tool_instructions_enabled: bool = True,
+        session_id: str | None = None,
+        recall_timeout: float = RECALL_TIMEOUT_S,
+        agent_scope_enabled: bool = True,
+        timezone: str | tzinfo = UTC,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        if max_recall_results < 1 or recall_timeout <= 0:
+            raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
+        options = BindingOptions(
+            agent_name=agent_name,
+            agent_scope_enabled=agent_scope_enabled,
+            embeddings=embeddings,
+            timezone=timezone,
+            max_content_bytes=max_content_bytes,
+            clock=clock,
+        )
+        self._binding = MemoryBinding(memory_service, user_id, options)
+        self._auto_recall = auto_recall
+        self._max_recall_results = max_recall_results
+        self._types = None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types]
+        self._categories = [validate_memory_category(name) for name in include_categories or MemoryCategory]
+        self._timeout = recall_timeout
+        self.tools: Sequence[BaseTool] = get_memory_tools(
+            self._binding,
+            session_id=session_id,
+            max_recall_results=max_recall_results,
+            include_tools=include_tools,
+        )
+        names = [tool.name for tool in self.tools]
+        self._instructions = generate_memory_tools_system_instructions(names) if tool_instructions_enabled else ""
+
+    @classmethod
+    def from_settings(cls, settings: MemorySettings, memory_service: Any = None, **options: Any) -> MemoryMiddleware:
+        """The middleware that ``settings`` describe; ``options`` win over them."""
+        chosen: dict[str, Any] = {
+            "auto_recall": settings.enabled,
+            "include_tools": None if settings.enabled else [],
+            "max_recall_results": settings.max_results,
+            "include_categories": settings.categories,
+            "agent_scope_enabled": settings.agent_scope_enabled,
+            "timezone": settings.timezone,
+        }
+        return cls(memory_service, **chosen | options)
+
+    def before_agent(self, state: MemoryState, runtime: Runtime[Any]) -> Update:
+        """Recalls for the user of this run. Raises ConfigurationError if there is no memory to use."""
+        return run(self._prepare(state, runtime), self._timeout)
+
+    async def abefore_agent(self, state: MemoryState, runtime: Runtime[Any]) -> Update:
+        """Like `before_agent`."""
+        return await arun(self._prepare(state, runtime), self._timeout)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Handler
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Puts the memory block behind the caller's own system text; recalls again if a resumed run has lost it."""
+        if not self._is_lost(request.state):
+            return handler(self._injected(request, request.state))
+        update = run(self._prepare(request.state, request.runtime, is_resumed=True), self._timeout)
+        return ExtendedModelResponse(handler(self._injected(request, update)), Command(update=update))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: AsyncHandler
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Like `wrap_model_call`."""
+        if not self._is_lost(request.state):
+            return await handler(self._injected(request, request.state))
+        update = await arun(self._prepare(request.state, request.runtime, is_resumed=True), self._timeout)
+        return ExtendedModelResponse(await handler(self._injected(request, update)), Command(update=update))
+
+    def _is_lost(self, state: Mapping[str, Any]) -> bool:
+        return state.get("memory_status") is None
+
+    def _prepare(self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False) -> Plan[Update]:
+        """Plan: what this run's state says about memory. Only developers' mistakes are raised."""
+        started = time.perf_counter()
+        owner = state.get("memory_owner") if is_resumed else None
+        scope = with_zone(self._binding.scope(runtime.store), field_of(runtime.context, "timezone"))
+        try:
+            user = self._binding.user(runtime, owner)
+        except (IdentityError, InvalidInput) as error:
+            return _update(MemoryStatus.CLOSED, started, owner, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the caller's user_id function failed for this run
+            _LOG.warning("user_id failed: %s", error)
+            return _update(MemoryStatus.CLOSED, started, owner, reason=f"user_id failed: {error}")
+        if not self._auto_recall:
+            return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
+        try:
+            recalled = yield from recall_context(
+                scope,
+                user,
+                _last_human_text(state.get("messages") or []),
+                types=self._types,
+                categories=self._categories,
+                per_category=self._max_recall_results,
+                embed_timeout=self._timeout * _EMBEDDING_SHARE,
+            )
+            block = recalled.render(scope.zone)
+        except Exception as error:  # noqa: BLE001 - memory never breaks a run
+            _LOG.warning("Recall failed; the agent answers without memory: %s", error)
+            return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
+        status = MemoryStatus.RECALLED if recalled.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
+        return _update(status, started, user, block, recalled, recalled.reason)
+
+    def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
+        context = state.get("memory_context")
+        texts = [*([self._instructions] if self._instructions else []), *([fenced(context)] if context else [])]
+        if not texts:
+            return request
+        own = request.system_message.content_blocks if request.system_message else []
+        blocks: list[Any] = [*own, *({"type": "text", "text": f"\n\n{text}" if own else text} for text in texts)]
+        return request.override(system_message=SystemMessage(content_blocks=blocks))
+
+
+def _update(
+    status: MemoryStatus,
+    started: float,
+    owner: str | None,
+    block: str = "",
+    recalled: RecalledContext | None = None,
+    reason: str | None = None,
+) -> Update:
+    records = recalled.records() if recalled else []
+    return {
+        "memory_context": block,
+        "memory_owner": owner,
+        "memory_status": status.value,
+        "memory_status_reason": reason,
+        "memories_recalled": len(records),
+        "memory_recall_latency_ms": (time.perf_counter() - started) * 1000,
+        "memory_types_recalled": sorted({record.memory_type.value for record in records}),
+        "memory_categories_recalled": sorted({record.category.value for record in records}),
+    }
+
+
+def _last_human_text(messages: Sequence[AnyMessage]) -> str | None:
+    return next((message.text for message in reversed(messages) if isinstance(message, HumanMessage)), None)
+
+
+def create_memory_middleware(
+    memory_service: Any,
+    user_id: UserSource = None,
+    auto_recall: bool = True,
+    max_recall_results: int = 5,
+    include_memory_types: Sequence[str] | None = None,
+    include_categories: Sequence[str | MemoryCategory] | None = None,
+    *,
+    session_id: str | None = None,
+) -> MemoryMiddleware:
+    """A MemoryMiddleware on ``memory_service``, with the arguments of the documented API."""
+    return MemoryMiddleware(
+        memory_service,
+        user_id=user_id,
+        auto_recall=auto_recall,
+        max_recall_results=max_recall_results,
+        include_memory_types=include_memory_types,
+        include_categories=include_categories,
+        session_id=session_id,
+    )

@@ -1,0 +1,272 @@
+"""save, recall, update, delete and list as tools: they answer in words, never raise, never claim what was not seen."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from langchain_core.tools import BaseTool
+from langchain_core.tools.base import ArgsSchema
+from pydantic import Field, PrivateAttr, ValidationError
+
+from inference_core.agents.binding import MemoryBinding
+from inference_core.agents.identity import current_config, field_of
+from inference_core.agents.tools.arguments import (
+    DeleteArguments,
+    Injected,
+    ListArguments,
+    MemoryToolArguments,
+    RecallArguments,
+    SaveArguments,
+    UpdateArguments,
+)
+from inference_core.context.neutral import neutral_line
+from inference_core.drivers import Plan, arun, run
+from inference_core.errors import IdentityError, InvalidInput, WriteUnknown
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.types import (
+    MemoryType,
+    format_memory_types_for_description,
+)
+from inference_core.services.operations.delete import delete
+from inference_core.services.operations.list import list_memories
+from inference_core.services.operations.recall import recall
+from inference_core.services.operations.save import category_of, save
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.update import update
+
+_LOG = logging.getLogger(__name__)
+TIMEOUT_S: Final = 10.0
+_PAGE: Final = 20
+
+
+class Call:
+    """Whose memory a tool call works on, and where the call comes from."""
+
+    def __init__(self, scope: MemoryScope, user_id: str, source: MemorySource, session_id: str | None) -> None:
+        self.scope = scope
+        self.user_id = user_id
+        self.source = source
+        self.session_id = session_id
+
+
+def _explained(error: ValidationError | Any) -> str:
+    problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+    return f"✗ {problems}"
+
+
+class MemoryTool(BaseTool):
+    """Base of the memory tools. ``memory_service`` is a service or a binding; the user is ``user_id`` or the run's."""
+
+    memory_service: Any = Field(exclude=True)
+    user_id: str | None = Field(default=None, exclude=True)
+    session_id: str | None = Field(default=None, exclude=True)
+    handle_validation_error: Any = _explained
+    arguments: ClassVar[type[MemoryToolArguments]] = MemoryToolArguments
+    verb: ClassVar[str] = ""
+    _binding: MemoryBinding = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Binds the tool to its memory. Raises ConfigurationError if that is not a memory service."""
+        super().model_post_init(context)
+        given = self.memory_service
+        self._binding = given if isinstance(given, MemoryBinding) else MemoryBinding(given, self.user_id)
+
+    def _run(self, runtime: Injected = None, **arguments: Any) -> str:
+        return run(self._answer(runtime, arguments), TIMEOUT_S)
+
+    async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
+        return await arun(self._answer(runtime, arguments), TIMEOUT_S)
+
+    def plan(self, call: Call, given: Any) -> Plan[str]:
+        """What the tool does with the arguments it was given, and what it answers."""
+        raise NotImplementedError
+
+    def _answer(self, runtime: Any, arguments: Mapping[str, Any]) -> Plan[str]:
+        try:
+            return (yield from self.plan(self._call(runtime), self.arguments.model_construct(**arguments)))
+        except (InvalidInput, IdentityError) as error:
+            return f"✗ {error}"
+        except WriteUnknown:
+            return (
+                f"✗ Not confirmed: could not {self.verb}; the store did not answer in time. Say that it is not certain"
+            )
+        except Exception as error:  # noqa: BLE001 - a tool answers, whatever happens
+            _LOG.warning("%s failed: %s", self.name, error)
+            return f"✗ Failed to {self.verb}: {error}"
+
+    def _call(self, runtime: Any) -> Call:
+        configurable: Mapping[str, Any] = (getattr(runtime, "config", None) or current_config()).get(
+            "configurable"
+        ) or {}
+        thread = configurable.get("thread_id")
+        owner = field_of(getattr(runtime, "state", None), "memory_owner")
+        tool_call = getattr(runtime, "tool_call_id", None)
+        source = MemorySource(
+            origin=Origin.AGENT,
+            thread_id=None if thread is None else str(thread),
+            message_ids=(str(tool_call),) if tool_call else (),
+            tool=self.name,
+        )
+        scope = self._binding.scope(getattr(runtime, "store", None))
+        return Call(scope, self._binding.user(runtime, owner), source, self.session_id or source.thread_id)
+
+
+class SaveMemoryStoreTool(MemoryTool):
+    """Stores a memory."""
+
+    name: str = "save_memory_store"
+    description: str = (
+        "Store something about the user for later conversations: one self-contained sentence a call.\n"
+        + format_memory_types_for_description()
+    )
+    args_schema: ArgsSchema | None = SaveArguments
+    arguments: ClassVar[type[MemoryToolArguments]] = SaveArguments
+    verb: ClassVar[str] = "save memory"
+
+    def plan(self, call: Call, given: SaveArguments) -> Plan[str]:
+        """Saves, and answers with the id."""
+        memory_id = yield from save(
+            call.scope,
+            call.user_id,
+            given.content,
+            given.memory_type,
+            session_id=call.session_id,
+            topic=given.topic,
+            category=given.category,
+            source=call.source,
+        )
+        category = category_of(MemoryType(given.memory_type), given.category)
+        return f"✓ Memory saved (id: {memory_id}, category: {category.value})"
+
+
+class RecallMemoryStoreTool(MemoryTool):
+    """Finds memories."""
+
+    name: str = "recall_memories_store"
+    description: str = (
+        "Search what is remembered about the user. Gives each memory with the id that update and delete need."
+    )
+    args_schema: ArgsSchema | None = RecallArguments
+    arguments: ClassVar[type[MemoryToolArguments]] = RecallArguments
+    default_max_results: int = Field(default=5, exclude=True)
+    verb: ClassVar[str] = "recall memories"
+
+    def plan(self, call: Call, given: RecallArguments) -> Plan[str]:
+        """Searches, and answers with a numbered list."""
+        limit = given.max_results or self.default_max_results
+        found = yield from recall(
+            call.scope, call.user_id, given.query, limit, given.memory_type, category=given.category
+        )
+        if not found:
+            return "No relevant memories found."
+        lines = [f"{number}. {_line(document)}" for number, document in enumerate(found, 1)]
+        return "\n".join([f"Found {len(found)} relevant memories:", *lines])
+
+
+class UpdateMemoryStoreTool(MemoryTool):
+    """Rewrites a memory."""
+
+    name: str = "update_memory_store"
+    description: str = "Replace the text of a memory that is no longer true. What you leave out stays as it is."
+    args_schema: ArgsSchema | None = UpdateArguments
+    arguments: ClassVar[type[MemoryToolArguments]] = UpdateArguments
+    verb: ClassVar[str] = "update memory"
+
+    def plan(self, call: Call, given: UpdateArguments) -> Plan[str]:
+        """Updates, and says whether there was such a memory."""
+        changed = yield from update(
+            call.scope,
+            call.user_id,
+            given.memory_id,
+            given.content,
+            given.memory_type,
+            given.topic,
+            given.category,
+            source=call.source,
+        )
+        if changed:
+            return f"✓ Memory updated successfully (id: {given.memory_id})"
+        return f"✗ Failed to update memory (id: {neutral_line(given.memory_id, 64)} not found)"
+
+
+class DeleteMemoryStoreTool(MemoryTool):
+    """Removes a memory."""
+
+    name: str = "delete_memory_store"
+    description: str = "Remove a memory for good."
+    args_schema: ArgsSchema | None = DeleteArguments
+    arguments: ClassVar[type[MemoryToolArguments]] = DeleteArguments
+    verb: ClassVar[str] = "delete memory"
+
+    def plan(self, call: Call, given: DeleteArguments) -> Plan[str]:
+        """Deletes, and says whether there was such a memory."""
+        if (yield from delete(call.scope, call.user_id, given.memory_id)):
+            return f"✓ Memory deleted successfully (id: {given.memory_id})"
+        return f"✗ Failed to delete memory (id: {neutral_line(given.memory_id, 64)} not found)"
+
+
+class ListMemoryStoreTool(MemoryTool):
+    """Shows what is stored."""
+
+    name: str = "list_memories_store"
+    description: str = "List all that is remembered about the user, the newest first, 20 a page."
+    args_schema: ArgsSchema | None = ListArguments
+    arguments: ClassVar[type[MemoryToolArguments]] = ListArguments
+    verb: ClassVar[str] = "list memories"
+
+    def plan(self, call: Call, given: ListArguments) -> Plan[str]:
+        """Lists a page, and says how many pages there are."""
+        start = (given.page - 1) * _PAGE
+        found, total = yield from list_memories(
+            call.scope,
+            call.user_id,
+            category=given.category,
+            memory_type=given.memory_type,
+            limit=_PAGE,
+            offset=start,
+        )
+        if not total:
+            return "No memories stored."
+        lines = [f"{number}. {_line(document)}" for number, document in enumerate(found, start + 1)]
+        return "\n".join([f"Page {given.page} of {-(-total // _PAGE)}, {total} memories in all:", *lines])
+
+
+_TOOLS: Final[dict[str, type[MemoryTool]]] = {
+    "save_memory_store": SaveMemoryStoreTool,
+    "recall_memories_store": RecallMemoryStoreTool,
+    "update_memory_store": UpdateMemoryStoreTool,
+    "delete_memory_store": DeleteMemoryStoreTool,
+    "list_memories_store": ListMemoryStoreTool,
+}
+DEFAULT_TOOLS: Final = tuple(_TOOLS)[:4]
+
+
+def get_memory_tools(
+    memory_service: Any,
+    user_id: str | None = None,
+    session_id: str | None = None,
+    max_recall_results: int = 5,
+    include_tools: list[str] | None = None,
+) -> list[BaseTool]:
+    """The tools on ``memory_service``: save, recall, update and delete, or those that ``include_tools`` names.
+
+    Unknown names are left out. Without ``user_id`` the user of the run is used. Raises ConfigurationError.
+    """
+    names = DEFAULT_TOOLS if include_tools is None else [name for name in include_tools if name in _TOOLS]
+    tools: list[BaseTool] = []
+    for name in names:
+        fields: dict[str, Any] = {"memory_service": memory_service, "user_id": user_id, "session_id": session_id}
+        if name == "recall_memories_store":
+            fields["default_max_results"] = max_recall_results
+        tools.append(_TOOLS[name](**fields))
+    return tools
+
+
+def _line(document: MemoryStoreDocument) -> str:
+    created = f" [created: {document.created_at:%Y-%m-%d %H:%M}]" if document.created_at else ""
+    topic = f" - ({neutral_line(document.topic, 120)})" if document.topic else ""
+    return (
+        f"[id: {document.id}] [{document.memory_category}] [{document.memory_type}]{created}{topic}: "
+        f"{neutral_line(document.content)}"
+    )
