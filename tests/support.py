@@ -1,0 +1,77 @@
+"""What several tests need: a small real embedding, ones that fail, and the test data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+
+from inference_core.retrieval.analysis import analyze
+
+DATA = Path(__file__).parent / "data"
+
+
+class HashingEmbeddings(Embeddings):
+    """Feature hashing of the text's stems into 64 dimensions: quick, deterministic, without a model file."""
+
+    dimensions = 64
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        vector = np.full(self.dimensions, 1e-3)
+        for term in analyze(text):
+            digest = hashlib.sha256(term.encode()).digest()
+            vector[digest[0] % self.dimensions] += 1 if digest[1] % 2 else -1
+        return vector.tolist()
+
+
+class FailingEmbeddings(HashingEmbeddings):
+    """Raises while ``broken``, works otherwise."""
+
+    def __init__(self, *, broken: bool = True) -> None:
+        self.broken = broken
+        self.calls = 0
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.calls += 1
+        if self.broken:
+            raise ConnectionError("the embedding server is down")
+        return super().embed_documents(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0] if self.broken else super().embed_query(text)
+
+
+class HangingEmbeddings(HashingEmbeddings):
+    """Answers after ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        time.sleep(self.seconds)
+        return super().embed_documents(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        time.sleep(self.seconds)
+        return super().embed_query(text)
+
+
+def expanded(value: Any) -> Any:
+    """A value of the test data: ``{"repeat": [text, n]}`` stands for a long text."""
+    if isinstance(value, dict) and list(value) == ["repeat"]:
+        text, times = value["repeat"]
+        return text * times
+    return value
+
+
+def load(name: str) -> list[dict[str, Any]]:
+    """The entries of a file in tests/data."""
+    return json.loads((DATA / name).read_text(encoding="utf-8"))
