@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -49,7 +49,12 @@ class MemorySource:
 
     def to_value(self) -> dict[str, Any]:
         """The source as JSON data, without what is empty."""
-        fields = asdict(self) | {"origin": self.origin.value, "message_ids": list(self.message_ids)}
+        fields = {
+            "origin": self.origin.value,
+            "thread_id": self.thread_id,
+            "message_ids": list(self.message_ids),
+            "tool": self.tool,
+        }
         return {name: value for name, value in fields.items() if value}
 
     @classmethod

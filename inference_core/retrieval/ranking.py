@@ -14,7 +14,7 @@ from inference_core.retrieval.index import CollectionStatistics, Floats, ScopeIn
 
 DENSE_SCALE: Final = 4.0
 LEXICAL_WEIGHT: Final = 1.0
-COVERAGE_WEIGHT: Final = 0.2
+COVERAGE_WEIGHT: Final = 1.0
 MAX_QUERY_CHARACTERS: Final = 8_192
 
 

@@ -1,10 +1,8 @@
-"""A lock between processes, for a store's set-up."""
+"""A lock between processes: for a store's set-up, and for writers to take turns without polling."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 if sys.platform == "win32":
@@ -26,12 +24,21 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-@contextmanager
-def file_lock(path: Path) -> Generator[None]:
-    """Waits until no other process holds the lock of ``path``. The system frees it when a process dies."""
-    with path.open("ab") as file:
-        _lock(file.fileno())
-        try:
-            yield
-        finally:
-            _unlock(file.fileno())
+class FileLock:
+    """A lock on ``path`` between processes, and within this one between holders of different objects.
+
+    Whoever waits is woken at once; the system frees the lock when a process dies. One holder per object at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+
+    def __enter__(self) -> None:
+        _lock(self._file.fileno())
+
+    def __exit__(self, *_: object) -> None:
+        _unlock(self._file.fileno())
+
+    def close(self) -> None:
+        """Frees the file."""
+        self._file.close()

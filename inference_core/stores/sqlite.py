@@ -20,7 +20,7 @@ from inference_core.retrieval.documents import Change, Document
 from inference_core.stores import sqlite_schema
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.codec import from_micros, pack_namespace, unpack_namespace, unpack_value
-from inference_core.stores.locks import file_lock
+from inference_core.stores.locks import FileLock
 from inference_core.stores.sqlite_writes import apply_write
 
 _ROW: Final = "s.namespace, r.key, r.value, r.version, r.created, r.updated"
@@ -45,7 +45,8 @@ class SqliteBackend:
         self._closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(path.with_name(path.name + ".lock")):
+            self._turns = FileLock(path.with_name(path.name + ".lock"))
+            with self._turns:
                 self._writer = self._connect()
                 with _translated():
                     sqlite_schema.migrate(self._writer)
@@ -150,6 +151,7 @@ class SqliteBackend:
             self._readers.get_nowait().close()
         with self._write_lock:
             self._writer.close()
+            self._turns.close()
 
     def _connect(self) -> sqlite3.Connection:
         with _translated():
@@ -178,7 +180,7 @@ class SqliteBackend:
     def _transaction(self) -> Generator[sqlite3.Connection]:
         if self._closed:
             raise StoreUnavailable("The store is closed")
-        with self._write_lock, _translated():
+        with self._write_lock, self._turns, _translated():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer

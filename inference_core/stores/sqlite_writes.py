@@ -6,10 +6,14 @@ import sqlite3
 from typing import Final
 
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Delete, Put, SetVector, Write
 from inference_core.stores.codec import pack_namespace, to_micros
 
+_FIND: Final = """
+SELECT s.id, r.version, r.created, r.value IS NOT NULL
+FROM memory_scopes s LEFT JOIN memory_rows r ON r.scope = s.id AND r.key = ? WHERE s.namespace = ?
+"""
+_NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?) RETURNING id"
 _UPSERT: Final = """
 INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer, model, vector)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -29,11 +33,11 @@ def apply_write(writer: sqlite3.Connection, write: Write) -> int:
 
     Raises VersionConflict if the row is not at the expected version.
     """
-    scope = _scope(writer, write.namespace)
-    found = writer.execute(
-        "SELECT version, created, value IS NOT NULL FROM memory_rows WHERE scope = ? AND key = ?", (scope, write.key)
-    ).fetchone()
-    version, created, alive = found or (0, None, False)
+    packed = pack_namespace(write.namespace)
+    scope, version, created, alive = writer.execute(_FIND, (write.key, packed)).fetchone() or (None, None, None, False)
+    if scope is None:
+        scope = writer.execute(_NEW_SCOPE, (write.namespace[0], packed)).fetchone()[0]
+    version = version or 0
     if isinstance(write, SetVector):
         return _set_vector(writer, write, scope, version if alive else 0)
     if write.expected is not None and write.expected != (version if alive else 0):
@@ -77,17 +81,6 @@ def _set_vector(writer: sqlite3.Connection, write: SetVector, scope: int, versio
             (_next_seq(writer, scope), write.model, write.vector, scope, write.key),
         )
     return version
-
-
-def _scope(writer: sqlite3.Connection, namespace: Namespace) -> int:
-    packed = pack_namespace(namespace)
-    found = writer.execute("SELECT id FROM memory_scopes WHERE namespace = ?", (packed,)).fetchone()
-    if found:
-        return found[0]
-    created = writer.execute(
-        "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?) RETURNING id", (namespace[0], packed)
-    )
-    return created.fetchone()[0]
 
 
 def _next_seq(writer: sqlite3.Connection, scope: int) -> int:

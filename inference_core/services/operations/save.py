@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 from inference_core.clock import aware
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
+from inference_core.memory.ids import new_id
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
@@ -57,7 +57,7 @@ def save(
     check_write(origin, chosen)
     now = scope.clock.now()
     record = MemoryRecord(
-        id=uuid4().hex if memory_id is None else canonical_id(memory_id),
+        id=new_id() if memory_id is None else canonical_id(memory_id),
         content=canonical_text(content, max_bytes=scope.max_content_bytes),
         memory_type=kind,
         category=chosen,

@@ -1,0 +1,1 @@
+"""Conversations with questions about them, for evaluation and for the demonstration."""
