@@ -75,8 +75,10 @@ class Embedder:
         return vectors[0]
 
     def embed_now(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of ``texts``, in the caller's thread. Raises EmbeddingError."""
-        return self._checked(partial(self.model.embed_documents, list(texts)))
+        """Vectors of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
+        vectors = self._checked(partial(self.model.embed_documents, list(texts)))
+        self._recovered()
+        return vectors
 
     def close(self) -> None:
         """Ends the worker threads."""
@@ -102,8 +104,12 @@ class Embedder:
         except (EmbeddingError, StoreUnavailable) as error:
             self._count_failure(error)
             raise
-        self._failures = 0
+        self._recovered()
         return vectors
+
+    def _recovered(self) -> None:
+        self._failures = 0
+        self._paused_until = 0.0
 
     def _why_not_ready(self) -> str:
         return (

@@ -15,7 +15,7 @@ from inference_core.memory.types import MemoryType, get_category_for_type, valid
 from inference_core.services.operations.save import category_of, moved
 from inference_core.services.operations.scope import MemoryScope, UserId, find
 
-ATTEMPTS: Final = 16
+ATTEMPTS: Final = 100
 
 
 def update(

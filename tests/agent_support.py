@@ -1,0 +1,65 @@
+"""What the tests of agents share: asking an agent, sync or async, and reading the prompt that its model was given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
+from langgraph.store.base import BaseStore
+
+from inference_core import AgentMemoryStoreService
+
+FACES = ("sync", "async")
+_BLOCK = re.compile(r"<user_memory_context>\n(.*?)\n</user_memory_context>", re.DOTALL)
+
+
+def make_agent(model: Any, **options: Any) -> Any:
+    """`create_agent`, untyped: its type arguments follow from options that tests vary."""
+    return create_agent(model, **options)
+
+
+async def ask(agent: Any, face: str, given: Any, config: dict[str, Any] | None = None, **options: Any) -> Any:
+    """The result of one run; a text becomes the user's message."""
+    asked = {"messages": [("user", given)]} if isinstance(given, str) else given
+    if face == "sync":
+        return agent.invoke(asked, config, **options)
+    return await agent.ainvoke(asked, config, **options)
+
+
+def system_text(messages: Sequence[BaseMessage]) -> str:
+    """The system text of a prompt; "" without a system message."""
+    return "".join(message.text for message in messages if isinstance(message, SystemMessage))
+
+
+def blocks(messages: Sequence[BaseMessage]) -> list[str]:
+    """The memory blocks of a whole prompt, wherever they stand."""
+    return _BLOCK.findall("".join(message.text for message in messages))
+
+
+def the_block(messages: Sequence[BaseMessage]) -> str:
+    """The one memory block of a prompt, which stands in its system message."""
+    (block,) = blocks(messages)
+    assert block in system_text(messages)
+    return block
+
+
+def memory_lines(block: str) -> list[str]:
+    """The lines of a block that hold a memory."""
+    return [line for line in block.splitlines() if line.startswith("  - [")]
+
+
+def replies(result: Any) -> list[str]:
+    """What the tools answered in a run."""
+    return [message.text for message in result["messages"] if isinstance(message, ToolMessage)]
+
+
+def remember(store: BaseStore, memories: Mapping[str, Sequence[str]], **options: Any) -> AgentMemoryStoreService:
+    """Saves each user's facts and returns the service that did."""
+    service = AgentMemoryStoreService(store, **options)
+    for user, contents in memories.items():
+        for content in contents:
+            service.sync.save_memory(user, content, "facts")
+    return service

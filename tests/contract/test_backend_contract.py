@@ -1,0 +1,748 @@
+"""The Backend protocol, on every database and, where it promises as much, on LangGraph's stores."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+
+from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Document
+from inference_core.retrieval.index import ScopeIndex
+from inference_core.stores.backend import Backend, Delete, Outcome, Put, Row, SetVector, Write
+from inference_core.stores.foreign import EXTRA, ForeignBackend
+from inference_core.stores.indexes import IndexCache
+from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.sqlite import SqliteBackend
+from inference_core.stores.writer import GroupWriter
+
+OWN = ("sqlite", "memory")
+FOREIGN = ("foreign-memory", "foreign-sqlite")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+USER: Namespace = ("u", "semantic")
+VECTOR = bytes(8)
+HOSTILE = (
+    "'",
+    '"',
+    "%",
+    "_",
+    "a_b",
+    "axb",
+    "a%",
+    "abc",
+    "A",
+    "a",
+    "'; DROP TABLE memory_rows; --",
+    '","',
+    '["u","semantic"]',
+    "\\",
+    "\n",
+    "*",
+    " ",
+    "\u00e9",
+    "e\u0301",
+    "\u202eabc",
+    "\U0001f469\u200d\U0001f52c",
+    "x" * 900,
+)
+
+
+def make(kind: str, folder: Path) -> Iterator[Backend]:
+    if kind == "foreign-sqlite":
+        with SqliteStore.from_conn_string(str(folder / "langgraph.db")) as store:
+            store.setup()
+            yield ForeignBackend(store)
+        return
+    backend = {
+        "sqlite": lambda: SqliteBackend(folder / "memory.db"),
+        "memory": InMemoryBackend,
+        "foreign-memory": lambda: ForeignBackend(InMemoryStore()),
+    }[kind]()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=(*OWN, *FOREIGN))
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    yield from make(request.param, tmp_path)
+
+
+@pytest.fixture(params=OWN)
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    yield from make(request.param, tmp_path)
+
+
+@pytest.fixture(params=FOREIGN)
+def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    yield from make(request.param, tmp_path)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[SqliteBackend]:
+    backend = SqliteBackend(tmp_path / "memory.db")
+    yield backend
+    backend.close()
+
+
+def put(
+    key: str,
+    *,
+    scope: Namespace = USER,
+    at: float = 0,
+    text: str | None = None,
+    kind: str = "",
+    expected: int | None = None,
+    created_at: datetime | None = None,
+    **value: Any,
+) -> Put:
+    return Put(
+        namespace=scope,
+        key=key,
+        value=json.dumps(value | ({"memory_type": kind} if kind else {})),
+        document=Document.of(text) if text else None,
+        kind=kind,
+        created_at=created_at,
+        updated_at=START + timedelta(seconds=at),
+        expected=expected,
+    )
+
+
+def vector(key: str, version: int, model: str = "m1") -> SetVector:
+    return SetVector(namespace=USER, key=key, version=version, model=model, vector=VECTOR)
+
+
+def done(backend: Backend, *writes: Write) -> list[int]:
+    (outcome,) = backend.apply([writes])
+    assert isinstance(outcome, list), outcome
+    return outcome
+
+
+def refused(outcome: Outcome) -> Exception:
+    assert isinstance(outcome, Exception)
+    return outcome
+
+
+def one(backend: Backend, key: str, scope: Namespace = USER) -> Row | None:
+    (row,) = backend.get([(scope, key)])
+    return row
+
+
+def some(backend: Backend, key: str, scope: Namespace = USER) -> Row:
+    row = one(backend, key, scope)
+    assert row is not None
+    return row
+
+
+def plain(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.value.items() if name != EXTRA}
+
+
+def keys(rows: list[Row]) -> list[str]:
+    return [row.key for row in rows]
+
+
+def changed(backend: Backend, since: int = 0, scope: Namespace = USER) -> dict[str, Document | None]:
+    backend.heads([scope])
+    found = list(backend.changes(scope, since))
+    assert len({change.key for change in found}) == len(found)
+    assert [change.seq for change in found] == sorted({change.seq for change in found})
+    assert all(change.seq > since for change in found)
+    return {change.key: change.document for change in found}
+
+
+def test_get_answers_in_the_order_of_the_keys(backend: Backend):
+    done(backend, put("a", n=1), put("b", n=2))
+    rows = backend.get([(USER, "b"), (USER, "none"), (USER, "a"), (("x",), "a"), (USER, "b")])
+    assert [row and row.key for row in rows] == ["b", None, "a", None, "b"]
+    assert backend.get([]) == []
+    row = some(backend, "a")
+    assert (row.namespace, row.version, plain(row)) == (USER, 1, {"n": 1})
+    assert row.created_at.tzinfo is not None
+    assert row.updated_at.tzinfo is not None
+
+
+def test_values_come_back_as_they_were(backend: Backend):
+    value: dict[str, Any] = {
+        "t": "Ünï \U0001f600 '\"%_\n",
+        "n": 2**63,
+        "f": 0.1,
+        "x": None,
+        "l": [1, [True, {"a": []}]],
+        "": {"": ""},
+    }
+    done(backend, put("a", **value))
+    assert plain(some(backend, "a")) == value
+
+
+def test_a_changed_answer_changes_nothing_stored(own: Backend):
+    done(own, put("a", tags=["x"]))
+    some(own, "a").value["tags"].append("y")
+    assert some(own, "a").value == {"tags": ["x"]}
+
+
+@pytest.mark.parametrize("expected", [None, 0])
+def test_a_put_of_a_new_key(backend: Backend, expected: int | None):
+    assert done(backend, put("a", expected=expected)) == [1]
+
+
+@pytest.mark.parametrize("expected", [None, 2])
+def test_a_put_over_the_expected_version(backend: Backend, expected: int | None):
+    done(backend, put("a"))
+    done(backend, put("a"))
+    assert done(backend, put("a", n=3, expected=expected)) == [3]
+    assert plain(some(backend, "a")) == {"n": 3}
+
+
+@pytest.mark.parametrize("write", [put("a", n=9, expected=0), put("a", n=9, expected=1), put("a", n=9, expected=3)])
+def test_a_put_over_another_version_is_refused(backend: Backend, write: Put):
+    done(backend, put("a", n=1))
+    done(backend, put("a", n=2))
+    (outcome,) = backend.apply([[write]])
+    assert isinstance(outcome, VersionConflict)
+    assert (some(backend, "a").version, plain(some(backend, "a"))) == (2, {"n": 2})
+
+
+def test_a_put_that_expects_something_where_nothing_is_is_refused(backend: Backend):
+    (outcome,) = backend.apply([[put("a", expected=1)]])
+    assert isinstance(outcome, VersionConflict)
+    assert one(backend, "a") is None
+
+
+@pytest.mark.parametrize("expected", [None, 1])
+def test_delete(backend: Backend, expected: int | None):
+    done(backend, put("a", text="tea"))
+    assert done(backend, Delete(namespace=USER, key="a", expected=expected)) == [0]
+    assert (one(backend, "a"), backend.count([USER]), backend.newest([USER], limit=9)) == (None, 0, [])
+
+
+@pytest.mark.parametrize("expected", [None, 0])
+def test_deleting_what_is_not_there(backend: Backend, expected: int | None):
+    assert done(backend, Delete(namespace=USER, key="a", expected=expected)) == [0]
+    assert changed(backend) == {}
+
+
+@pytest.mark.parametrize("expected", [0, 2])
+def test_a_delete_of_another_version_is_refused(backend: Backend, expected: int):
+    done(backend, put("a"))
+    (outcome,) = backend.apply([[Delete(namespace=USER, key="a", expected=expected)]])
+    assert isinstance(outcome, VersionConflict)
+    assert some(backend, "a").version == 1
+
+
+def test_the_version_grows_over_a_delete(own: Backend):
+    versions = [done(own, put("a"))[0]]
+    done(own, Delete(namespace=USER, key="a"))
+    (outcome,) = own.apply([[put("a", expected=1)]])
+    assert isinstance(outcome, VersionConflict)
+    versions += done(own, put("a", expected=0))
+    assert versions[1] > versions[0]
+    assert some(own, "a").version == versions[1]
+
+
+def test_one_bad_write_undoes_its_batch_and_only_its_batch(backend: Backend):
+    done(backend, put("old", n=0))
+    before = backend.heads([("v", "semantic")])
+    outcomes = backend.apply(
+        [
+            [put("a", n=1), put("b", n=2)],
+            [put("c", scope=("v", "semantic")), put("old", n=9), put("a", expected=7)],
+            [Delete(namespace=USER, key="old"), put("d", n=4)],
+        ]
+    )
+    assert outcomes[0] == [1, 1]
+    assert isinstance(outcomes[1], VersionConflict)
+    assert outcomes[2] == [0, 1]
+    assert sorted(keys(backend.newest([USER], limit=9))) == ["a", "b", "d"]
+    assert one(backend, "c", ("v", "semantic")) is None
+    assert backend.count([("v", "semantic")]) == 0
+    assert backend.heads([("v", "semantic")]) == before
+
+
+UNSTORABLE: dict[str, Put] = {
+    "surrogate key": put("\ud800"),
+    "surrogate label": put("a", scope=("\ud800", "semantic")),
+    "no kind": replace(put("b"), kind=cast("Any", None)),
+    "large number": replace(put("b"), value=cast("Any", 2**70)),
+}
+
+
+@pytest.mark.parametrize("name", UNSTORABLE)
+def test_a_write_that_cannot_be_stored_fails_alone(sqlite: SqliteBackend, name: str):
+    outcomes = sqlite.apply([[put("a")], [put("x"), UNSTORABLE[name]], [put("c")]])
+    assert isinstance(refused(outcomes[1]), StoreError)
+    assert (outcomes[0], outcomes[2]) == ([1], [1])
+    assert sorted(keys(sqlite.newest([USER], limit=9))) == ["a", "c"]
+
+
+def test_the_writes_of_a_batch_see_each_other(own: Backend):
+    gone = Delete(namespace=USER, key="a", expected=2)
+    assert done(own, put("a", expected=0), put("a", expected=1), gone, put("b"), put("a", n=3, expected=0)) == [
+        1,
+        2,
+        0,
+        1,
+        some(own, "a").version,
+    ]
+    assert plain(some(own, "a")) == {"n": 3}
+    assert set(changed(own)) == {"a", "b"}
+
+
+def test_an_empty_batch(backend: Backend):
+    assert backend.apply([]) == []
+    assert backend.apply([[]]) == [[]]
+
+
+def test_concurrent_writers_of_one_key_take_turns(own: Backend):
+    done(own, put("a", n=0))
+
+    def add(_: int) -> None:
+        while True:
+            row = some(own, "a")
+            (outcome,) = own.apply([[put("a", n=row.value["n"] + 1, expected=row.version)]])
+            if isinstance(outcome, list):
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(40)))
+    assert (some(own, "a").version, some(own, "a").value) == (41, {"n": 40})
+
+
+def test_scopes_are_exact(backend: Backend):
+    scopes: list[Namespace] = [
+        ("u", "episodic"),
+        ("u", "episodic", "a"),
+        ("u", "episodic", "a", "b"),
+        ("u", "episodic2"),
+        ("u", "Episodic"),
+        ("u",),
+        ("u2", "episodic"),
+    ]
+    done(backend, *(put("same", scope=scope, n=number, text=f"tea {number}") for number, scope in enumerate(scopes)))
+    for number, scope in enumerate(scopes):
+        assert [plain(row) for row in backend.newest([scope], limit=9)] == [{"n": number}]
+        assert backend.count([scope]) == 1
+        assert plain(some(backend, "same", scope)) == {"n": number}
+        assert list(changed(backend, scope=scope)) == ["same"]
+    done(backend, Delete(namespace=scopes[0], key="same"))
+    assert backend.count(scopes) == len(scopes) - 1
+    assert backend.newest([scopes[0]], limit=9) == []
+
+
+@pytest.mark.parametrize("prefix", ["u1", "u", "u%", "u_", "U1", '"u1"', ""])
+def test_namespaces_match_whole_labels(backend: Backend, prefix: str):
+    users = ["u1", "u10", "u", "u%", "u_", "U1", '"u1"']
+    done(backend, *(put("k", scope=(user, "semantic")) for user in users), put("k", scope=("u1", "semantic", "x")))
+    asked = (prefix,) if prefix else ()
+    named = [(user, "semantic") for user in users] + [("u1", "semantic", "x")]
+    assert backend.namespaces(asked) == sorted(name for name in named if name[: len(asked)] == asked)
+    assert backend.namespaces(("u1", "semantic")) == [("u1", "semantic"), ("u1", "semantic", "x")]
+    assert backend.namespaces(("u1", "sem")) == []
+    assert backend.namespaces(("nobody",)) == []
+
+
+def test_namespaces_without_rows_are_not_listed(own: Backend):
+    done(own, put("a"), put("b", scope=("v",)))
+    done(own, Delete(namespace=USER, key="a"), Delete(namespace=("w",), key="none"))
+    own.get([(("x",), "none")])
+    assert own.namespaces() == [("v",)]
+
+
+def test_more_namespaces_than_a_page(backend: Backend):
+    done(backend, *(put("k", scope=(f"u{number:04}", "semantic")) for number in range(1_050)))
+    assert backend.namespaces() == [(f"u{number:04}", "semantic") for number in range(1_050)]
+
+
+def test_the_newest_come_first_and_ties_are_ordered_by_key(backend: Backend):
+    other: Namespace = ("u", "semantic", "x")
+    entries = [(f"k{number:02}", number % 5, USER if number % 2 else other) for number in range(25)]
+    done(backend, *(put(key, at=at, scope=scope) for key, at, scope in reversed(entries)))
+    wanted = [key for key, _, _ in sorted(entries, key=lambda entry: (-entry[1], entry[0]))]
+    assert keys(backend.newest([USER, other], limit=99)) == wanted
+    pages = [keys(backend.newest([USER, other], limit=4, offset=offset)) for offset in range(0, 28, 4)]
+    assert [len(page) for page in pages] == [4, 4, 4, 4, 4, 4, 1]
+    assert [key for page in pages for key in page] == wanted
+    assert backend.newest([USER, other], limit=4, offset=25) == []
+    assert backend.newest([], limit=4) == []
+    assert backend.newest([USER], limit=0) == []
+
+
+def test_an_update_does_not_make_a_row_new(backend: Backend):
+    done(backend, put("a", at=0), put("b", at=1))
+    done(backend, put("a", at=9))
+    assert keys(backend.newest([USER], limit=9)) == ["b", "a"]
+
+
+def test_kinds_filter_before_the_cut(backend: Backend):
+    done(backend, *(put(f"k{number}", at=number, kind="facts" if number % 3 else "goals") for number in range(9)))
+    assert keys(backend.newest([USER], kinds=frozenset({"goals"}), limit=2)) == ["k6", "k3"]
+    assert keys(backend.newest([USER], kinds=frozenset({"goals"}), limit=2, offset=2)) == ["k0"]
+    assert len(backend.newest([USER], kinds=frozenset({"goals", "facts"}), limit=99)) == 9
+    assert backend.newest([USER], kinds=frozenset(), limit=99) == []
+    assert backend.newest([USER], kinds=frozenset({"GOALS", "' OR 1=1 --"}), limit=99) == []
+
+
+def test_count(backend: Backend):
+    other: Namespace = ("u", "episodic")
+    done(backend, put("a"), put("b"), put("c", scope=other))
+    assert [backend.count(scopes) for scopes in ([USER], [other], [USER, other], [("x",)], [])] == [2, 1, 3, 0, 0]
+
+
+def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
+    assert backend.heads([USER, ("x",)]) == [0, 0]
+    done(backend, put("a", text="green tea", kind="facts"), put("b", text="oolong"), put("c"))
+    (first,) = backend.heads([USER])
+    start = changed(backend)
+    assert start["a"] is not None
+    assert start["a"].text == "green tea"
+    assert (set(start), start["c"]) == ({"a", "b", "c"}, None)
+    assert changed(backend, first) == {}
+    done(backend, put("a", text="black tea"), put("d", text="mate"))
+    done(backend, put("a", text="white tea"), Delete(namespace=USER, key="b"))
+    (second,) = backend.heads([USER])
+    assert second > first
+    later = changed(backend, first)
+    assert {key: found and found.text for key, found in later.items()} == {"a": "white tea", "b": None, "d": "mate"}
+    assert changed(backend, second) == {}
+    assert set(changed(backend)) == {"a", "b", "c", "d"}
+
+
+def test_changes_carry_kind_and_creation_time(backend: Backend):
+    done(backend, put("a", text="tea", kind="facts", at=5))
+    backend.heads([USER])
+    (change,) = backend.changes(USER, 0)
+    assert (change.kind, change.created_at) == ("facts", (START + timedelta(seconds=5)).timestamp())
+
+
+def test_a_vector_is_added_to_the_version_it_was_made_of(backend: Backend):
+    done(backend, put("a", text="tea"))
+    (head,) = backend.heads([USER])
+    assert done(backend, vector("a", 1)) == [1]
+    document = changed(backend, head)["a"]
+    assert document is not None
+    assert (document.text, document.model, document.vector) == ("tea", "m1", VECTOR)
+    assert some(backend, "a").version == 1
+
+
+def test_a_vector_of_an_older_text_is_skipped(backend: Backend):
+    done(backend, put("a", text="tea"))
+    done(backend, put("a", text="coffee"))
+    assert done(backend, vector("a", 1), vector("none", 1)) == [2, 0]
+    document = changed(backend)["a"]
+    assert document is not None
+    assert (document.text, document.vector) == ("coffee", None)
+    done(backend, Delete(namespace=USER, key="a"))
+    assert done(backend, vector("a", 2)) == [0]
+    assert changed(backend)["a"] is None
+
+
+def test_a_row_without_text_gets_no_vector(own: Backend):
+    done(own, put("a"))
+    assert done(own, vector("a", 1)) == [1]
+    assert changed(own) == {"a": None}
+
+
+def test_an_update_forgets_the_vector_and_the_text(backend: Backend):
+    done(backend, put("a", text="tea"))
+    done(backend, vector("a", 1))
+    done(backend, put("a", n=1))
+    assert changed(backend)["a"] is None
+    done(backend, put("a", text="mate"))
+    document = changed(backend)["a"]
+    assert document is not None
+    assert (document.text, document.vector) == ("mate", None)
+
+
+def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
+    done(backend, put("a", text="tea"), put("b", text="mate"), put("c"), put("d", text="gone"))
+    done(backend, vector("a", 1), vector("b", 1, "m2"), Delete(namespace=USER, key="d"))
+    backend.heads([USER])
+    assert {(row.namespace, row.key, row.version, row.text) for row in backend.pending("m1", 9)} == {
+        (USER, "b", 1, "mate")
+    }
+    assert {row.key for row in backend.pending("m3", 9)} == {"a", "b"}
+    assert len(backend.pending("m3", 1)) == 1
+
+
+def test_meta(backend: Backend):
+    assert backend.get_meta("color") is None
+    backend.set_meta("color", "red")
+    backend.set_meta("color", "blue'%")
+    assert backend.get_meta("color") == "blue'%"
+    assert backend.get_meta("colour") is None
+
+
+def test_labels_and_keys_are_data(backend: Backend):
+    labels = [text for text in HOSTILE if text.strip()]
+    done(backend, *(put(key, scope=(label, "s"), n=[label, key]) for label in labels for key in HOSTILE))
+    for label in labels:
+        assert sorted(keys(backend.newest([(label, "s")], limit=99))) == sorted(HOSTILE)
+        found = backend.get([((label, "s"), key) for key in HOSTILE])
+        assert [row and plain(row) for row in found] == [{"n": [label, key]} for key in HOSTILE]
+        assert backend.namespaces((label,)) == [(label, "s")]
+    done(backend, Delete(namespace=("a_b", "s"), key="%"))
+    assert backend.count([(label, "s") for label in labels]) == len(labels) * len(HOSTILE) - 1
+    assert one(backend, "%", ("axb", "s")) is not None
+
+
+CALLS: dict[str, Callable[[Backend], Any]] = {
+    "apply": lambda backend: backend.apply([[put("a")]]),
+    "get": lambda backend: backend.get([(USER, "a")]),
+    "newest": lambda backend: backend.newest([USER], limit=1),
+    "count": lambda backend: backend.count([USER]),
+    "namespaces": lambda backend: backend.namespaces(),
+    "heads": lambda backend: backend.heads([USER]),
+    "changes": lambda backend: list(backend.changes(USER, 0)),
+    "pending": lambda backend: backend.pending("m", 1),
+    "get_meta": lambda backend: backend.get_meta("a"),
+    "set_meta": lambda backend: backend.set_meta("a", "b"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_closed_store_refuses(own: Backend, name: str):
+    done(own, put("a"))
+    own.close()
+    own.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        CALLS[name](own)
+
+
+def test_a_foreign_store_belongs_to_its_maker(foreign: Backend):
+    done(foreign, put("a"))
+    foreign.close()
+    assert some(foreign, "a").version == 1
+
+
+def test_creation_time_is_kept_unless_it_is_given(own: Backend):
+    early = START - timedelta(days=400, microseconds=7)
+    done(own, put("a", at=0), put("b", at=0, created_at=early))
+    done(own, put("a", at=5), put("b", at=5))
+    assert [(row.created_at, row.updated_at) for row in (some(own, "a"), some(own, "b"))] == [
+        (START, START + timedelta(seconds=5)),
+        (early, START + timedelta(seconds=5)),
+    ]
+    done(own, put("a", at=6, created_at=early))
+    assert some(own, "a").created_at == early
+    done(own, Delete(namespace=USER, key="a"), put("a", at=7))
+    assert some(own, "a").created_at == START + timedelta(seconds=7)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [datetime.min, datetime.max, datetime(1969, 12, 31, 23, 59, 59, 999_999)],  # noqa: DTZ001, DTZ901 - naive on purpose
+)
+def test_instants_are_exact_and_naive_ones_are_utc(own: Backend, moment: datetime):
+    done(own, put("a", created_at=moment))
+    assert some(own, "a").created_at == moment.replace(tzinfo=UTC)
+    assert keys(own.newest([USER], limit=1)) == ["a"]
+
+
+def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
+    done(sqlite, *(put(f"k{number}", n=number) for number in range(1_203)))
+    rows = sqlite.get([(USER, f"k{number}") for number in range(1_203)])
+    assert [row and row.value["n"] for row in rows] == list(range(1_203))
+
+
+def test_a_failed_transaction_leaves_the_store_usable(sqlite: SqliteBackend):
+    with pytest.raises(StoreUnavailable):
+        sqlite.set_meta("a", cast("Any", None))
+    sqlite.set_meta("a", "b")
+    assert sqlite.get_meta("a") == "b"
+
+
+def test_a_read_that_is_under_way_outlives_the_close(sqlite: SqliteBackend):
+    done(sqlite, put("a", text="tea"), put("b", text="mate"))
+    feed = iter(sqlite.changes(USER, 0))
+    first = next(feed)
+    sqlite.close()
+    assert [first.key, *(change.key for change in feed)] == ["a", "b"]
+
+
+def test_one_file_is_set_up_once_by_many(tmp_path: Path):
+    start = threading.Barrier(6)
+
+    def opened(number: int) -> None:
+        start.wait()
+        backend = SqliteBackend(tmp_path / "deep" / "er" / "memory.db", durable=bool(number % 2))
+        done(backend, put(f"k{number}"))
+        backend.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(opened, range(6)))
+    backend = SqliteBackend(tmp_path / "deep" / "er" / "memory.db")
+    assert backend.count([USER]) == 6
+    assert backend.name.endswith("memory.db")
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", [*OWN, *FOREIGN])
+def test_what_a_backend_promises(kind: str, tmp_path: Path):
+    for backend in make(kind, tmp_path):
+        promised = backend.capabilities
+        is_own = kind in OWN
+        assert (promised.atomic, promised.compare_and_set, promised.change_feed) == (is_own, is_own, is_own)
+        assert promised.durable is (kind == "sqlite")
+        assert backend.name.startswith(
+            {"sqlite": "sqlite:///", "memory": "memory://", "foreign-memory": "InMemoryStore"}.get(kind, "SqliteStore")
+        )
+
+
+def test_a_scope_of_a_foreign_store_has_a_limit():
+    store = InMemoryStore()
+    backend = ForeignBackend(store, max_rows=1_000)
+    done(backend, *(put(f"k{number}") for number in range(999)))
+    assert backend.count([USER]) == 999
+    done(backend, put("one more"))
+    with pytest.raises(ScopeTooLarge, match="more than 1000 rows"):
+        backend.newest([USER], limit=1)
+
+
+def test_a_foreign_store_that_is_held_weakly_may_go():
+    store = InMemoryStore()
+    backend = ForeignBackend(store, weakly=True)
+    done(backend, put("a"))
+    del store
+    with pytest.raises(StoreUnavailable, match="is gone"):
+        backend.get([(USER, "a")])
+
+
+def test_errors_of_a_foreign_store_are_translated(tmp_path: Path):
+    with SqliteStore.from_conn_string(str(tmp_path / "langgraph.db")) as store:
+        store.setup()
+        backend = ForeignBackend(store)
+        store.conn.close()
+        with pytest.raises(StoreUnavailable, match="SqliteStore: ProgrammingError"):
+            backend.get([(USER, "a")])
+        (outcome,) = backend.apply([[put("a")]])
+        assert isinstance(outcome, StoreUnavailable)
+
+
+def test_a_foreign_store_is_safe_for_threads():
+    backend = ForeignBackend(InMemoryStore())
+    done(backend, *(put(f"k{number}") for number in range(2_000)))
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                backend.namespaces()
+                backend.count([USER])
+        except StoreError as error:
+            failures.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    end = time.monotonic() + 1.5
+    number = 0
+    while time.monotonic() < end and not failures:
+        number += 1
+        done(backend, put("k", scope=(f"u{number}", "semantic")), put(f"more{number % 500}"))
+    stop.set()
+    reader.join()
+    assert not failures
+
+
+def test_rows_that_another_program_put_into_a_foreign_store():
+    store = InMemoryStore()
+    backend = ForeignBackend(store)
+    values: dict[str, dict[str, Any]] = {
+        "memory": {"content": "likes tea", "memory_type": "facts", "created_at": "2020-05-01T00:00:00"},
+        "bad date": {"content": "x", "created_at": "not a date"},
+        "no text": {"content": 5, "memory_type": 7, EXTRA: "not ours"},
+    }
+    for key, value in values.items():
+        store.put(USER, key, value)
+    assert {row.key: row.version for row in backend.newest([USER], limit=9)} == dict.fromkeys(values, 1)
+    assert keys(backend.newest([USER], limit=9))[-1] == "memory"
+    assert keys(backend.newest([USER], kinds=frozenset({"facts"}), limit=9)) == ["memory"]
+    assert {key: found and found.text for key, found in changed(backend).items()} == {
+        "memory": "likes tea",
+        "bad date": "x",
+        "no text": None,
+    }
+    assert done(backend, put("memory", n=1, expected=1)) == [2]
+
+
+def test_a_queued_write_can_be_taken_back():
+    backend = InMemoryBackend()
+    writer = GroupWriter(backend, max_batches=1)
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(_: Future[Any]) -> None:
+        entered.set()
+        leave.wait(5)
+
+    first = writer.submit([put("a")])
+    first.add_done_callback(hold)
+    if not entered.wait(0.2):
+        pytest.fail("the first write did not end")
+    second, third = writer.submit([put("b")]), writer.submit([put("c")])
+    assert second.cancel()
+    leave.set()
+    assert third.result(5) == [1]
+    writer.close()
+    assert keys(backend.newest([USER], limit=9)) == ["a", "c"]
+    with pytest.raises(StoreUnavailable, match="closed"):
+        writer.submit([put("d")])
+
+
+def test_a_write_nobody_waits_for_blocks_later_ones_until_it_ends():
+    writer = GroupWriter(InMemoryBackend())
+    finished = writer.submit([put("a")])
+    finished.result(5)
+    writer.abandon(finished)
+    hanging: Future[Any] = Future()
+    writer.abandon(hanging)
+    with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
+        writer.submit([put("b")])
+    hanging.set_result(None)
+    assert writer.submit([put("b")]).result(5) == [1]
+    writer.close()
+
+
+def test_a_failed_transaction_is_told_to_everybody_in_it():
+    backend = InMemoryBackend()
+    writer = GroupWriter(backend)
+    backend.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        writer.submit([put("a")]).result(5)
+    writer.close()
+    GroupWriter(backend).close()
+
+
+def test_an_index_that_was_dropped_while_in_use_is_not_counted(own: Backend):
+    done(own, put("a", text="tea"), put("b", scope=("v", "semantic"), text="mate"))
+    cache = IndexCache(own, "", max_bytes=0)
+
+    def documents(indexes: list[ScopeIndex]) -> int:
+        return sum(len(index) for index in indexes)
+
+    def nested(indexes: list[ScopeIndex]) -> list[int]:
+        return [documents(indexes), cache.use([("v", "semantic")], documents)]
+
+    assert cache.use([USER], nested) == [1, 1]
+    assert cache.nbytes == 0
+    assert cache.use([], documents) == 0
+
+
+def test_an_index_follows_a_store_that_was_set_back(own: Backend):
+    done(own, *(put(f"k{number}", text=f"tea {number}") for number in range(5)))
+    cache = IndexCache(own, "")
+    assert cache.use([USER], lambda indexes: indexes[0].head) == own.heads([USER])[0]
+    older = InMemoryBackend()
+    done(older, put("k0", text="mate"))
+    cache._backend = older
+    assert cache.use([USER], lambda indexes: (indexes[0].head, indexes[0].keys)) == (1, ["k0"])
+    assert cache.nbytes > 0

@@ -1,0 +1,115 @@
+"""An embedding model that fails, hangs or answers nonsense: memories are saved and recalled by their words."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import pytest
+from langchain_core.embeddings import Embeddings
+from support import FailingEmbeddings, HangingEmbeddings
+
+from inference_core import AgentMemoryStoreService, MemoryStore, open_store
+from inference_core.drivers import run
+from inference_core.stores.engine import RecallMode, Search
+
+
+class Constant(Embeddings):
+    """Gives the same vector for everything."""
+
+    def __init__(self, vector: list[float]) -> None:
+        self.vector = vector
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.vector for _ in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.vector
+
+
+FAULTS: dict[str, Callable[[], Embeddings]] = {
+    "raises": FailingEmbeddings,
+    "hangs": lambda: HangingEmbeddings(5),
+    "NaN": lambda: Constant([math.nan, 1.0]),
+    "zeros": lambda: Constant([0.0, 0.0]),
+    "empty": lambda: Constant([]),
+}
+
+
+def recalled(service: AgentMemoryStoreService, query: str) -> list[str]:
+    return [hit.content for hit in service.sync.recall_memories("ada", query)]
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether ``condition`` comes true within ten seconds."""
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def pending(store: MemoryStore) -> int:
+    assert store.engine.embedder is not None
+    return len(store.engine.backend.pending(store.engine.embedder.fingerprint, 100))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_core.stores.engine._EMBED_TIMEOUT_S", 0.1)
+    with open_store(sqlite_url, embeddings=FAULTS[fault]()) as store:
+        service = AgentMemoryStoreService(store)
+        started = time.monotonic()
+        for number in range(20):
+            service.sync.save_memory("ada", f"Her {number}. hobby is falconry", "facts")
+        assert time.monotonic() - started < 5
+        assert len(recalled(service, "falconry")) == 5
+        assert pending(store) == 20
+    with open_store(sqlite_url, embeddings=None) as store:
+        assert AgentMemoryStoreService(store).sync.count_memories("ada")["semantic"] == 20
+
+
+def test_pending_vectors_are_filled_in_once_the_model_answers(sqlite_url: str) -> None:
+    model = FailingEmbeddings()
+    with open_store(sqlite_url, embeddings=model) as store:
+        service = AgentMemoryStoreService(store)
+        for number in range(50):
+            service.sync.save_memory("ada", f"memory number {number}", "facts")
+        assert pending(store) == 50
+        model.broken = False
+        assert until(lambda: pending(store) == 0)
+        service.sync.save_memory("ada", "Her dog is called Bix", "facts")
+        assert recalled(service, "What is her dog called?")[0] == "Her dog is called Bix"
+
+
+def test_a_text_that_changed_while_it_was_embedded_keeps_no_stale_vector(sqlite_url: str) -> None:
+    with open_store(sqlite_url, embeddings=HangingEmbeddings(0.3)) as store:
+        service = AgentMemoryStoreService(store)
+        memory_id = service.sync.save_memory("ada", "likes tea", "facts")
+        assert service.sync.update_memory("ada", memory_id, "likes coffee")
+        assert until(lambda: pending(store) == 0)
+        assert recalled(service, "tea coffee") == ["likes coffee"]
+
+
+def test_one_vector_of_other_dimensions_is_refused_and_the_memory_kept(sqlite_url: str) -> None:
+    model = Constant([0.6, 0.8])
+    with open_store(sqlite_url, embeddings=model) as store:
+        service = AgentMemoryStoreService(store)
+        service.sync.save_memory("ada", "likes tea", "facts")
+        model.vector = [1.0, 0.0, 0.0]
+        service.sync.save_memory("ada", "likes coffee", "facts")
+        assert pending(store) == 1
+        assert recalled(service, "coffee") == ["likes coffee"]
+
+
+def test_recall_says_by_which_evidence_it_ranked(sqlite_url: str) -> None:
+    model = FailingEmbeddings(broken=False)
+    with open_store(sqlite_url, embeddings=model) as store:
+        AgentMemoryStoreService(store).sync.save_memory("ada", "likes tea", "facts")
+        search = Search(groups=[[("ada", "semantic")]], text="tea", limit=5)
+        assert run(store.engine.search(search)).mode is RecallMode.HYBRID
+        model.broken = True
+        result = run(store.engine.search(search))
+        assert result.mode is RecallMode.LEXICAL
+        assert "the embedding server is down" in str(result.reason)
+        assert [found.row.value["content"] for found in result.groups[0]] == ["likes tea"]

@@ -1,0 +1,77 @@
+"""A fault at every point where an operation waits: it ends in an error, and the memory is as before or as after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.drivers import Plan
+from inference_core.errors import DeadlineExceeded, StoreUnavailable, VersionConflict
+from inference_core.services.operations.context import format_context
+from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.recall import recall
+from inference_core.services.operations.save import save
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.update import update
+
+OPERATIONS: dict[str, Callable[[MemoryScope], Plan[Any]]] = {
+    "save": lambda scope: save(scope, "ada", "new", "facts"),
+    "save again": lambda scope: save(scope, "ada", "new", "skill", memory_id="first"),
+    "update": lambda scope: update(scope, "ada", "first", "new"),
+    "move": lambda scope: update(scope, "ada", "first", memory_type="skill"),
+    "delete": lambda scope: delete(scope, "ada", "first"),
+    "delete all": lambda scope: delete_all(scope, "ada"),
+    "recall": lambda scope: recall(scope, "ada", "first"),
+    "context": lambda scope: format_context(scope, "ada", "first"),
+}
+FAULTS = [StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt()]
+
+
+def run_with_fault(plan: Plan[Any], at: int, fault: BaseException) -> Any:
+    """Runs ``plan``, but its effect number ``at`` raises ``fault``."""
+    advance: Callable[[], Any] = partial(next, plan)
+    for number in count():
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            if number == at:
+                raise fault
+            advance = partial(plan.send, effect.start().result())
+        except BaseException as error:  # noqa: BLE001 - a driver hands every error to the plan
+            advance = partial(plan.throw, error)
+    return None
+
+
+def contents(service: AgentMemoryStoreService) -> list[tuple[str, str | None, int]]:
+    documents, _ = service.sync.list_memories("ada")
+    return sorted((one.content, one.memory_type, len(one.id)) for one in documents)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_fault_leaves_the_memory_as_before_or_as_after(operation: str, fault: BaseException) -> None:
+    states: list[list[tuple[str, str | None, int]]] = []
+    outcomes: list[bool] = []
+    before = [("first", "facts", len("first"))]
+    for at in range(-1, 12):
+        with open_store("memory://", embeddings=None) as store:
+            service = AgentMemoryStoreService(store, timeout=None)
+            service.sync.save_memory("ada", "first", "facts", memory_id="first")
+            try:
+                run_with_fault(OPERATIONS[operation](service.scope), at, fault)
+                outcomes.append(True)
+            except (StoreUnavailable, VersionConflict, KeyboardInterrupt):
+                outcomes.append(False)
+            states.append(contents(service))
+    after = states[0]
+    assert outcomes[0]
+    assert False in outcomes
+    assert all(state in (before, after) for state in states)
+    assert all(state == after for state, succeeded in zip(states, outcomes, strict=True) if succeeded)

@@ -1,0 +1,102 @@
+"""A store that fails or hangs under an agent: every turn is answered and nothing is called saved that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flaky import FlakyBackend
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
+from inference_core.agents.tools import memory_tools
+from inference_core.errors import StoreUnavailable, WriteUnknown
+from inference_core.stores.engine import StoreEngine
+from inference_core.testing import ScriptedChatModel, call_tool
+
+USER = {"user_id": "ada"}
+TURNS = 100
+
+
+def save_then_answer(messages: list[BaseMessage]) -> AIMessage | str:
+    if isinstance(messages[-1], HumanMessage):
+        return call_tool("save_memory_store", content="likes tea", memory_type="preferences")
+    return "answered"
+
+
+@pytest.fixture
+def backend() -> FlakyBackend:
+    return FlakyBackend()
+
+
+@pytest.fixture
+def store(backend: FlakyBackend) -> Iterator[MemoryStore]:
+    with MemoryStore(StoreEngine(backend)) as store:
+        yield store
+        backend.heal()
+
+
+@pytest.fixture
+def agent(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(memory_tools, "TIMEOUT_S", 0.1)
+    model = ScriptedChatModel(turns=[save_then_answer], record=False)
+    return create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=0.1)])
+
+
+def tool_replies(result: dict[str, Any]) -> list[str]:
+    return [message.text for message in result["messages"] if isinstance(message, ToolMessage)]
+
+
+@pytest.mark.parametrize("fault", ["down", "hang"])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_every_turn_is_answered_and_none_claims_a_save(
+    agent: Any, backend: FlakyBackend, store: MemoryStore, fault: str, is_async: bool
+) -> None:
+    question = {"messages": [("user", "I like tea")]}
+    backend.fault = fault
+    started = time.monotonic()
+    results = [
+        await agent.ainvoke(question, context=USER) if is_async else agent.invoke(question, context=USER)
+        for _ in range(TURNS)
+    ]
+    elapsed = time.monotonic() - started
+    assert [result["messages"][-1].text for result in results] == ["answered"] * TURNS
+    assert {result["memory_status"] for result in results} == {"degraded"}
+    assert all(reply.startswith("✗") for result in results for reply in tool_replies(result))
+    assert elapsed < TURNS * 0.2
+    backend.heal()
+    await asyncio.sleep(0.2)
+    after = await agent.ainvoke(question, context=USER)
+    assert tool_replies(after)[0].startswith("✓")
+    assert after["memory_status"] == "lexical"
+
+
+async def test_an_unrelated_thread_call_is_served_while_the_store_hangs(agent: Any, backend: FlakyBackend) -> None:
+    backend.fault = "hang"
+    turns = [asyncio.create_task(agent.ainvoke({"messages": [("user", "hi")]}, context=USER)) for _ in range(50)]
+    await asyncio.sleep(0.02)
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "served"), 5) == "served"
+    results = await asyncio.gather(*turns)
+    assert {result["messages"][-1].text for result in results} == {"answered"}
+
+
+def test_a_write_that_timed_out_is_unknown_and_can_be_retried_under_its_id(
+    store: MemoryStore, backend: FlakyBackend
+) -> None:
+    service = AgentMemoryStoreService(store, timeout=0.1).sync
+    backend.fault = "hang"
+    with pytest.raises(StoreUnavailable):
+        service.list_memories("ada")
+    with pytest.raises(WriteUnknown, match="retry it under the same id"):
+        service.save_memory("ada", "likes tea")
+    with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
+        service.save_memory("ada", "likes cake")
+    backend.heal()
+    time.sleep(0.2)
+    for _ in range(2):
+        service.save_memory("ada", "likes cocoa", memory_id="cocoa")
+    assert service.count_memories("ada")["semantic"] == 2

@@ -1,0 +1,221 @@
+"""MemoryRecord: to and from the value that stores hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from inference_core.errors import UnsupportedSchema
+from inference_core.memory.record import SCHEMA_VERSION, MemoryRecord
+from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.memory.types import SINGULAR_TYPES, MemoryCategory, MemoryType
+
+NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+PLAIN = MemoryRecord(
+    id="m1",
+    content="Likes tea",
+    memory_type=MemoryType.PREFERENCES,
+    category=MemoryCategory.SEMANTIC,
+    namespace=("u1", "semantic"),
+    created_at=NOON,
+    updated_at=NOON,
+)
+RULE = MemoryRecord(
+    id="m2",
+    content="Run the tests first",
+    memory_type=MemoryType.INSTRUCTION,
+    category=MemoryCategory.PROCEDURAL,
+    namespace=("u1", "procedural", "planner"),
+    created_at=NOON,
+    updated_at=NOON + HOUR,
+    version=3,
+    topic="work",
+    session_id="s1",
+    agent_name="planner",
+    extra_metadata={"k": [1, None]},
+    source=MemorySource(origin=Origin.AGENT, thread_id="t", message_ids=("a", "b"), tool="save"),
+    trust=Trust.INFERRED,
+    importance=0.9,
+    pinned=True,
+    tags=("x", "y"),
+    valid_from=NOON - HOUR,
+    valid_to=NOON + HOUR,
+    expires_at=NOON + 2 * HOUR,
+    supersedes=("m0",),
+    superseded_by="m3",
+)
+
+
+def _read(value: dict[str, Any], namespace: tuple[str, ...] = ("u1", "semantic")) -> MemoryRecord:
+    return MemoryRecord.from_value(value, memory_id="m1", namespace=namespace, stored_at=NOON, updated_at=NOON)
+
+
+@pytest.mark.parametrize("record", [PLAIN, RULE], ids=["plain", "everything set"])
+def test_a_record_survives_a_round_trip(record: MemoryRecord):
+    again = MemoryRecord.from_value(
+        record.to_value(),
+        memory_id=record.id,
+        namespace=record.namespace,
+        stored_at=datetime(2000, 1, 1, tzinfo=UTC),
+        updated_at=record.updated_at,
+        version=record.version,
+    )
+    assert again == record
+
+
+def test_the_value_of_a_plain_record_holds_the_documented_fields():
+    assert PLAIN.to_value() == {
+        "content": "Likes tea",
+        "memory_type": "preferences",
+        "memory_category": "semantic",
+        "session_id": None,
+        "topic": None,
+        "agent_name": None,
+        "extra_metadata": {},
+        "created_at": "2026-01-15T12:00:00+00:00",
+        "source": {"origin": "application"},
+        "trust": 2,
+        "schema_version": SCHEMA_VERSION,
+    }
+
+
+def test_the_value_holds_what_is_unusual_only_if_it_is_set():
+    unusual = RULE.to_value().keys() - PLAIN.to_value().keys()
+    assert unusual == {
+        "valid_from",
+        "valid_to",
+        "expires_at",
+        "importance",
+        "pinned",
+        "tags",
+        "supersedes",
+        "superseded_by",
+    }
+
+
+def test_the_value_shares_no_metadata_with_the_record():
+    record = replace(PLAIN, extra_metadata={"k": 1})
+    record.to_value()["extra_metadata"]["k"] = 2
+    assert record.extra_metadata == {"k": 1}
+
+
+def test_a_memory_happened_when_it_became_valid_else_when_it_was_stored():
+    assert RULE.happened_at == NOON - HOUR
+    assert PLAIN.happened_at == NOON
+
+
+def test_topic_and_content_are_searched():
+    assert RULE.indexed_text == "work: Run the tests first"
+    assert PLAIN.indexed_text == "Likes tea"
+
+
+@pytest.mark.parametrize(
+    ("changes", "current"),
+    [
+        ({}, True),
+        ({"superseded_by": "m9"}, False),
+        ({"valid_to": NOON}, False),
+        ({"valid_to": NOON + HOUR}, True),
+        ({"expires_at": NOON}, False),
+        ({"expires_at": NOON + HOUR}, True),
+        ({"expires_at": NOON + HOUR, "valid_to": NOON - HOUR}, False),
+        ({"valid_from": NOON + HOUR}, True),
+    ],
+)
+def test_a_memory_is_current_until_it_ends_or_is_superseded(changes: dict[str, Any], current: bool):
+    assert replace(PLAIN, **changes).is_current(NOON) is current
+
+
+@pytest.mark.parametrize(("old", "new"), SINGULAR_TYPES.items())
+def test_a_singular_type_of_old_data_is_read_as_the_plural_one(old: str, new: str):
+    record = _read({"content": "x", "memory_type": old}, ("u1", "memories"))
+    assert record.memory_type is MemoryType(new)
+
+
+@pytest.mark.parametrize("name", [None, "", "mood", 7, ["facts"]])
+def test_an_unknown_type_is_read_as_general(name: Any):
+    assert _read({"content": "x", "memory_type": name}).memory_type is MemoryType.GENERAL
+
+
+@pytest.mark.parametrize(
+    ("namespace", "stored", "category"),
+    [
+        (("u1", "episodic"), "procedural", "episodic"),
+        (("u1", "procedural", "planner"), None, "procedural"),
+        (("u1", "memories"), "episodic", "episodic"),
+        (("u1", "memories"), None, "procedural"),
+        (("u1", "memories"), "nonsense", "procedural"),
+        (("u1",), None, "procedural"),
+        ((), "semantic", "semantic"),
+    ],
+)
+def test_the_category_is_the_namespaces_else_the_stored_one_else_the_types(
+    namespace: tuple[str, ...], stored: str | None, category: str
+):
+    value = {"content": "x", "memory_type": "skill"} | ({"memory_category": stored} if stored else {})
+    assert _read(value, namespace).category is MemoryCategory(category)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2024-05-01T10:00:00", datetime(2024, 5, 1, 10, tzinfo=UTC)),
+        ("2024-05-01T10:00:00Z", datetime(2024, 5, 1, 10, tzinfo=UTC)),
+        ("2024-05-01T10:00:00+02:00", datetime(2024, 5, 1, 8, tzinfo=UTC)),
+        ("2024-05-01", datetime(2024, 5, 1, tzinfo=UTC)),
+        ("yesterday", NOON),
+        ("0001-01-01T00:00:00+14:00", NOON),
+        ("9999-12-31T23:59:59-12:00", NOON),
+        ("", NOON),
+        (1714557600, NOON),
+        (None, NOON),
+    ],
+)
+def test_a_creation_time_is_read_in_utc_and_a_bad_one_replaced_by_the_rows(text: object, moment: datetime):
+    record = _read({"content": "x", "created_at": text})
+    assert record.created_at == moment
+    assert record.created_at.tzinfo is UTC
+
+
+@pytest.mark.parametrize("field", ["valid_from", "valid_to", "expires_at"])
+def test_a_bad_bound_is_no_bound(field: str):
+    assert getattr(_read({"content": "x", field: "soon"}), field) is None
+    assert getattr(_read({"content": "x", field: "2024-05-01T10:00:00"}), field) == datetime(2024, 5, 1, 10, tzinfo=UTC)
+
+
+def test_the_rows_times_are_read_in_utc():
+    warsaw = timezone(HOUR)
+    record = MemoryRecord.from_value(
+        {},
+        memory_id="m",
+        namespace=(),
+        stored_at=NOON.replace(tzinfo=None),
+        updated_at=(NOON + HOUR).astimezone(warsaw),
+    )
+    assert (record.created_at, record.updated_at) == (NOON, NOON + HOUR)
+    assert record.created_at.tzinfo is record.updated_at.tzinfo is UTC
+
+
+def test_an_empty_value_of_old_data_is_read_with_defaults():
+    record = _read({})
+    assert record == replace(PLAIN, content="", memory_type=MemoryType.GENERAL)
+
+
+def test_trust_follows_the_source_where_none_is_stored():
+    assert _read({"source": {"origin": "web"}}).trust is Trust.EXTERNAL
+    assert _read({"source": {"origin": "web"}, "trust": 2}).trust is Trust.STATED
+
+
+@pytest.mark.parametrize("version", [0, 1, SCHEMA_VERSION])
+def test_values_up_to_this_schema_are_read(version: int):
+    assert _read({"content": "x", "schema_version": version}).content == "x"
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 10**30, "1", 1.0, None])
+def test_the_value_of_a_newer_schema_is_refused(version: object):
+    with pytest.raises(UnsupportedSchema, match="Update the package"):
+        _read({"content": "x", "schema_version": version})

@@ -1,0 +1,219 @@
+"""The canonical form of text, metadata and ids."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from support import expanded, load
+
+from inference_core.errors import InvalidMemory
+from inference_core.memory.text import (
+    MAX_CONTENT_BYTES,
+    MAX_LABEL_BYTES,
+    MAX_METADATA_BYTES,
+    canonical_id,
+    canonical_json,
+    canonical_metadata,
+    canonical_text,
+    optional_text,
+)
+
+HOSTILE = load("hostile_contents.json")
+REFUSED = {"nul", "surrogate", "empty"}
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+PERSIAN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("  plain \n", "plain"),
+        ("cafe\u0301", "caf\u00e9"),
+        (
+            "one\r\ntwo\rthree\x0bfour\x0cfive\x85six\u2028seven\u2029eight",
+            "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight",
+        ),
+        ("a\x1cb\x1dc\x1ed", "a\nb\nc\nd"),
+        ("bell\x07 esc\x1b[31m del\x7f c1\x9b", "bell esc[31m del c1"),
+        ("tab\tstays\nline stays", "tab\tstays\nline stays"),
+        (FAMILY, FAMILY),
+        (PERSIAN, PERSIAN),
+        ("\u2764\ufe0f\u200d\U0001f525", "\u2764\ufe0f\u200d\U0001f525"),
+        ("<b>&amp;</b>", "<b>&amp;</b>"),
+    ],
+)
+def test_text_is_stored_in_one_form(text: str, stored: str):
+    assert canonical_text(text) == stored
+    assert canonical_text(stored) == stored
+
+
+@pytest.mark.parametrize("text", [entry["text"] for entry in load("benign_texts.json")])
+def test_benign_text_is_stored_as_it_is(text: str):
+    assert canonical_text(text) == text
+
+
+@pytest.mark.parametrize("entry", [e for e in HOSTILE if e["kind"] in REFUSED], ids=lambda entry: entry["kind"])
+def test_nul_surrogates_and_blank_text_are_refused(entry: dict[str, Any]):
+    with pytest.raises(InvalidMemory, match=r"^content (holds a NUL|holds a lone surrogate|is empty)"):
+        canonical_text(expanded(entry["text"]))
+
+
+@pytest.mark.parametrize("entry", [e for e in HOSTILE if e["kind"] == "oversized"], ids=lambda e: str(e["text"])[:40])
+def test_text_over_a_limit_is_refused(entry: dict[str, Any]):
+    with pytest.raises(InvalidMemory, match="the limit is 4000"):
+        canonical_text(expanded(entry["text"]), max_bytes=4000)
+
+
+@pytest.mark.parametrize("entry", [e for e in HOSTILE if e["kind"] not in {*REFUSED, "oversized", "max_length"}])
+def test_hostile_text_is_stored_idempotently(entry: dict[str, Any]):
+    stored = canonical_text(expanded(entry["text"]))
+    assert canonical_text(stored) == stored
+
+
+@pytest.mark.parametrize("mark", ["a", "\u00e9", "\u6f22", "\U0001f600"])
+def test_the_limit_counts_bytes(mark: str):
+    most = MAX_CONTENT_BYTES // len(mark.encode())
+    assert len(canonical_text(mark * most)) == most
+    with pytest.raises(InvalidMemory, match=f"the limit is {MAX_CONTENT_BYTES}"):
+        canonical_text(mark * (most + 1))
+
+
+@pytest.mark.parametrize("value", [None, 5, b"bytes", ["text"], {"text": 1}])
+def test_what_is_not_text_is_refused(value: object):
+    with pytest.raises(InvalidMemory, match=f"^note must be text, not {type(value).__name__}$"):
+        canonical_text(value, what="note")
+
+
+@pytest.mark.parametrize("value", [None, "", "  \n\t", "\u3000"])
+def test_an_optional_text_that_is_blank_is_none(value: object):
+    assert optional_text(value, what="topic") is None
+
+
+def test_an_optional_text_is_canonical_and_short():
+    assert optional_text(" cafe\u0301 ", what="topic") == "caf\u00e9"
+    for bad in (7, "a\x00b", "x" * (MAX_LABEL_BYTES + 1)):
+        with pytest.raises(InvalidMemory, match=r"^topic "):
+            optional_text(bad, what="topic")
+
+
+@pytest.mark.parametrize("metadata", [None, {}, MappingProxyType({})])
+def test_no_metadata_is_an_empty_mapping(metadata: object):
+    assert canonical_metadata(metadata) == {}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"source": "crm", "score": 0.5, "tags": ["a", None, True], "nested": {"n": -3}},
+        {"lc": 1, "type": "secret", "id": ["PATH"]},
+        {"__class__": "os.system", "$ref": "#/x", "py/object": "builtins.eval"},
+        {"text": "</semantic_memory> {{7*7}} ${PATH} \\u0000"},
+    ],
+)
+def test_metadata_is_copied_as_inert_data(metadata: dict[str, Any]):
+    stored = canonical_metadata(metadata)
+    assert stored == metadata
+    assert stored is not metadata
+
+
+def test_nested_metadata_is_not_shared_with_the_caller():
+    tags = ["a"]
+    stored = canonical_metadata({"tags": tags})
+    tags.append("b")
+    assert stored == {"tags": ["a"]}
+
+
+def _cycle() -> dict[str, Any]:
+    cycle: dict[str, Any] = {}
+    cycle["self"] = cycle
+    return cycle
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return {"deep": value}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"n": float("nan")},
+        {"n": float("inf")},
+        {"n": [float("-inf")]},
+        {"n": 10**5000},
+        {"o": object()},
+        {"b": b"bytes"},
+        {"s": {1, 2}},
+        {("a", "b"): 1},
+        {"m": MappingProxyType({})},
+        {"s": "a\x00b"},
+        {"a\x00b": 1},
+        {"l": ["a\x00b"]},
+        {"s": "\ud800"},
+        {"\udc80": 1},
+        {"long": "x" * MAX_METADATA_BYTES},
+        _cycle(),
+        _nested(5_000),
+    ],
+    ids=lambda metadata: str(next(iter(metadata)))[:9].encode("ascii", "replace").decode(),
+)
+def test_metadata_that_is_not_json_is_refused(metadata: dict[Any, Any]):
+    with pytest.raises(InvalidMemory, match=r"^extra_metadata "):
+        canonical_metadata(metadata)
+
+
+@pytest.mark.parametrize("metadata", ["text", 5, ["a"], [("a", 1)]])
+def test_metadata_that_is_not_a_mapping_is_refused(metadata: object):
+    with pytest.raises(InvalidMemory, match="must be a mapping"):
+        canonical_metadata(metadata)
+
+
+def test_metadata_may_fill_its_limit():
+    room = MAX_METADATA_BYTES - len('{"k":""}')
+    assert canonical_metadata({"k": "x" * room}) == {"k": "x" * room}
+    with pytest.raises(InvalidMemory, match=f"the limit is {MAX_METADATA_BYTES}"):
+        canonical_metadata({"k": "x" * (room + 1)})
+
+
+def _further_down(frames: int, call: Callable[[], Any]) -> Any:
+    return call() if frames == 0 else _further_down(frames - 1, call)
+
+
+@pytest.mark.parametrize("depth", [10, 100, 300, 600, 900])
+def test_metadata_that_is_accepted_can_be_read_again_further_down_the_stack(depth: int):
+    try:
+        stored = canonical_metadata(_nested(depth))
+    except InvalidMemory:
+        return
+    frames = sys.getrecursionlimit() // 2
+    assert _further_down(frames, lambda: canonical_metadata(stored)) == stored
+
+
+def test_json_is_compact_and_readable():
+    assert canonical_json({"a": ["\u00e9", 1, None]}, what="memory") == '{"a":["\u00e9",1,null]}'
+
+
+@pytest.mark.parametrize("value", ["\\u0000", {"k": ["\\u0000 is written so"]}])
+def test_an_escape_that_only_looks_like_nul_is_kept(value: Any):
+    assert canonical_json(value, what="memory")
+
+
+@pytest.mark.parametrize("memory_id", ["m", "a" * 255, "550e8400-e29b-41d4-a716-446655440000", "user:1/2", "\u00e9"])
+def test_a_printable_id_is_kept(memory_id: str):
+    assert canonical_id(memory_id) == memory_id
+
+
+@pytest.mark.parametrize(
+    "memory_id",
+    ["", "a" * 256, "a b", "a\tb", "a\nb", "a\x00", "<a>", "a&b", 'a"b', "a'b", "a`b", "\u202ea", "\ud800", None, 5],
+    ids=ascii,
+)
+def test_an_id_that_could_break_a_prompt_or_a_store_is_refused(memory_id: object):
+    with pytest.raises(InvalidMemory, match=r"^memory_id "):
+        canonical_id(memory_id)

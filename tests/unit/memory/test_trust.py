@@ -1,0 +1,83 @@
+"""Provenance, trust, and what untrusted text may not become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inference_core.errors import InvalidInput, UntrustedWrite
+from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
+from inference_core.memory.types import MemoryCategory
+
+OUTSIDE = (Origin.TOOL, Origin.DOCUMENT, Origin.WEB)
+INSIDE = (Origin.USER, Origin.APPLICATION, Origin.AGENT)
+
+
+def test_every_origin_is_inside_or_outside():
+    assert set(Origin) == {*OUTSIDE, *INSIDE}
+
+
+@pytest.mark.parametrize(
+    ("origin", "trust"),
+    [
+        (Origin.USER, Trust.STATED),
+        (Origin.APPLICATION, Trust.STATED),
+        (Origin.AGENT, Trust.INFERRED),
+        *((origin, Trust.EXTERNAL) for origin in OUTSIDE),
+    ],
+)
+def test_an_origin_earns_its_trust(origin: Origin, trust: Trust):
+    assert MemorySource(origin=origin).trust is trust
+
+
+def test_what_was_stated_outranks_what_was_inferred_or_read():
+    assert Trust.STATED > Trust.INFERRED > Trust.EXTERNAL
+
+
+@pytest.mark.parametrize("origin", OUTSIDE)
+def test_outside_text_never_becomes_a_rule(origin: Origin):
+    with pytest.raises(UntrustedWrite, match=f"Text from a {origin.value} cannot become procedural memory"):
+        check_write(MemorySource(origin=origin), MemoryCategory.PROCEDURAL)
+
+
+@pytest.mark.parametrize(
+    ("origin", "category"),
+    [
+        *((origin, MemoryCategory.PROCEDURAL) for origin in INSIDE),
+        *((origin, category) for origin in Origin for category in (MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC)),
+    ],
+)
+def test_everything_else_may_be_written(origin: Origin, category: MemoryCategory):
+    check_write(MemorySource(origin=origin), category)
+
+
+@pytest.mark.parametrize("source", [None, "user", {"origin": "user"}, Origin.USER])
+def test_a_source_must_be_a_memory_source(source: Any):
+    with pytest.raises(InvalidInput, match="must be a MemorySource"):
+        check_write(source, MemoryCategory.SEMANTIC)
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        (MemorySource(), {"origin": "application"}),
+        (
+            MemorySource(origin=Origin.TOOL, thread_id="t", message_ids=("a", "b"), tool="search"),
+            {"origin": "tool", "thread_id": "t", "message_ids": ["a", "b"], "tool": "search"},
+        ),
+        *((MemorySource(origin=origin), {"origin": origin.value}) for origin in Origin),
+    ],
+)
+def test_a_source_survives_a_round_trip(source: MemorySource, value: dict[str, Any]):
+    assert source.to_value() == value
+    assert MemorySource.from_value(value) == source
+
+
+def test_an_empty_source_is_the_applications():
+    assert MemorySource.from_value({}) == MemorySource()
+
+
+@pytest.mark.parametrize("origin", ["", "admin", "USER", None, 7])
+def test_an_unknown_origin_is_trusted_least(origin: object):
+    assert MemorySource.from_value({"origin": origin}).trust is Trust.EXTERNAL
