@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_core.retrieval.analysis import ANALYZER, analyze
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(NamedTuple):
     """A text as ranking sees it: its analysed terms (space-separated), and its vector once that is there.
 
     ``analyzer`` names the analysis that made the terms. ``vector`` is float32 bytes of unit length, ``model`` the
@@ -32,8 +31,7 @@ class Document:
         return self.terms if self.analyzer == ANALYZER else " ".join(analyze(self.text))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """The newest state of a key. ``document`` None: deleted, or never to be found by a query.
 
     ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970.

@@ -7,22 +7,23 @@ that grew and one that was built afresh rank alike.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.documents import Change
 
 Floats = NDArray[np.float32]
 K1: Final = 1.2
 B: Final = 0.75
 _INITIAL_CAPACITY: Final = 64
 _BYTES_PER_SLOT: Final = 200
-_BYTES_PER_POSTING: Final = 8
+_BYTES_PER_POSTING: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ class CollectionStatistics:
 
 
 class ScopeIndex:
-    """Incremental index of one scope; vectors of any model but ``model`` are left out. Not safe for threads."""
+    """Incremental index of one scope; vectors of any model but ``model`` are left out. Not safe for threads.
+
+    ``alive`` and ``created`` have an entry for each slot; ``keys`` and ``kinds`` too.
+    """
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -60,14 +64,9 @@ class ScopeIndex:
         self.kinds: list[str] = []
         self._slots: dict[str, int] = {}
         self._texts: list[int] = []
-        self._postings: dict[str, tuple[array[int], array[int]]] = {}
-        self._size = 0
+        self._postings: defaultdict[str, array[int]] = defaultdict(partial(array, "I"))
         self._posted = 0
-        self.alive: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, dtype=np.bool_)
-        self.created: NDArray[np.float64] = np.zeros(_INITIAL_CAPACITY, dtype=np.float64)
-        self._lengths: Floats = np.zeros(_INITIAL_CAPACITY, dtype=np.float32)
-        self._vectors: Floats | None = None
-        self._has_vector: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, dtype=np.bool_)
+        self._columns = _Columns()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -75,109 +74,154 @@ class ScopeIndex:
     @property
     def slots(self) -> int:
         """How many slots there are, living and dead."""
-        return self._size
+        return len(self.keys)
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """Which slots hold a document that is there."""
+        return self._columns.alive[: self.slots]
+
+    @property
+    def created(self) -> NDArray[np.float64]:
+        """When each slot's document was created, in seconds since 1970."""
+        return self._columns.created[: self.slots]
 
     @property
     def is_sparse(self) -> bool:
         """Whether most slots are dead, so that building it afresh saves room and time."""
-        return self._size > _INITIAL_CAPACITY and self._size > 2 * len(self._slots)
+        return self.slots > _INITIAL_CAPACITY and self.slots > 2 * len(self)
 
     @property
     def nbytes(self) -> int:
         """Memory in bytes, about."""
-        vectors = 0 if self._vectors is None else self._vectors.nbytes
-        return vectors + self._posted * _BYTES_PER_POSTING + self._size * _BYTES_PER_SLOT
+        return self._columns.nbytes + self._posted * _BYTES_PER_POSTING + self.slots * _BYTES_PER_SLOT
 
     def update(self, changes: Iterable[Change]) -> None:
         """Applies ``changes`` in their order."""
+        added: list[tuple[int, float, int]] = []
+        vectors: list[tuple[int, bytes | None]] = []
         for change in changes:
             self.head = change.seq
-            terms = change.document.current_terms if change.document else None
+            document = change.document
+            terms = None if document is None else document.current_terms
             slot = self._slots.get(change.key)
-            same_text = slot is not None and terms is not None and self._texts[slot] == hash(terms)
-            if not same_text or (slot is not None and self.kinds[slot] != change.kind):
-                self._remove(change.key)
-                slot = None if terms is None else self._add(change, terms)
-            if slot is not None and change.document is not None:
-                self._set_vector(slot, change.document)
+            if slot is None or terms is None or self._texts[slot] != hash(terms) or self.kinds[slot] != change.kind:
+                if slot is not None:
+                    self._columns.extend(added)
+                    added = []
+                    self._remove(change.key, slot)
+                if terms is None:
+                    continue
+                slot = self._add(change, terms, added)
+            usable = document is not None and document.model == self.model
+            vectors.append((slot, document.vector if document is not None and usable else None))
+        self._columns.extend(added)
+        self._columns.set_vectors(vectors)
 
     def document_frequency(self, term: str) -> int:
         """How many living documents hold ``term``."""
-        found = self._postings.get(term)
-        return 0 if found is None else int(np.count_nonzero(self.alive[_view(found[0])]))
+        slots, _ = self._posting_list(term)
+        return int(np.count_nonzero(self.alive[slots]))
 
     def bm25(self, terms: Sequence[str], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
         """Per slot its BM25 score, and its coverage: the share of the query's idf that it matches, 0 to 1.
 
         Robertson and Zaragoza 2009, k1 1.2, b .75.
         """
-        scores, coverage = np.zeros(self._size, np.float32), np.zeros(self._size, np.float32)
+        scores, coverage = np.zeros(self.slots, np.float32), np.zeros(self.slots, np.float32)
         mean_length = max(statistics.length / max(statistics.documents, 1), 1.0)
         weights = {term: statistics.idf(term) for term in dict.fromkeys(terms)}
         total = sum(weights.values())
         for term, weight in weights.items():
-            if (found := self._postings.get(term)) is not None:
-                slots, counts = _view(found[0]), _view(found[1]).astype(np.float32)
-                norm = K1 * (1 - B + B * self._lengths[slots] / mean_length)
-                scores[slots] += weight * counts * (K1 + 1) / (counts + norm)
-                coverage[slots] += weight / total
+            slots, counts = self._posting_list(term)
+            norm = K1 * (1 - B + B * self._columns.lengths[slots] / mean_length)
+            scores[slots] += weight * counts * (K1 + 1) / (counts + norm)
+            coverage[slots] += weight / total
         return scores, coverage
 
     def cosine(self, query: Floats) -> Floats:
         """Per slot the cosine of its vector and ``query`` (both of unit length); NaN where there is no vector."""
-        scores = np.full(self._size, np.nan, np.float32)
-        if self._vectors is not None and self._vectors.shape[1] == query.shape[0]:
-            known = self._has_vector[: self._size]
-            scores[known] = (self._vectors[: self._size] @ query)[known]
-        return scores
+        return self._columns.cosine(query)[: self.slots]
 
-    def _add(self, change: Change, terms: str) -> int:
-        slot = self._size
-        if slot == len(self.alive):
-            self._grow()
-        self._size += 1
-        counts = Counter(terms.split())
-        for term, count in counts.items():
-            slots, frequencies = self._postings.setdefault(term, (array("I"), array("I")))
-            slots.append(slot)
-            frequencies.append(count)
-        self._posted += len(counts)
+    def _posting_list(self, term: str) -> tuple[NDArray[np.intp], Floats]:
+        """The slots whose documents hold ``term``, dead ones too, and how often each does."""
+        if term not in self._postings:
+            return np.empty(0, np.intp), np.empty(0, np.float32)
+        slots, counts = np.unique(np.array(self._postings[term], np.intp), return_counts=True)
+        return slots, counts.astype(np.float32)
+
+    def _add(self, change: Change, terms: str, added: list[tuple[int, float, int]]) -> int:
+        slot = self.slots
+        words = terms.split()
+        for word in words:
+            self._postings[word].append(slot)
+        self._posted += len(words)
         self.keys.append(change.key)
         self.kinds.append(change.kind)
         self._texts.append(hash(terms))
         self._slots[change.key] = slot
-        self.alive[slot] = True
-        self.created[slot] = change.created_at
-        self._lengths[slot] = counts.total()
-        self.length += counts.total()
+        self.length += len(words)
+        added.append((slot, change.created_at, len(words)))
         return slot
 
-    def _remove(self, key: str) -> None:
-        slot = self._slots.pop(key, None)
-        if slot is not None:
-            self.alive[slot] = False
-            self._has_vector[slot] = False
-            self.length -= int(self._lengths[slot])
+    def _remove(self, key: str, slot: int) -> None:
+        del self._slots[key]
+        self.length -= self._columns.kill(slot)
 
-    def _set_vector(self, slot: int, document: Document) -> None:
-        usable = document.vector is not None and document.model == self.model
-        self._has_vector[slot] = usable
-        if document.vector is None or not usable:
+
+class _Columns:
+    """The numbers of each slot, in arrays that double when they are full."""
+
+    def __init__(self) -> None:
+        self.alive: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, np.bool_)
+        self.created: NDArray[np.float64] = np.zeros(_INITIAL_CAPACITY, np.float64)
+        self.lengths: Floats = np.zeros(_INITIAL_CAPACITY, np.float32)
+        self._has_vector: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, np.bool_)
+        self._vectors: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self._vectors.nbytes
+
+    def extend(self, added: Sequence[tuple[int, float, int]]) -> None:
+        """Fills new slots: (slot, creation time, length in terms)."""
+        if not added:
             return
-        vector = np.frombuffer(document.vector, dtype=np.float32)
-        if self._vectors is None:
-            self._vectors = np.zeros((len(self.alive), len(vector)), np.float32)
-        self._vectors[slot] = vector
+        slots, created, lengths = (np.array(column) for column in zip(*added, strict=True))
+        while slots[-1] >= len(self.alive):
+            self._grow()
+        self.alive[slots], self.created[slots], self.lengths[slots] = True, created, lengths
+
+    def kill(self, slot: int) -> int:
+        """Ends a slot's life; its length in terms."""
+        self.alive[slot] = self._has_vector[slot] = False
+        return int(self.lengths[slot])
+
+    def set_vectors(self, vectors: Sequence[tuple[int, bytes | None]]) -> None:
+        """Sets the vectors of living slots; None, or one of another size than the first, takes a vector away."""
+        if not vectors:
+            return
+        size = self._vectors.shape[1] or next((len(blob) // 4 for _, blob in vectors if blob), 0)
+        if self._vectors.shape[1] != size:
+            self._vectors = np.zeros((len(self.alive), size), np.float32)
+        self._has_vector[[slot for slot, _ in vectors]] = False
+        known = {slot: blob for slot, blob in vectors if blob and len(blob) == 4 * size}
+        if known:
+            slots = list(known)
+            self._vectors[slots] = np.frombuffer(b"".join(known.values()), np.float32).reshape(-1, size)
+            self._has_vector[slots] = self.alive[slots]
+
+    def cosine(self, query: Floats) -> Floats:
+        scores = np.full(len(self.alive), np.nan, np.float32)
+        if self._vectors.shape[1] == query.shape[0]:
+            known = self._has_vector
+            scores[known] = (self._vectors @ query)[known]
+        return scores
 
     def _grow(self) -> None:
         self.alive, self.created = _doubled(self.alive), _doubled(self.created)
-        self._lengths, self._has_vector = _doubled(self._lengths), _doubled(self._has_vector)
-        if self._vectors is not None:
-            self._vectors = _doubled(self._vectors)
-
-
-def _view(values: array[int]) -> NDArray[np.uint32]:
-    return np.array(values, dtype=np.uint32)
+        self.lengths, self._has_vector = _doubled(self.lengths), _doubled(self._has_vector)
+        self._vectors = _doubled(self._vectors)
 
 
 def _doubled(values: NDArray[Any]) -> NDArray[Any]:

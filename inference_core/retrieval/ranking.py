@@ -65,11 +65,11 @@ def rank(indexes: Sequence[ScopeIndex], query: Query) -> Ranking:
         return Ranking(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
     statistics = CollectionStatistics.of(indexes, query.terms)
     lexical, coverage = _joined([index.bm25(query.terms, statistics) for index in indexes])
-    alive = np.concatenate([index.alive[: index.slots] for index in indexes])
+    alive = np.concatenate([index.alive for index in indexes])
     dense = None if query.vector is None else np.concatenate([index.cosine(query.vector) for index in indexes])
     eligible = alive & (lexical > 0) if dense is None else alive & ((lexical > 0) | ~np.isnan(dense))
     scores = fuse(lexical, coverage, dense, alive)
-    created = np.concatenate([index.created[: index.slots] for index in indexes])
+    created = np.concatenate([index.created for index in indexes])
     found = np.flatnonzero(eligible)
     order = found[np.lexsort((-created[found], -scores[found]))]
     ends = np.cumsum(np.array(sizes, np.intp))

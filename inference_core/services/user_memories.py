@@ -19,7 +19,6 @@ from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.list import page_of
 from inference_core.services.operations.scope import UserId
-from inference_core.settings import MemorySettings
 from inference_core.stores.backend import Delete
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import engine_of, open_store
@@ -32,6 +31,8 @@ T = TypeVar("T")
 @contextmanager
 def open_memory_store() -> Generator[BaseStore]:
     """The store that the environment names (`MemorySettings.store_url`), closed at the end; without embeddings."""
+    from inference_core.settings import MemorySettings  # noqa: PLC0415 - slow to import, and needed only here
+
     with open_store(MemorySettings().store_url, embeddings=None) as store:
         yield store
 

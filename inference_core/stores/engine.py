@@ -7,69 +7,30 @@ lock or a transaction. A text that could not be embedded is stored all the same 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inference_core.drivers import Plan, Pool, Wait
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.index import ScopeIndex
-from inference_core.retrieval.ranking import Hit, Query, query_of, rank
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
-from inference_core.stores.indexes import DEFAULT_CACHE_BYTES, IndexCache, one_user_at_a_time
+from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.writer import GroupWriter
+
+if TYPE_CHECKING:
+    from inference_core.stores.searcher import Searcher
 
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
 EMBEDDING_META: Final = "embedding"
-_EMBED_TIMEOUT_S: Final = 2.0
-_SPARE: Final = 4
-
-
-class RecallMode(str, Enum):
-    """By which evidence hits were ranked."""
-
-    HYBRID = "hybrid"
-    LEXICAL = "lexical"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """A ranked search: each group of scopes gives its own ``limit`` best rows, the statistics are those of all.
-
-    ``kinds`` and ``accept`` are applied before the cut. ``embed_timeout`` bounds the wait for the query's vector.
-    """
-
-    groups: Sequence[Sequence[Namespace]]
-    text: str
-    limit: int
-    kinds: frozenset[str] | None = None
-    accept: Callable[[Row], bool] | None = None
-    embed_timeout: float = _EMBED_TIMEOUT_S
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A row and its score; higher is better."""
-
-    row: Row
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The rows of each group, the best first; how they were ranked; and, if not by all evidence, why."""
-
-    groups: list[list[Found]]
-    mode: RecallMode
-    reason: str | None = None
+EMBED_TIMEOUT_S: Final = 2.0
+DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 
 
 class StoreEngine:
@@ -80,7 +41,7 @@ class StoreEngine:
         backend: Backend,
         embedder: Embedder | None = None,
         *,
-        index_bytes: int = DEFAULT_CACHE_BYTES,
+        index_bytes: int = DEFAULT_INDEX_BYTES,
         max_batches: int | None = None,
     ) -> None:
         self.backend = backend
@@ -88,12 +49,15 @@ class StoreEngine:
         _check_vector_space(backend, embedder)
         self.pool = Pool(WORKERS, "memory-store")
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
-        self._indexes = IndexCache(backend, embedder.fingerprint if embedder else "", index_bytes)
+        self._index_bytes = index_bytes
+        self._made_searcher: Searcher | None = None
+        self._lock = threading.Lock()
         self._backfill = Backfill(backend, self._writer, embedder) if embedder else None
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
             embedder.warm()
+        threading.Thread(target=self._searcher, name="memory-searcher", daemon=True).start()
 
     def write(self, batch: Sequence[Write]) -> Plan[list[int]]:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
@@ -131,8 +95,7 @@ class StoreEngine:
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         vector, reason = yield from self._query_vector(search)
-        query = query_of(search.text, vector)
-        groups = yield from self.pool.call(self._ranked, search, query)
+        groups = yield from self.pool.call(self._searched, search, vector)
         return SearchResult(groups, RecallMode.LEXICAL if vector is None else RecallMode.HYBRID, reason)
 
     def close(self) -> None:
@@ -155,7 +118,7 @@ class StoreEngine:
         if not texts or self.embedder is None:
             return list(batch)
         try:
-            vectors = yield from self.embedder.documents(texts, _EMBED_TIMEOUT_S)
+            vectors = yield from self.embedder.documents(texts, EMBED_TIMEOUT_S)
         except (EmbeddingError, StoreUnavailable):
             return list(batch)
         model = self.embedder.fingerprint
@@ -171,33 +134,17 @@ class StoreEngine:
             return None, str(error)
         return vector, None
 
-    def _ranked(self, search: Search, query: Query) -> list[list[Found]]:
-        results: list[list[Found]] = [[] for _ in search.groups]
-        for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
-            indexes, ranking = self._indexes.use(scopes, lambda found: (found, rank(found, query)))
-            for at, group in enumerate(search.groups):
-                owners = [owner for owner, scope in enumerate(scopes) if scope in group]
-                results[at] += self._best(search, scopes, indexes, ranking.of(owners))
-        return [sorted(found, key=_by_score)[: search.limit] for found in results]
+    def _searched(self, search: Search, vector: bytes | None) -> list[list[Found]]:
+        return self._searcher().ranked(search, vector)
 
-    def _best(
-        self, search: Search, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex], hits: Iterator[Hit]
-    ) -> list[Found]:
-        """The best rows that the search accepts, fetched in small portions until there are enough."""
-        found: list[Found] = []
-        wanted = (hit for hit in hits if search.kinds is None or indexes[hit.index].kinds[hit.slot] in search.kinds)
-        while len(found) < search.limit and (portion := list(islice(wanted, search.limit - len(found) + _SPARE))):
-            rows = self.backend.get([(scopes[hit.index], indexes[hit.index].keys[hit.slot]) for hit in portion])
-            found += [
-                Found(row, hit.score)
-                for row, hit in zip(rows, portion, strict=True)
-                if row is not None and (search.accept is None or search.accept(row))
-            ]
-        return found
+    def _searcher(self) -> Searcher:
+        with self._lock:
+            if self._made_searcher is None:
+                from inference_core.stores.searcher import Searcher  # noqa: PLC0415 - numpy is slow to import
 
-
-def _by_score(found: Found) -> float:
-    return -found.score
+                model = self.embedder.fingerprint if self.embedder else ""
+                self._made_searcher = Searcher(self.backend, model, self._index_bytes)
+            return self._made_searcher
 
 
 def _lacks_vector(write: Write) -> bool:
@@ -207,7 +154,7 @@ def _lacks_vector(write: Write) -> bool:
 def _with_vector(write: Write, model: str, vector: bytes) -> Write:
     if not isinstance(write, Put) or write.document is None:
         return write
-    return replace(write, document=replace(write.document, model=model, vector=vector))
+    return replace(write, document=write.document._replace(model=model, vector=vector))
 
 
 def _apply_alone(backend: Backend, batch: Sequence[Write]) -> list[int]:

@@ -12,7 +12,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -261,4 +261,4 @@ def _document(row: Row) -> Document | None:
         return None
     vector = extra.get("vector")
     document = Document.of(text)
-    return replace(document, model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document
+    return document._replace(model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document

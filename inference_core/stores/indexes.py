@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.stores.backend import Backend
 
 T = TypeVar("T")
-DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
 
 
 class _Shard:
@@ -33,7 +32,7 @@ class IndexCache:
     A user whose index alone is larger is still served: it is built, used and dropped.
     """
 
-    def __init__(self, backend: Backend, model: str, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    def __init__(self, backend: Backend, model: str, max_bytes: int) -> None:
         self._backend = backend
         self._model = model
         self._max_bytes = max_bytes

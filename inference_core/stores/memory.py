@@ -193,4 +193,4 @@ def _changed(write: Write, cell: _Cell | None, alive: _Cell | None) -> _Cell | N
         return replace(alive, version=alive.version + 1, kind="", value=None, document=None)
     if alive.document is None or alive.version != write.version:
         return None
-    return replace(alive, document=replace(alive.document, model=write.model, vector=write.vector))
+    return replace(alive, document=alive.document._replace(model=write.model, vector=write.vector))

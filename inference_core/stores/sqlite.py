@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.analysis import ANALYZER
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores import sqlite_schema
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
@@ -116,11 +117,12 @@ class SqliteBackend:
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
         query = (
-            "SELECT r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.model, r.vector "
+            "SELECT r.seq, r.key, r.kind, r.created, CASE WHEN r.analyzer = ? THEN '' ELSE r.text END, "
+            "r.terms, r.analyzer, r.model, r.vector "
             f"FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
         )
         with self._reader() as reader:
-            for found in reader.execute(query, (pack_namespace(scope), since)):
+            for found in reader.execute(query, (ANALYZER, pack_namespace(scope), since)):
                 yield _change(found)
 
     def pending(self, model: str, limit: int) -> list[Pending]:

@@ -34,8 +34,9 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Delete, Put, Row, Write
-from inference_core.stores.engine import Search, StoreEngine
+from inference_core.stores.engine import StoreEngine
 from inference_core.stores.filters import predicate
+from inference_core.stores.search import Search
 
 MAX_VALUE_BYTES: Final = 1024 * 1024
 MAX_PAGE: Final = 10_000

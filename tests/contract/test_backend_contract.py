@@ -678,20 +678,10 @@ def test_rows_that_another_program_put_into_a_foreign_store():
 def test_a_queued_write_can_be_taken_back():
     backend = InMemoryBackend()
     writer = GroupWriter(backend, max_batches=1)
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold(_: Future[Any]) -> None:
-        entered.set()
-        leave.wait(5)
-
-    first = writer.submit([put("a")])
-    first.add_done_callback(hold)
-    if not entered.wait(0.2):
-        pytest.fail("the first write did not end")
-    second, third = writer.submit([put("b")]), writer.submit([put("c")])
-    assert second.cancel()
-    leave.set()
-    assert third.result(5) == [1]
+    with backend._lock:
+        first, second, third = (writer.submit([put(key)]) for key in "abc")
+        assert second.cancel()
+    assert (first.result(5), third.result(5)) == ([1], [1])
     writer.close()
     assert keys(backend.newest([USER], limit=9)) == ["a", "c"]
     with pytest.raises(StoreUnavailable, match="closed"):
@@ -739,10 +729,21 @@ def test_an_index_that_was_dropped_while_in_use_is_not_counted(own: Backend):
 
 def test_an_index_follows_a_store_that_was_set_back(own: Backend):
     done(own, *(put(f"k{number}", text=f"tea {number}") for number in range(5)))
-    cache = IndexCache(own, "")
+    cache = IndexCache(own, "", 10**9)
     assert cache.use([USER], lambda indexes: indexes[0].head) == own.heads([USER])[0]
     older = InMemoryBackend()
     done(older, put("k0", text="mate"))
     cache._backend = older
     assert cache.use([USER], lambda indexes: (indexes[0].head, indexes[0].keys)) == (1, ["k0"])
     assert cache.nbytes > 0
+
+
+def test_an_index_does_not_keep_what_was_replaced(own: Backend):
+    cache = IndexCache(own, "", 10**9)
+    sizes: list[int] = []
+    for number in range(400):
+        done(own, put(f"k{number % 3}", text=f"tea number{number}"))
+        sizes.append(cache.use([USER], lambda indexes: indexes[0].slots))
+    assert max(sizes) < 100
+    assert cache.use([USER], lambda indexes: indexes[0].document_frequency("number1")) == 0
+    assert cache.use([USER], lambda indexes: indexes[0].document_frequency("number399")) == 1

@@ -12,7 +12,7 @@ from support import FailingEmbeddings, HangingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.drivers import run
-from inference_core.stores.engine import RecallMode, Search
+from inference_core.stores.search import RecallMode, Search
 
 
 class Constant(Embeddings):
@@ -56,7 +56,7 @@ def pending(store: MemoryStore) -> int:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.engine._EMBED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("inference_core.stores.engine.EMBED_TIMEOUT_S", 0.1)
     with open_store(sqlite_url, embeddings=FAULTS[fault]()) as store:
         service = AgentMemoryStoreService(store)
         started = time.monotonic()

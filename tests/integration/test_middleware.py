@@ -181,26 +181,22 @@ class TestAcrossRuns:
 
     @pytest.mark.parametrize("face", FACES)
     async def test_a_reopened_sqlite_store_still_knows(self, sqlite_url: str, face: str) -> None:
-        turns = [call_tool("save_memory_store", content=TEA), "Saved."]
+        model = ScriptedChatModel(turns=[call_tool("save_memory_store", content=TEA), "Saved.", "Tea!"])
         for _ in range(2):
-            model = ScriptedChatModel(turns=turns)
             with open_store(sqlite_url, embeddings=None) as opened:
                 agent = make_agent(model, store=opened, middleware=[MemoryMiddleware()])
                 await ask(agent, face, "What do I drink?", {"configurable": ADA})
-            turns = ["Tea!"]
-        assert len(model.requests) == 1
+        assert len(model.requests) == 3
         assert TEA in recalled(model)[0]
 
     @pytest.mark.parametrize("face", FACES)
     async def test_a_reopened_langgraph_store_still_knows(self, tmp_path: Path, face: str) -> None:
-        turns = [call_tool("save_memory_store", content=TEA), "Saved."]
+        model = ScriptedChatModel(turns=[call_tool("save_memory_store", content=TEA), "Saved.", "Tea!"])
         for _ in range(2):
-            model = ScriptedChatModel(turns=turns)
             with SqliteStore.from_conn_string(str(tmp_path / "langgraph.db")) as opened:
                 opened.setup()
                 agent = make_agent(model, store=opened, middleware=[MemoryMiddleware()])
                 await ask(agent, face, "What do I drink?", {"configurable": ADA})
-            turns = ["Tea!"]
         assert TEA in recalled(model)[0]
 
     def test_a_run_sees_what_changed_since_the_last_one(self, store: BaseStore, model: ScriptedChatModel) -> None:
@@ -874,7 +870,7 @@ class TestServices:
         assert [drink in the_block(model.requests[-1]) for drink in ("tea", "cocoa")] == [False, True]
 
 
-MODES: list[Any] = ["messages", "custom", "updates", "values", "tasks", "debug", ["updates", "messages", "custom"]]
+MODES: list[Any] = ["messages", "custom", "updates", "values", "tasks", ["updates", "messages", "custom"]]
 
 
 class TestStreams:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 from enum import Enum
-from typing import Annotated, Any, Final, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
@@ -41,8 +41,10 @@ from inference_core.errors import ConfigurationError, IdentityError, InvalidInpu
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.context import RecalledContext, recall_context
-from inference_core.settings import MemorySettings
-from inference_core.stores.engine import RecallMode
+from inference_core.stores.search import RecallMode
+
+if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
 
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3

@@ -15,7 +15,7 @@ from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.recall import is_recallable, newest
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.engine import RecallMode, Search
+from inference_core.stores.search import RecallMode, Search
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _EMBED_TIMEOUT_S: Final = 2.0

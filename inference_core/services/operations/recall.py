@@ -13,7 +13,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.types import MemoryCategory, validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.engine import Found, Search
+from inference_core.stores.search import Found, Search
 
 MAX_RESULTS: Final = 1_000
 _SPARE: Final = 4

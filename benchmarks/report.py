@@ -1,0 +1,53 @@
+"""Results of benchmarks: a table on the screen, and a file that says machine, versions and date."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("inference-core-memory", "langchain", "langgraph", "langgraph-checkpoint", "numpy", "onnxruntime")
+Row = tuple[str, str, str, bool | None]
+"""What was measured, the result, the bar, and whether it was reached (None: there is no bar)."""
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processors": os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "packages": {name: version(name) for name in PACKAGES},
+    }
+
+
+def publish(name: str, rows: list[Row], details: dict[str, Any] | None = None) -> bool:
+    """Shows ``rows`` and writes them to ``results/<name>.json`` and ``.md``; whether every bar was reached."""
+    table = Table(title=name)
+    for heading in ("measured", "result", "bar", ""):
+        table.add_column(heading)
+    marks = {True: "reached", False: "MISSED", None: ""}
+    for what, result, bar, reached in rows:
+        table.add_row(what, result, bar, marks[reached])
+    Console().print(table)
+    RESULTS.mkdir(exist_ok=True)
+    facts = machine()
+    document = {"name": name, "machine": facts, "rows": rows, "details": details or {}}
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    lines = [f"| {what} | {result} | {bar} | {marks[reached]} |" for what, result, bar, reached in rows]
+    where = f"{facts['date']}, {facts['processors']} × {facts['architecture']}, Python {facts['python']}"
+    text = "\n".join([f"# {name}", "", where, "", "| measured | result | bar | |", "|---|---|---|---|", *lines, ""])
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    return all(reached is not False for *_, reached in rows)

@@ -1,0 +1,330 @@
+"""open_store: URLs, what goes wrong while opening, and how a store lives with its embedding model."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.store.memory import InMemoryStore
+from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
+
+from inference_core import AgentMemoryStoreService, Embedder, MemoryStore, open_store
+from inference_core.drivers import run
+from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch, UnsupportedSchema
+from inference_core.stores.backend import Pending
+from inference_core.stores.backfill import fill
+from inference_core.stores.factory import engine_of
+from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.search import RecallMode, Search
+from inference_core.stores.sqlite import SqliteBackend
+from inference_core.stores.writer import GroupWriter
+
+NS = ("u", "semantic")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def opened(url: str, **options: Any) -> MemoryStore:
+    return open_store(url, embeddings=None, **options)
+
+
+def mode_of(store: MemoryStore, text: str = "tea") -> tuple[RecallMode, int]:
+    result = run(store.engine.search(Search(groups=[[NS]], text=text, limit=9)))
+    return result.mode, len(result.groups[0])
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def pending(store: MemoryStore) -> list[str]:
+    assert store.engine.embedder is not None
+    return [row.text for row in store.engine.backend.pending(store.engine.embedder.fingerprint, 99)]
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("sqlite:///memory.db", "memory.db"),
+        ("sqlite+aiosqlite:///./memory.db", "memory.db"),
+        ("sqlite+pysqlite:///memory.db", "memory.db"),
+        ("sqlite:///new/folders/memory.db", "new/folders/memory.db"),
+        ("sqlite:///with%20space%25%3F.db", "with space%?.db"),
+        ("sqlite:///memory.db?timeout=5", "memory.db"),
+        ("sqlite:///caf%C3%A9.db", "caf\u00e9.db"),
+        ("sqlite:///{folder}/absolute.db", "absolute.db"),
+    ],
+)
+def test_a_sqlite_url_names_a_file(here: Path, url: str, file: str):
+    for turn in range(2):
+        with opened(url.format(folder=here)) as store:
+            assert (store.get(NS, "a") is not None) is (turn == 1)
+            store.put(NS, "a", {"n": 1})
+    assert (here / file).read_bytes().startswith(b"SQLite format 3")
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite://", "sqlite:///:memory:", "memory://anything"])
+def test_a_memory_url_leaves_nothing(here: Path, url: str):
+    with opened(url) as store:
+        store.put(NS, "a", {"n": 1})
+        assert store.get(NS, "a") is not None
+    with opened(url) as store:
+        assert store.get(NS, "a") is None
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://host/db", "known: sqlite, memory"),
+        ("http://host", "known: sqlite, memory"),
+        ("memory.db", "looks like"),
+        ("/tmp/memory.db", "looks like"),
+        ("", "looks like"),
+        ("://x", "looks like"),
+        (None, "looks like"),
+        (Path("memory.db"), "looks like"),
+        ("sqlite://memory.db", "three slashes"),
+        ("sqlite:///", "three slashes"),
+    ],
+)
+def test_a_url_that_names_no_store(here: Path, url: Any, message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        opened(url)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["sqlite:////", "sqlite:///.", "sqlite:///..", "sqlite:///?mode=ro", "sqlite:///a%00b"])
+def test_a_path_that_names_no_file(here: Path, url: str):
+    with pytest.raises(ConfigurationError):
+        opened(url)
+
+
+def test_a_path_below_a_file(here: Path):
+    (here / "file").write_text("x")
+    with pytest.raises(ConfigurationError, match="writable"):
+        opened("sqlite:///file/memory.db")
+
+
+def test_a_path_that_is_a_folder(here: Path):
+    with pytest.raises(ConfigurationError, match="Cannot open the store"):
+        opened(f"sqlite:///{here}")
+
+
+def test_a_file_that_is_no_database(here: Path):
+    (here / "memory.db").write_text("this is not a database, it is a text about one " * 50)
+    with pytest.raises(ConfigurationError, match="not a database"):
+        opened("sqlite:///memory.db")
+    assert (here / "memory.db").read_text().startswith("this is not")
+
+
+def test_an_unknown_option(here: Path):
+    with pytest.raises(TypeError, match="colour"):
+        opened("sqlite:///memory.db", colour="red")
+
+
+def test_only_a_store_has_an_engine():
+    with pytest.raises(ConfigurationError, match="must be a LangGraph BaseStore, not dict"):
+        engine_of({})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationError, match="must be a LangGraph BaseStore, not str"):
+        AgentMemoryStoreService(store="memory://")  # pyright: ignore[reportArgumentType]
+    with opened("memory://") as store:
+        assert engine_of(store) is store.engine
+    assert engine_of(InMemoryStore()).backend.name == "InMemoryStore"
+
+
+def test_another_model_is_refused(sqlite_url: str):
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one")) as store:
+        store.put(NS, "a", {"t": "tea"})
+    with pytest.raises(EmbeddingMismatch, match="python -m inference_core reembed") as raised:
+        open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model two"))
+    assert "model one" in str(raised.value)
+    assert "model two" in str(raised.value)
+    with opened(sqlite_url) as store:
+        assert store.get(NS, "a") is not None
+        assert mode_of(store) == (RecallMode.LEXICAL, 1)
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one")) as store:
+        assert mode_of(store, "zeppelin") == (RecallMode.HYBRID, 1)
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'memory.db'}"
+    opened(url).close()
+    with sqlite3.connect(tmp_path / "memory.db") as connection:
+        connection.execute("UPDATE memory_meta SET value = '2' WHERE name = 'schema_version'")
+    connection.close()
+    with pytest.raises(UnsupportedSchema, match=r"version 2.*Update the package"):
+        opened(url)
+
+
+def test_the_database_is_safe_against_power_loss_unless_told_otherwise(tmp_path: Path):
+    for durable, level in ((True, 2), (False, 1)):
+        backend = SqliteBackend(tmp_path / "memory.db", durable=durable)
+        assert backend._writer.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert backend._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        backend.close()
+
+
+class Counter(TypedDict):
+    count: int
+
+
+def test_a_file_may_be_shared_with_a_checkpointer(tmp_path: Path):
+    path = tmp_path / "app.db"
+
+    def node(state: Counter) -> Counter:
+        store.put(NS, f"k{state['count']}", {"t": f"tea {state['count']}"})
+        return {"count": state["count"] + 1}
+
+    builder = StateGraph(Counter)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    builder.add_edge("node", END)
+    with opened(f"sqlite:///{path}") as store, SqliteSaver.from_conn_string(str(path)) as saver:
+        graph = builder.compile(checkpointer=saver)
+        for turn in range(5):
+            assert graph.invoke({"count": turn}, {"configurable": {"thread_id": "t"}})["count"] == turn + 1
+        assert len(list(saver.list({"configurable": {"thread_id": "t"}}))) >= 5
+        assert len(store.search(NS, query="tea", limit=9)) == 5
+
+
+def test_a_text_saved_while_the_model_is_down_gets_its_vector_later(sqlite_url: str):
+    model = FailingEmbeddings()
+    with open_store(sqlite_url, embeddings=model) as store:
+        memory_id = AgentMemoryStoreService(store=store).sync.save_memory("u", "green tea")
+        assert store.get(NS, memory_id) is not None
+        assert mode_of(store) == (RecallMode.LEXICAL, 1)
+        assert pending(store) == ["green tea"]
+        model.broken = False
+        assert eventually(lambda: not pending(store))
+        assert eventually(lambda: mode_of(store, "zeppelin") == (RecallMode.HYBRID, 1))
+
+
+def test_texts_saved_without_a_model_get_their_vectors_when_there_is_one(sqlite_url: str):
+    with opened(sqlite_url) as store:
+        for number in range(70):
+            store.put(NS, f"k{number}", {"t": f"tea {number}"}, index=["t"])
+    with open_store(sqlite_url, embeddings=HashingEmbeddings()) as store:
+        assert eventually(lambda: not pending(store))
+        assert mode_of(store, "zeppelin") == (RecallMode.HYBRID, 9)
+
+
+def test_a_foreign_store_gets_its_vectors_too():
+    model = FailingEmbeddings()
+    service = AgentMemoryStoreService(store=InMemoryStore(), embeddings=model)
+    service.sync.save_memory("u", "green tea")
+    (found,) = service.sync.recall_memories("u", "tea")
+    assert found.content == "green tea"
+    model.broken = False
+
+    def is_found_by_meaning() -> bool:
+        return len(service.sync.recall_memories("u", "zeppelin")) == 1
+
+    assert eventually(is_found_by_meaning, 5)
+    service.scope.engine.close()
+
+
+class Picky(FailingEmbeddings):
+    """Never embeds a text with a certain word in it."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if any("poison" in text for text in texts):
+            raise ValueError("this text cannot be embedded")
+        return super().embed_documents(texts)
+
+
+def test_a_text_that_cannot_be_embedded_does_not_hold_up_others():
+    model = Picky(broken=False)
+    with open_store("memory://", embeddings=model) as store:
+        store.put(NS, "bad", {"t": "poison"})
+        model.broken = True
+        store.put(NS, "good", {"t": "green tea"})
+        model.broken = False
+        assert eventually(lambda: all("poison" in text for text in pending(store)), 5)
+
+
+class Lossy(HashingEmbeddings):
+    """Gives no vector for the last text."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return super().embed_documents(texts)[:-1]
+
+
+def test_a_model_that_loses_vectors_loses_no_texts(sqlite_url: str):
+    with open_store(sqlite_url, embeddings=Lossy()) as store:
+        store.put(NS, "a", {"t": "green tea"}, index=["t"])
+        assert store.get(NS, "a") is not None
+        assert pending(store) == ["green tea"]
+
+
+def test_a_model_that_loses_vectors_gives_none_to_the_wrong_text():
+    backend = InMemoryBackend()
+    writer = GroupWriter(backend)
+    texts = [Pending(NS, "a", 1, "tea"), Pending(NS, "b", 1, "mate")]
+    with pytest.raises(EmbeddingError, match="vectors"):
+        fill(writer, Embedder(Lossy(), "lossy"), texts)
+    writer.close()
+
+
+def test_recall_survives_vectors_of_another_length_under_the_same_name(sqlite_url: str):
+    class Short(HashingEmbeddings):
+        dimensions = 32
+
+    for model in (HashingEmbeddings(), Short()):
+        with open_store(sqlite_url, embeddings=Embedder(model, "the same name")) as store:
+            store.put(NS, str(model.dimensions), {"t": f"tea {model.dimensions}"}, index=["t"])
+            assert mode_of(store)[1] == (1 if model.dimensions == 64 else 2)
+
+
+def test_a_model_that_is_loading_is_not_waited_for():
+    loaded = threading.Event()
+
+    def load() -> None:
+        loaded.wait(10)
+
+    with open_store("memory://", embeddings=Embedder(HashingEmbeddings(), "slow", load)) as store:
+        assert not store.wait_ready(0)
+        started = time.monotonic()
+        store.put(NS, "a", {"t": "tea"})
+        assert mode_of(store) == (RecallMode.LEXICAL, 1)
+        assert time.monotonic() - started < 2
+        loaded.set()
+        assert store.wait_ready(5)
+        assert eventually(lambda: mode_of(store, "zeppelin") == (RecallMode.HYBRID, 1))
+
+
+def test_a_model_that_cannot_be_loaded_leaves_recall_by_words():
+    def load() -> None:
+        raise OSError("no model file")
+
+    with open_store("memory://", embeddings=Embedder(HashingEmbeddings(), "lost", load)) as store:
+        assert not store.wait_ready(5)
+        store.put(NS, "a", {"t": "tea"})
+        result = run(store.engine.search(Search(groups=[[NS]], text="tea", limit=9)))
+        assert (result.mode, len(result.groups[0])) == (RecallMode.LEXICAL, 1)
+        assert "no model file" in (result.reason or "")
+
+
+def test_a_query_does_not_wait_longer_for_its_vector_than_it_may():
+    with open_store("memory://", embeddings=HangingEmbeddings(1.0)) as store:
+        store.put(NS, "a", {"t": "tea"}, index=False)
+        started = time.monotonic()
+        search = Search(groups=[[NS]], text="tea", limit=9, embed_timeout=0.1)
+        assert run(store.engine.search(search)).mode is RecallMode.LEXICAL
+        assert time.monotonic() - started < 0.8

@@ -1,0 +1,162 @@
+"""The memory block: its form, and that no stored text can change it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from support import expanded, load
+
+from inference_core.context.render import NOTICE, TITLES, fenced, render_memories
+from inference_core.errors import InvalidMemory
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_text, optional_text
+from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.memory.types import MemoryCategory, MemoryType
+
+NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
+TAG = re.compile(r"[<>]")
+REFUSED = {"nul", "surrogate", "empty", "oversized"}
+HOSTILE = [
+    entry
+    for entry in load("hostile_contents.json")
+    if entry["kind"] not in REFUSED and len(expanded(entry["text"]).encode()) <= 8_000
+]
+STEERING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+
+
+def _record(content: str, kind: MemoryType = MemoryType.FACTS, **changes: Any) -> MemoryRecord:
+    record = MemoryRecord(
+        id="m",
+        content=content,
+        memory_type=kind,
+        category=MemoryCategory.SEMANTIC,
+        namespace=("u", "semantic"),
+        created_at=NOW - timedelta(hours=1),
+        updated_at=NOW,
+    )
+    return replace(record, **changes)
+
+
+def _block(*records: MemoryRecord, zone: tzinfo = UTC) -> str:
+    return render_memories({MemoryCategory.SEMANTIC: records}, now=NOW, zone=zone)
+
+
+def test_no_memories_give_no_block():
+    assert render_memories({}, now=NOW, zone=UTC) == ""
+    assert render_memories({category: [] for category in MemoryCategory}, now=NOW, zone=UTC) == ""
+
+
+def test_the_block_has_the_documented_form():
+    memories = {
+        MemoryCategory.PROCEDURAL: [_record("Run the tests", MemoryType.INSTRUCTION, topic="work")],
+        MemoryCategory.SEMANTIC: [
+            _record("Likes tea", MemoryType.PREFERENCES, created_at=NOW - timedelta(days=1)),
+            _record("Lives in Warsaw"),
+            _record("Old", created_at=NOW - timedelta(days=400)),
+        ],
+    }
+    assert render_memories(memories, now=NOW, zone=UTC) == "\n".join(  # noqa: FLY002
+        [
+            "Current datetime (UTC): 2026-01-15T12:00:00Z",
+            "",
+            NOTICE,
+            "",
+            "<semantic_memory>",
+            "## SEMANTIC MEMORY (facts, preferences, goals)",
+            "",
+            "  Recent (today):",
+            "  - [2026-01-15T11:00:00] Lives in Warsaw (type: facts)",
+            "",
+            "  Yesterday:",
+            "  - [2026-01-14T12:00:00] Likes tea (type: preferences)",
+            "",
+            "  Older:",
+            "  - [2024-12-11T12:00:00] Old (type: facts)",
+            "</semantic_memory>",
+            "",
+            "<procedural_memory>",
+            "## PROCEDURAL MEMORY (instructions, workflows, skills)",
+            "",
+            "  Recent (today):",
+            "  - [2026-01-15T11:00:00] Run the tests (type: instructions) [topic: work]",
+            "</procedural_memory>",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("zone", "header", "stamp"),
+    [
+        ("Europe/Warsaw", "Current datetime (CET): 2026-01-15T13:00:00", "2026-01-15T12:00:00"),
+        ("Asia/Kathmandu", "Current datetime (+0545): 2026-01-15T17:45:00", "2026-01-15T16:45:00"),
+        ("America/St_Johns", "Current datetime (NST): 2026-01-15T08:30:00", "2026-01-15T07:30:00"),
+    ],
+)
+def test_times_are_those_of_the_users_zone(zone: str, header: str, stamp: str):
+    block = _block(_record("x"), zone=ZoneInfo(zone))
+    assert block.splitlines()[0] == header
+    assert f"  - [{stamp}] x" in block
+
+
+def test_a_memory_is_dated_by_when_it_happened():
+    assert "  - [2020-02-03T00:00:00] x" in _block(_record("x", valid_from=datetime(2020, 2, 3, tzinfo=UTC)))
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/Los_Angeles"])
+@pytest.mark.parametrize("moment", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_the_ends_of_the_calendar_are_rendered(zone: str, moment: datetime):
+    block = _block(_record("x", created_at=moment), zone=ZoneInfo(zone))
+    assert re.search(r"^  - \[(0001-01-01|9999-12-31)T[0-9:]{8}\] x \(type: facts\)$", block, re.MULTILINE)
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_source_that_is_not_confirmed_is_marked(origin: Origin):
+    source = MemorySource(origin=origin)
+    block = _block(_record("x", source=source, trust=source.trust))
+    assert (f"x (type: facts) [source: {origin.value}]\n" in block) == (source.trust < Trust.STATED)
+
+
+def test_a_long_topic_is_cut():
+    line = _block(_record("x", topic="t" * 500)).splitlines()[-2]
+    assert line.endswith(f"[topic: {'t' * 120} \u2026 [cut]]")
+
+
+def test_the_fence_tells_the_context_from_instructions():
+    assert fenced("x") == "\n<user_memory_context>\nx\n</user_memory_context>\n"
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_unstorable_text_never_gets_into_a_block(kind: str):
+    entries = [entry for entry in load("hostile_contents.json") if entry["kind"] == kind]
+    assert entries
+    for entry in entries:
+        with pytest.raises(InvalidMemory):
+            canonical_text(expanded(entry["text"]), max_bytes=4000)
+
+
+@pytest.mark.parametrize("entry", HOSTILE, ids=lambda entry: entry["kind"])
+def test_hostile_text_leaves_the_form_of_the_block_as_it_is(entry: dict[str, Any]):
+    content = canonical_text(expanded(entry["text"]))
+    topic = optional_text(content, what="topic") if len(content.encode()) <= 512 else None
+    hostile = [_record(content), _record("before", topic=topic), _record(content, topic=topic)]
+    plain = [_record("x"), _record("before"), _record("y")]
+    block, expected = (
+        fenced(render_memories(dict.fromkeys(MemoryCategory, records), now=NOW, zone=UTC))
+        for records in (hostile, plain)
+    )
+    block = unicodedata.normalize("NFKC", block)
+    lines, others = block.splitlines(), expected.splitlines()
+    structure = [(at, line) for at, line in enumerate(lines) if not line.startswith("  - [")]
+    assert structure == [(at, line) for at, line in enumerate(others) if not line.startswith("  - [")]
+    assert sum(line.startswith("  - [") for line in lines) == 3 * len(TITLES)
+    for name in ("user_memory_context", "semantic_memory", "episodic_memory", "procedural_memory"):
+        assert len(re.findall(rf"<{name}>", block)) == len(re.findall(rf"</{name}>", block)) == 1
+    assert len(TAG.findall(block)) == 2 * 2 * 4
+    assert not STEERING & set(block)
+    assert not [mark for mark in block if mark != "\n" and unicodedata.category(mark) == "Cc"]

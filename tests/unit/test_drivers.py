@@ -1,0 +1,404 @@
+"""Plans, driven in a thread and on an event loop; pools; deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import pytest
+
+from inference_core.drivers import Deadline, Plan, Pool, Wait, arun, run, settle
+from inference_core.errors import DeadlineExceeded, StoreUnavailable
+
+T = TypeVar("T")
+Driver = Callable[[Plan[Any], float | None], Any]
+SOON = 0.05
+LATE = 10.0
+
+
+def _arun(plan: Plan[T], timeout: float | None = None) -> T:
+    return asyncio.run(arun(plan, timeout))
+
+
+@pytest.fixture(params=[run, _arun], ids=["run", "arun"])
+def drive(request: pytest.FixtureRequest) -> Driver:
+    return request.param
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(2, "test")
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Calls that wait for it hang until the end of the test."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def _divide(pool: Pool, divisor: int) -> Plan[float]:
+    first = yield from pool.call(lambda: 6)
+    return (yield from pool.call(lambda: first / divisor))
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + LATE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def _hang(pool: Pool, gate: threading.Event) -> None:
+    """Leaves an abandoned call on each of the pool's two workers."""
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            run(pool.call(gate.wait, LATE), SOON)
+
+
+def test_a_plan_returns_its_result(drive: Driver, pool: Pool):
+    assert drive(_divide(pool, 2), None) == 3
+    assert drive(_divide(pool, 2), LATE) == 3
+
+
+def test_a_plan_without_effects_returns_its_result(drive: Driver):
+    def plan() -> Plan[str]:
+        return "done"
+        yield
+
+    assert drive(plan(), SOON) == "done"
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_the_error_of_a_call_is_raised(drive: Driver, pool: Pool, timeout: float | None):
+    with pytest.raises(ZeroDivisionError):
+        drive(_divide(pool, 0), timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_the_error_of_a_plan_is_raised(drive: Driver, pool: Pool, timeout: float | None):
+    def plan() -> Plan[None]:
+        yield from pool.call(int)
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        drive(plan(), timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_a_plan_can_catch_the_error_of_a_call_and_go_on(drive: Driver, pool: Pool, timeout: float | None):
+    def plan() -> Plan[int]:
+        try:
+            yield from _divide(pool, 0)
+        except ZeroDivisionError:
+            return (yield from pool.call(lambda: 7))
+        return 0
+
+    assert drive(plan(), timeout) == 7
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_a_timeout_error_of_the_call_itself_is_its_own(drive: Driver, pool: Pool, timeout: float | None):
+    def call() -> None:
+        raise TimeoutError("the call's own")
+
+    with pytest.raises(TimeoutError, match="the call's own"):
+        drive(pool.call(call), timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_a_timeout_error_of_a_coroutine_is_its_own(timeout: float | None):
+    async def native() -> None:
+        raise TimeoutError("the call's own")
+
+    def plan() -> Plan[None]:
+        yield Wait(Future, native=native)
+
+    with pytest.raises(TimeoutError, match="the call's own"):
+        _arun(plan(), timeout)
+
+
+def test_a_call_that_outlives_the_deadline_raises_in_the_plan(drive: Driver, pool: Pool, gate: threading.Event):
+    caught: list[Exception] = []
+
+    def plan() -> Plan[str]:
+        try:
+            yield from pool.call(gate.wait, LATE)
+        except DeadlineExceeded as error:
+            caught.append(error)
+        return "went on"
+
+    started = time.monotonic()
+    assert drive(plan(), SOON) == "went on"
+    assert SOON * 0.9 <= time.monotonic() - started < LATE / 2
+    assert len(caught) == 1
+
+
+def test_after_the_deadline_every_effect_raises(drive: Driver, pool: Pool):
+    ran: list[int] = []
+
+    def plan() -> Plan[None]:
+        with pytest.raises(DeadlineExceeded):
+            yield from pool.call(time.sleep, SOON * 2)
+        yield from pool.call(ran.append, 1)
+
+    with pytest.raises(DeadlineExceeded, match="deadline passed"):
+        drive(plan(), SOON)
+    assert ran == []
+
+
+def test_an_effect_may_have_a_shorter_deadline_of_its_own(drive: Driver, pool: Pool, gate: threading.Event):
+    def plan() -> Plan[str]:
+        with pytest.raises(DeadlineExceeded):
+            yield Wait(lambda: pool.submit(gate.wait), timeout=SOON)
+        return (yield from pool.call(str, 5))
+
+    assert drive(plan(), LATE) == "5"
+    assert drive(plan(), None) == "5"
+
+
+def test_a_call_that_has_not_begun_is_taken_back(drive: Driver, pool: Pool, gate: threading.Event):
+    ran: list[int] = []
+    blockers = [pool.submit(gate.wait) for _ in range(2)]
+    with pytest.raises(DeadlineExceeded):
+        drive(pool.call(ran.append, 1), SOON)
+    gate.set()
+    assert [blocker.result(LATE) for blocker in blockers] == [True, True]
+    run(pool.call(int), LATE)
+    assert ran == []
+
+
+def test_the_thread_of_a_sync_caller_without_a_deadline_does_the_work(pool: Pool):
+    assert run(pool.call(threading.get_ident)) == threading.get_ident()
+    assert run(pool.call(threading.get_ident), LATE) != threading.get_ident()
+
+
+def test_a_worker_does_the_work_of_an_async_caller(pool: Pool):
+    assert _arun(pool.call(threading.get_ident)) != threading.get_ident()
+
+
+def test_an_async_caller_awaits_what_is_native():
+    async def native() -> str:
+        await asyncio.sleep(0)
+        return "native"
+
+    def plan() -> Plan[str]:
+        return (yield Wait(Future, inline=lambda: "inline", native=native))
+
+    assert _arun(plan()) == "native"
+    assert run(plan()) == "inline"
+
+
+def test_a_native_call_is_bounded_by_the_deadline():
+    cancelled: list[bool] = []
+
+    async def native() -> None:
+        try:
+            await asyncio.sleep(LATE)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    def plan() -> Plan[None]:
+        yield Wait(Future, native=native)
+
+    with pytest.raises(DeadlineExceeded, match="within its deadline"):
+        _arun(plan(), SOON)
+    assert cancelled == [True]
+
+
+def test_an_abandoned_call_needs_nobody_to_know(gate: threading.Event):
+    workers = Pool(1, "alone")
+
+    def plan() -> Plan[None]:
+        yield Wait(lambda: workers.submit(gate.wait))
+
+    with pytest.raises(DeadlineExceeded):
+        run(plan(), SOON)
+    gate.set()
+    assert run(workers.call(lambda: 1), LATE) == 1
+    workers.close()
+
+
+async def test_cancellation_of_a_task_reaches_the_plan_and_the_caller(pool: Pool, gate: threading.Event):
+    seen: list[str] = []
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def call() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+
+    def plan() -> Plan[None]:
+        try:
+            yield from pool.call(call)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    task = asyncio.create_task(arun(plan()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert seen == ["cancelled"]
+
+
+async def test_a_call_whose_task_was_cancelled_keeps_its_worker(gate: threading.Event):
+    pool = Pool(1, "one")
+    begun = threading.Event()
+
+    def call() -> None:
+        begun.set()
+        gate.wait()
+
+    task = asyncio.create_task(arun(pool.call(call)))
+    while not begun.is_set():  # noqa: ASYNC110 - set by a thread
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(StoreUnavailable, match="one: all 1 workers wait"):
+        pool.submit(int)
+    pool.close()
+
+
+async def test_other_threads_of_the_loop_are_not_delayed_by_hanging_calls(gate: threading.Event):
+    pool = Pool(8, "hanging")
+    tasks = [asyncio.create_task(arun(pool.call(gate.wait))) for _ in range(40)]
+    await asyncio.sleep(SOON)
+    started = time.monotonic()
+    assert await asyncio.to_thread(lambda: "free") == "free"
+    assert time.monotonic() - started < 1
+    gate.set()
+    assert await asyncio.gather(*tasks) == [True] * 40
+    pool.close()
+
+
+async def test_plans_on_one_loop_run_side_by_side(pool: Pool):
+    barrier = threading.Barrier(2)
+    results = await asyncio.gather(*(arun(pool.call(barrier.wait, LATE), LATE) for _ in range(2)))
+    assert sorted(results) == [0, 1]
+
+
+def test_a_pool_runs_calls_side_by_side_up_to_its_size():
+    pool, lock, gate = Pool(3, "three"), threading.Lock(), threading.Event()
+    running, most = 0, 0
+
+    def call() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        gate.wait(LATE)
+        with lock:
+            running -= 1
+
+    futures = [pool.submit(call) for _ in range(12)]
+    _wait_for(lambda: most == 3)
+    gate.set()
+    assert [future.result(LATE) for future in futures] == [None] * 12
+    assert most == 3
+    pool.close()
+
+
+def test_a_pool_runs_calls_in_the_order_of_their_arrival():
+    pool = Pool(1, "one")
+    ran: list[int] = []
+    for future in [pool.submit(lambda at=at: ran.append(at)) for at in range(50)]:
+        future.result(LATE)
+    assert ran == list(range(50))
+    pool.close()
+
+
+def test_a_free_worker_is_used_again():
+    pool = Pool(8, "reused")
+    names: set[str] = set()
+    for _ in range(20):
+        names.add(pool.submit(lambda: threading.current_thread().name).result(LATE))
+        _wait_for(lambda: pool._waiting == pool._threads)
+    assert names == {"reused-1"}
+    pool.close()
+
+
+def test_a_closed_pool_refuses_calls_and_finishes_those_that_wait(gate: threading.Event):
+    pool = Pool(1, "closing")
+    blocker, waiting = pool.submit(gate.wait), pool.submit(lambda: 5)
+    pool.close()
+    with pytest.raises(StoreUnavailable, match="closing is closed"):
+        pool.submit(int)
+    gate.set()
+    assert (blocker.result(LATE), waiting.result(LATE)) == (True, 5)
+
+
+def test_the_threads_of_a_closed_pool_end():
+    pool = Pool(2, "ending")
+    pool.submit(int).result(LATE)
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith("ending-")]
+    pool.close()
+    for worker in workers:
+        worker.join(LATE)
+    assert len(workers) == 1
+    assert not workers[0].is_alive()
+
+
+def test_a_pool_whose_workers_all_hang_refuses_calls_until_they_return(pool: Pool, gate: threading.Event):
+    _hang(pool, gate)
+    with pytest.raises(StoreUnavailable, match="test: all 2 workers wait for calls that do not return"):
+        run(pool.call(int), LATE)
+    gate.set()
+    _wait_for(lambda: not pool._stuck)
+    assert run(pool.call(lambda: 1), LATE) == 1
+
+
+def test_a_pool_with_a_worker_left_goes_on(pool: Pool, gate: threading.Event):
+    with pytest.raises(DeadlineExceeded):
+        run(pool.call(gate.wait), SOON)
+    assert run(pool.call(lambda: 1), LATE) == 1
+
+
+def test_a_call_that_has_returned_is_not_stuck(pool: Pool):
+    for _ in range(3):
+        future = pool.submit(int)
+        future.result(LATE)
+        pool.abandon(future)
+    assert pool.submit(lambda: 1).result(LATE) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
+def test_a_worker_survives_any_error(error: BaseException):
+    pool = Pool(1, "survivor")
+
+    def call() -> None:
+        raise error
+
+    assert pool.submit(call).exception(LATE) is error
+    assert pool.submit(lambda: 1).result(LATE) == 1
+    pool.close()
+
+
+def test_a_cancelled_call_is_not_run():
+    ran: list[int] = []
+    future: Future[None] = Future()
+    future.cancel()
+    settle(future, lambda: ran.append(1))
+    assert ran == []
+
+
+def test_a_deadline_bounds_what_is_left():
+    assert Deadline(None).remaining() is None
+    assert Deadline(None).remaining(3) == 3
+    left = Deadline(LATE).remaining()
+    assert left is not None
+    assert LATE - 1 < left <= LATE
+    assert Deadline(LATE).remaining(2) == 2
+    with pytest.raises(DeadlineExceeded, match="deadline passed"):
+        Deadline(0).remaining()
