@@ -31,12 +31,9 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
     """
-    found = _SCHEME.match(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    if found is None:
-        raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
     durable = bool(options.pop("durable", True))
     embedder = make_embedder(embeddings)
-    backend = _backend(found[1], url[found.end() :], durable=durable)
+    backend = open_backend(url, durable=durable)
     try:
         return MemoryStore(StoreEngine(backend, embedder, **options))
     except BaseException:
@@ -57,7 +54,12 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
     return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings))
 
 
-def _backend(scheme: str, rest: str, *, durable: bool) -> Backend:
+def open_backend(url: str, *, durable: bool = True) -> Backend:
+    """The database at ``url``, by itself. Raises ConfigurationError, UnsupportedSchema."""
+    found = _SCHEME.match(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if found is None:
+        raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
+    scheme, rest = found[1], url[found.end() :]
     if scheme == "memory" or (scheme == "sqlite" and rest in ("", "/:memory:")):
         return InMemoryBackend()
     if scheme != "sqlite":

@@ -201,15 +201,23 @@ def _translated() -> Generator[None]:
 
 
 def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
+    if len(batch) == 1:  # one write changes one row or fails, so it needs no savepoint
+        return _apply_all(writer, batch)
     writer.execute("SAVEPOINT batch")
-    try:
-        versions = [apply_write(writer, write) for write in batch]
-    except (StoreError, sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+    outcome = _apply_all(writer, batch)
+    if isinstance(outcome, Exception):
         writer.execute("ROLLBACK TO batch")
-        return error if isinstance(error, StoreError) else StoreError(f"SQLite refused the write: {error}")
-    finally:
-        writer.execute("RELEASE batch")
-    return versions
+    writer.execute("RELEASE batch")
+    return outcome
+
+
+def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
+    try:
+        return [apply_write(writer, write) for write in batch]
+    except StoreError as error:
+        return error
+    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+        return StoreError(f"SQLite refused the write: {error}")
 
 
 def _marks(values: Iterable[object]) -> str:

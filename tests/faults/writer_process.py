@@ -47,7 +47,6 @@ async def work(service: AgentMemoryStoreService, name: str, seed: int) -> None:
 async def main() -> None:
     store = open_store(sys.argv[1], embeddings=None)
     service = AgentMemoryStoreService(store)
-    say("ready", "", "")
     await asyncio.gather(*(work(service, f"task{at}", int(sys.argv[2])) for at in range(TASKS)))
 
 

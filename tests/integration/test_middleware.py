@@ -495,7 +495,7 @@ class TestStatus:
         ("source", "reason"),
         [
             (None, "No user"),
-            ("", "No user"),
+            ("", "user"),
             ("x" * 513, "user_id must have 1 to"),
             (failing_user, "the session is gone"),
             (number_of, "must be a string or a UUID, not int"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,6 +166,11 @@ class Guess:
     service: AgentMemoryStoreService
     foreign: MemoryStoreDocument
     private: MemoryStoreDocument
+    before: list[Any] = field(default_factory=list[Any])
+
+    def __post_init__(self) -> None:
+        self.before = self.rows()
+        assert all(self.before)
 
     def ids(self) -> dict[str, str]:
         return {
@@ -178,12 +183,13 @@ class Guess:
             "upper case": self.foreign.id.upper() + "X",
         }
 
-    def unchanged(self) -> bool:
-        writer = AgentMemoryStoreService(self.service.store, agent_name="writer")
-        return (
-            self.service.sync.get_memory(BOB, self.foreign.id) == self.foreign
-            and writer.sync.get_memory(ADA, self.private.id) == self.private
-        )
+    def rows(self) -> list[Any]:
+        """The two memories as they are stored."""
+        store = self.service.store
+        return [
+            store.get((BOB, "semantic"), self.foreign.id),
+            store.get((ADA, "episodic", "writer"), self.private.id),
+        ]
 
 
 @pytest.fixture
@@ -216,7 +222,7 @@ class TestGuessedIds:
                 answers.append(reply.replace(tried, "ID"))
             assert answers[0].encode() == answers[1].encode()
             assert answers[0].startswith("✗")
-        assert guess.unchanged()
+        assert guess.rows() == guess.before
 
     @pytest.mark.parametrize("kind", GUESSES)
     async def test_the_service_answers_as_for_a_missing_id(self, guess: Guess, kind: str) -> None:
@@ -225,7 +231,7 @@ class TestGuessedIds:
         assert await service.update_memory(ADA, key, "taken") is False
         for category in (None, "semantic", "episodic", "procedural"):
             assert await service.delete_memory(ADA, key, category) is False
-        assert guess.unchanged()
+        assert guess.rows() == guess.before
 
     @pytest.mark.parametrize("kind", ["foreign", "other agent's"])
     async def test_saving_under_a_foreign_id_makes_ones_own(self, guess: Guess, kind: str) -> None:
@@ -234,7 +240,7 @@ class TestGuessedIds:
         mine = await guess.service.get_memory(ADA, key)
         assert mine is not None
         assert mine.content == "mine"
-        assert guess.unchanged()
+        assert guess.rows() == guess.before
 
 
 class TestSmuggledUsers:
@@ -250,7 +256,7 @@ class TestSmuggledUsers:
         mine = await guess.service.get_memory(ADA, key)
         assert mine is not None
         assert mine.metadata == metadata
-        assert guess.unchanged()
+        assert guess.rows() == guess.before
 
     @pytest.mark.parametrize(
         "asked",
@@ -378,11 +384,15 @@ def as_user(identity: Any) -> dict[str, Any]:
     return {"langgraph_auth_user": SimpleNamespace(identity=identity)}
 
 
+def bob(_: Any) -> str:
+    return BOB
+
+
 CONFLICTS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
     "context": ({}, {"user_id": BOB}, as_user(ADA)),
     "configurable": ({}, None, {**as_user(ADA), "user_id": BOB}),
     "middleware": ({"user_id": BOB}, None, as_user(ADA)),
-    "callable": ({"user_id": lambda _: BOB}, None, as_user(ADA)),
+    "callable": ({"user_id": bob}, None, as_user(ADA)),
     "one of two": ({}, {"user_id": ADA}, {**as_user(ADA), "user_id": BOB}),
     "other case": ({}, {"user_id": "ADA"}, as_user(ADA)),
     "no identity": ({}, {"user_id": ADA}, as_user("")),
@@ -478,7 +488,7 @@ class TestIdentity:
         assert service.sync.count_memories(BOB)["total"] == 1
 
     def test_an_authenticated_user_without_a_name_is_nobody(self) -> None:
-        runtime = SimpleNamespace(server_info=SimpleNamespace(user=SimpleNamespace(identity="")), context=None)
+        runtime: Any = SimpleNamespace(server_info=SimpleNamespace(user=SimpleNamespace(identity="")), context=None)
         for owner in (None, ADA):
             with pytest.raises((IdentityError, InvalidId)):
                 resolve_user(runtime, None, owner=owner)

@@ -1,0 +1,42 @@
+"""Gives every text of a store a vector of another embedding model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
+from inference_core.errors import ConfigurationError
+from inference_core.stores.backfill import PORTION, fill
+from inference_core.stores.engine import EMBEDDING_META
+from inference_core.stores.factory import open_backend
+from inference_core.stores.writer import GroupWriter
+
+
+def reembed(
+    url: str, embeddings: EmbeddingsSpec, progress: Callable[[int, int], None] = lambda done, total: None
+) -> int:
+    """Embeds all texts of the store at ``url`` that have no vector of this model; how many there were.
+
+    Resumable: the store belongs to the new model from the start, and what an interruption left over is embedded by the
+    next call or, in the background, by whoever opens the store. ``progress`` hears (done, total). Raises
+    ConfigurationError, EmbeddingError, StoreError.
+    """
+    embedder = make_embedder(embeddings)
+    if embedder is None:
+        raise ConfigurationError("Name the embedding model, for example 'local' or 'openai:text-embedding-3-small'")
+    backend = open_backend(url)
+    writer = GroupWriter(backend)
+    try:
+        embedder.embed_now(["test"])
+        backend.set_meta(EMBEDDING_META, embedder.fingerprint)
+        total = backend.count(backend.namespaces())
+        done = 0
+        while portion := backend.pending(embedder.fingerprint, PORTION):
+            fill(writer, embedder, portion)
+            done += len(portion)
+            progress(done, total)
+    finally:
+        writer.close()
+        embedder.close()
+        backend.close()
+    return done
