@@ -7,15 +7,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from report import Row, publish
 
+from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import put_of
+from inference_core.stores.backend import Put
 from inference_core.stores.engine import EMBEDDING_META
 from inference_core.stores.sqlite import SqliteBackend
 
@@ -41,7 +45,6 @@ while not seen or (seen[-1]["status"] != "recalled" and time.perf_counter() - op
     seen.append({
         "status": result["memory_status"], "recall_ms": result["memory_recall_latency_ms"],
         "turn_ms": (now - before) * 1000, "since_open_ms": (now - opened) * 1000,
-        "found": "barometer" in str(agent.nodes and store and result["memories_recalled"]),
     })
 hits = store.search(("ada",), query="Where is the boathouse key?", limit=1)
 print(json.dumps({"seen": seen, "found": "barometer" in hits[0].value["content"]}))
@@ -55,11 +58,9 @@ def filled() -> str:
     now = datetime.now(UTC)
     texts = [f"Note {at}: the {at % 97}. visit to harbour {at % 53} took {at % 7} hours" for at in range(MEMORIES)]
     texts[MEMORIES // 2] = WANTED
-    vectors = LocalEmbeddings().embed_documents(texts[:50] + [WANTED])
-    import numpy as np
-
-    blobs = [np.asarray(vector, np.float32).tobytes() for vector in vectors]
-    batch = []
+    some = [*texts[:50], WANTED]
+    vectors = dict(zip(some, Embedder(LocalEmbeddings(), FINGERPRINT).embed_now(some), strict=True))
+    batch: list[Put] = []
     for at, text in enumerate(texts):
         record = MemoryRecord(
             id=f"m{at}",
@@ -70,12 +71,9 @@ def filled() -> str:
             created_at=now,
             updated_at=now,
         )
-        put = put_of(record)
-        from dataclasses import replace
-
-        blob = blobs[-1] if text == WANTED else blobs[at % 50]
-        assert put.document is not None
-        batch.append(replace(put, document=replace(put.document, model=FINGERPRINT, vector=blob)))
+        vector = vectors.get(text, vectors[some[at % 50]])
+        document = Document.of(text)._replace(model=FINGERPRINT, vector=vector)
+        batch.append(replace(put_of(record), document=document))
     backend.apply([batch])
     backend.set_meta(EMBEDDING_META, FINGERPRINT)
     backend.close()

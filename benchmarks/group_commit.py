@@ -1,4 +1,4 @@
-"""Durable saves per second of 8 processes × 20 savers: joined into transactions, and each in its own.
+"""Durable saves per second of 8 processes x 20 savers: joined into transactions, and each in its own.
 
 The baseline is the same work on the same kind of file by the standard library alone: every save its own transaction
 (WAL, synchronous FULL, busy timeout), one connection a process, twenty threads.

@@ -47,7 +47,7 @@ def publish(name: str, rows: list[Row], details: dict[str, Any] | None = None) -
     document = {"name": name, "machine": facts, "rows": rows, "details": details or {}}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     lines = [f"| {what} | {result} | {bar} | {marks[reached]} |" for what, result, bar, reached in rows]
-    where = f"{facts['date']}, {facts['processors']} × {facts['architecture']}, Python {facts['python']}"
+    where = f"{facts['date']}, {facts['processors']} x {facts['architecture']}, Python {facts['python']}"
     text = "\n".join([f"# {name}", "", where, "", "| measured | result | bar | |", "|---|---|---|---|", *lines, ""])
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     return all(reached is not False for *_, reached in rows)

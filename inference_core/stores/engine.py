@@ -52,6 +52,7 @@ class StoreEngine:
         self._index_bytes = index_bytes
         self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self._backfill = Backfill(backend, self._writer, embedder) if embedder else None
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
@@ -99,7 +100,11 @@ class StoreEngine:
         return SearchResult(groups, RecallMode.LEXICAL if vector is None else RecallMode.HYBRID, reason)
 
     def close(self) -> None:
-        """Finishes the writes that were accepted, then closes the database."""
+        """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         if self._backfill:
             self._backfill.close()
         self._writer.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
+from weakref import WeakSet
 
 from langgraph.store.base import BaseStore
 
@@ -21,13 +23,22 @@ from inference_core.stores.store import MemoryStore
 _SCHEME: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://", re.ASCII)
 
 
+_open_engines: WeakSet[StoreEngine] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for engine in list(_open_engines):
+        engine.close()
+
+
 def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any) -> MemoryStore:
     """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
 
     ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``. A driver in the scheme, as in
     ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local model if it is
     installed), ``"local"``, ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
-    Options are those of StoreEngine and, for SQLite, ``durable``.
+    Options are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
     """
@@ -35,10 +46,12 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
     embedder = make_embedder(embeddings)
     backend = open_backend(url, durable=durable)
     try:
-        return MemoryStore(StoreEngine(backend, embedder, **options))
+        engine = StoreEngine(backend, embedder, **options)
     except BaseException:
         backend.close()
         raise
+    _open_engines.add(engine)
+    return MemoryStore(engine)
 
 
 def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bool = False) -> StoreEngine:

@@ -12,9 +12,7 @@ from inference_core.stores.factory import open_backend
 from inference_core.stores.writer import GroupWriter
 
 
-def reembed(
-    url: str, embeddings: EmbeddingsSpec, progress: Callable[[int, int], None] = lambda done, total: None
-) -> int:
+def reembed(url: str, embeddings: EmbeddingsSpec, progress: Callable[[int, int], None] | None = None) -> int:
     """Embeds all texts of the store at ``url`` that have no vector of this model; how many there were.
 
     Resumable: the store belongs to the new model from the start, and what an interruption left over is embedded by the
@@ -34,7 +32,8 @@ def reembed(
         while portion := backend.pending(embedder.fingerprint, PORTION):
             fill(writer, embedder, portion)
             done += len(portion)
-            progress(done, total)
+            if progress:
+                progress(done, total)
     finally:
         writer.close()
         embedder.close()

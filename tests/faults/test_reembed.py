@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import FailingEmbeddings, HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, Embedder, open_store
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.__main__ import main
 from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch
 from inference_core.stores.reembed import reembed
@@ -34,7 +34,6 @@ def test_another_model_is_refused_until_the_store_was_embedded_anew(url: str) ->
     assert heard[-1] == (70, 70)
     assert reembed(url, Other()) == 0
     with open_store(url, embeddings=Other()) as store:
-        assert store.engine.backend.pending(Embedder(Other(), "x").fingerprint, 100)
         assert store.search(("ada",), query="fact 7", limit=1)[0].value["content"] == "fact 7"
 
 

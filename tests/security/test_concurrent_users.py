@@ -177,7 +177,7 @@ def test_threads_never_mix(populated: BaseStore, full: bool) -> None:
     def run(user: str, turn: int) -> tuple[str, Any]:
         return user, agent.invoke(words(user, chance.randrange(100)), **identity(user, turn))
 
-    with ThreadPoolExecutor(16) as threads:
+    with ThreadPoolExecutor(32) as threads:
         results = list(threads.map(run, *zip(*plan, strict=True)))
     assert (len(results), vars(middleware)) == (total, before)
     check(watch, results, populated)

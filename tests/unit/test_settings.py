@@ -13,7 +13,7 @@ from inference_core.settings import MemorySettings
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch):
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AGENT_MEMORY_")]:
         monkeypatch.delenv(name)
 

@@ -1,0 +1,38 @@
+"""The tests at full size and all benchmarks with a bar, as one table in benchmarks/results/full.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import cold_start
+import group_commit
+import import_time
+import responsiveness
+from report import Row, publish
+
+SUITES = {
+    "kill -9, 100 times": "tests/faults/test_crash.py",
+    "8 processes x 20 savers x 100 saves": "tests/faults/test_concurrent_writers.py",
+    "20,000 turns of 200 users on one agent": "tests/security/test_concurrent_users.py",
+    "everything else": "tests",
+}
+
+
+def tested() -> list[Row]:
+    """Each suite at full size; whether it passed, and how long it took."""
+    found: list[Row] = []
+    for what, path in SUITES.items():
+        started = time.perf_counter()
+        ignored = [f"--ignore={other}" for other in SUITES.values() if path == "tests" and other != path]
+        code = subprocess.run([sys.executable, "-m", "pytest", path, *ignored, "--full"], check=False).returncode
+        took = time.perf_counter() - started
+        found.append((what, f"{'passed' if code == 0 else 'FAILED'} in {took:.0f} s", "passed", code == 0))
+    return found
+
+
+if __name__ == "__main__":
+    measured = [*import_time.rows(), *cold_start.rows(), *responsiveness.rows(), *group_commit.rows()]
+    tests = [] if "--no-tests" in sys.argv else tested()
+    sys.exit(not publish("full", [*tests, *measured]))

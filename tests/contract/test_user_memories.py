@@ -1,0 +1,259 @@
+"""What an application does with all of a user's memories, on every store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore
+
+from inference_core import AgentMemoryStoreService, MemoryRecord, MemoryStore, open_store
+from inference_core.drivers import run
+from inference_core.errors import InvalidCategory, InvalidId, InvalidInput, InvalidMemoryType, StoreUnavailable
+from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
+from inference_core.services.agent_memory_service import (
+    count_user_long_term_memory,
+    count_user_memories,
+    delete_user_long_term_memory_entries,
+    delete_user_long_term_memory_entry,
+    delete_user_memory_entries,
+    delete_user_memory_entry,
+    list_user_long_term_memory,
+    list_user_memories,
+    open_memory_store,
+    purge_user_long_term_memory,
+    purge_user_memories,
+)
+from inference_core.services.operations.scope import put_of
+from inference_core.testing import FrozenClock
+
+U = "ada@example.com"
+OTHER = "bob"
+AGENTS = ("planner", "coder", None)
+KINDS = ("facts", "context", "instructions")
+Entry = tuple[Sequence[str], str]
+
+
+def fill(store: BaseStore, user: str, number: int, clock: FrozenClock | None = None) -> None:
+    """``number`` memories of ``user``, in turn of each agent and of each kind of the agent."""
+    now = (clock or FrozenClock()).now()
+    services = [AgentMemoryStoreService(store=store, agent_name=name) for name in AGENTS]
+    records = [
+        MemoryRecord(
+            id=f"m{at:04}",
+            content=f"tea {at}",
+            memory_type=MemoryType(KINDS[at // 3 % 3]),
+            category=get_category_for_type(KINDS[at // 3 % 3]),
+            namespace=services[at % 3].ns_builder.namespace_for_type(user, KINDS[at // 3 % 3]),
+            created_at=now.replace(year=2000 + at % 20, microsecond=at),
+            updated_at=now,
+            agent_name=AGENTS[at % 3],
+            topic=f"Topic {at}" if at % 2 else None,
+            session_id="s",
+        )
+        for at in range(number)
+    ]
+    run(services[0].scope.engine.write([put_of(record) for record in records]))
+
+
+def seen(store: BaseStore, user: str, **options: Any) -> list[str]:
+    found, total = list_user_memories(store, user, limit=None, **options)
+    assert len(found) == total
+    return [entry["content"] for entry in found]
+
+
+def address(entry: dict[str, Any]) -> Entry:
+    return entry["namespace"], entry["key"]
+
+
+def test_more_memories_than_a_page(any_store: BaseStore):
+    fill(any_store, U, 1_203)
+    fill(any_store, OTHER, 9)
+    assert count_user_memories(any_store, U) == {"semantic": 402, "episodic": 402, "procedural": 399, "total": 1_203}
+    everything = seen(any_store, U)
+    assert sorted(everything) == sorted(f"tea {at}" for at in range(1_203))
+    pages = [list_user_memories(any_store, U, limit=400, offset=offset) for offset in (0, 400, 800, 1_200, 1_600)]
+    assert [(len(page), total) for page, total in pages] == [(size, 1_203) for size in (400, 400, 400, 3, 0)]
+    assert [entry["content"] for page, _ in pages for entry in page] == everything
+    assert len(list_user_memories(any_store, U)[0]) == 50
+    assert purge_user_memories(any_store, U, "episodic") == 402
+    assert count_user_memories(any_store, U) == {"semantic": 402, "episodic": 0, "procedural": 399, "total": 801}
+    assert purge_user_memories(any_store, U) == 801
+    assert count_user_memories(any_store, U)["total"] == purge_user_memories(any_store, U) == 0
+    assert len(seen(any_store, OTHER)) == 9
+    assert AgentMemoryStoreService(store=any_store).sync.recall_memories(U, "tea") == []
+
+
+def test_entries(any_store: BaseStore, clock: FrozenClock):
+    service = AgentMemoryStoreService(store=any_store, agent_name="planner", clock=clock)
+    service.sync.save_memory(U, "Likes tea", "preferences", "session", "drinks", memory_id="m-1", category="episodic")
+    ((entry,), total) = list_user_memories(any_store, U)
+    updated = entry.pop("updated_at")
+    assert updated.endswith("+00:00")
+    assert total == 1
+    assert entry == {
+        "namespace": ["~ada~40example~2ecom", "episodic", "planner"],
+        "key": "m-1",
+        "content": "Likes tea",
+        "memory_type": "preferences",
+        "memory_category": "episodic",
+        "topic": "drinks",
+        "agent_name": "planner",
+        "session_id": "session",
+        "created_at": clock.now().isoformat(),
+    }
+
+
+def test_the_newest_come_first(any_store: BaseStore):
+    fill(any_store, U, 45)
+    found, _ = list_user_memories(any_store, U, limit=None)
+    assert [entry["created_at"] for entry in found] == sorted((entry["created_at"] for entry in found), reverse=True)
+
+
+def test_filters(any_store: BaseStore):
+    fill(any_store, U, 45)
+    for options in ({"category": "semantic"}, {"memory_type": "facts"}, {"category": MemoryCategory.SEMANTIC}):
+        assert sorted(seen(any_store, U, **options)) == sorted(f"tea {at}" for at in range(45) if at // 3 % 3 == 0)
+    assert seen(any_store, U, category="semantic", memory_type="context") == []
+    assert sorted(seen(any_store, U, search="TEA 1")) == sorted(["tea 1", *(f"tea 1{digit}" for digit in range(10))])
+    assert seen(any_store, U, search="topic 41") == ["tea 41"]
+    assert seen(any_store, U, search="%") == []
+    found, total = list_user_memories(any_store, U, search="tea 1", limit=3, offset=9)
+    assert (len(found), total) == (2, 11)
+
+
+@pytest.mark.parametrize("user", ["user-1", "user_1", "user%", "User-1", "a"])
+def test_a_user_is_not_the_prefix_of_another(any_store: BaseStore, user: str):
+    others = [name for name in ("user-1", "user-12", "user_1", "userx1", "user%", "User-1", "a", "ab") if name != user]
+    for name in (user, *others):
+        fill(any_store, name, 9)
+    assert count_user_memories(any_store, user)["total"] == 9
+    assert purge_user_memories(any_store, user) == 9
+    assert [count_user_memories(any_store, name)["total"] for name in others] == [9] * len(others)
+
+
+def test_delete_one_entry(any_store: BaseStore):
+    fill(any_store, U, 9)
+    fill(any_store, OTHER, 9)
+    for entry in list_user_memories(any_store, U)[0][:4]:
+        assert delete_user_memory_entry(any_store, U, *address(entry)) is True
+        assert delete_user_memory_entry(any_store, U, *address(entry)) is False
+    assert count_user_memories(any_store, U)["total"] == 5
+    theirs = list_user_memories(any_store, OTHER)[0][0]
+    assert delete_user_memory_entry(any_store, U, *address(theirs)) is False
+    assert delete_user_memory_entry(any_store, U, (), "m0000") is False
+    assert count_user_memories(any_store, OTHER)["total"] == 9
+
+
+def test_delete_entries(any_store: BaseStore):
+    fill(any_store, U, 30)
+    fill(any_store, OTHER, 30)
+    mine = [address(entry) for entry in list_user_memories(any_store, U)[0]]
+    theirs = [address(entry) for entry in list_user_memories(any_store, OTHER)[0]]
+    wanted = [*mine[:12], *theirs, (mine[0][0], "none"), ((OTHER,), "x"), ((), "x")]
+    assert delete_user_memory_entries(any_store, U, wanted) == 12
+    assert delete_user_memory_entries(any_store, U, wanted) == 0
+    assert delete_user_memory_entries(any_store, U, []) == 0
+    assert count_user_memories(any_store, U)["total"] == 18
+    assert count_user_memories(any_store, OTHER)["total"] == 30
+
+
+def test_an_entry_that_is_named_twice_counts_once(any_store: BaseStore):
+    fill(any_store, U, 9)
+    mine = [address(entry) for entry in list_user_memories(any_store, U)[0]]
+    assert delete_user_memory_entries(any_store, U, [mine[0], mine[0], mine[1]]) == 2
+    assert count_user_memories(any_store, U)["total"] == 7
+
+
+def test_many_entries(any_store: BaseStore):
+    fill(any_store, U, 1_100)
+    mine = [address(entry) for entry in list_user_memories(any_store, U, limit=None)[0]]
+    assert delete_user_memory_entries(any_store, U, mine) == 1_100
+    assert count_user_memories(any_store, U)["total"] == 0
+
+
+def test_purge_also_takes_what_is_of_no_category(any_store: BaseStore):
+    fill(any_store, U, 9)
+    label = "~ada~40example~2ecom"
+    for namespace in ((label,), (label, "memories"), (label, "notes", "deep")):
+        any_store.put(namespace, "k", {"content": "old"})
+    any_store.put((OTHER, "memories"), "k", {"content": "old"})
+    assert count_user_memories(any_store, U)["total"] == 9
+    assert purge_user_memories(any_store, U, "semantic") == 3
+    assert purge_user_memories(any_store, U) == 9
+    assert any_store.search((label,)) == []
+    assert len(any_store.search((OTHER,))) == 1
+
+
+def test_bad_arguments(any_store: BaseStore):
+    fill(any_store, U, 9)
+    with pytest.raises(InvalidCategory):
+        purge_user_memories(any_store, U, "x")
+    with pytest.raises(InvalidCategory):
+        list_user_memories(any_store, U, category="x")
+    with pytest.raises(InvalidMemoryType):
+        list_user_memories(any_store, U, memory_type="x")
+    pages: list[dict[str, Any]] = [{"limit": -1}, {"offset": -1}]
+    for page in pages:
+        with pytest.raises(InvalidInput, match="negative"):
+            list_user_memories(any_store, U, **page)
+    for user in ("", None, 5):
+        bad: Any = user
+        for call in (purge_user_memories, count_user_memories, list_user_memories):
+            with pytest.raises(InvalidId):
+                call(any_store, bad)
+        with pytest.raises(InvalidId):
+            delete_user_memory_entries(any_store, bad, [((U,), "m0000")])
+    assert count_user_memories(any_store, U)["total"] == 9
+
+
+@pytest.mark.parametrize("key", ["", "a\x00b", "\ud800", 5])
+def test_no_entry_has_such_a_key(any_store: BaseStore, key: Any):
+    fill(any_store, U, 1)
+    ((entry,), _) = list_user_memories(any_store, U)
+    with contextlib.suppress(InvalidInput):
+        assert delete_user_memory_entry(any_store, U, entry["namespace"], key) is False
+    assert count_user_memories(any_store, U)["total"] == 1
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'configured' / 'memory.db'}"
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", url)
+    return url
+
+
+def test_the_configured_store(configured: str):
+    with open_memory_store() as store:
+        assert isinstance(store, MemoryStore)
+        fill(store, U, 1_050)
+        fill(store, OTHER, 9)
+    assert count_user_long_term_memory(U) == {"semantic": 351, "episodic": 351, "procedural": 348, "total": 1_050}
+    found, total = list_user_long_term_memory(U, category="episodic", memory_type="context", search="TEA", limit=7)
+    assert (len(found), total) == (7, 351)
+    assert delete_user_long_term_memory_entry(U, *address(found[0])) is True
+    assert delete_user_long_term_memory_entry(OTHER, *address(found[1])) is False
+    assert delete_user_long_term_memory_entries(U, [address(entry) for entry in found]) == 6
+    assert purge_user_long_term_memory(U, "procedural") == 348
+    assert purge_user_long_term_memory(U) == 1_050 - 7 - 348
+    assert count_user_long_term_memory(OTHER)["total"] == 9
+    with open_store(configured, embeddings=None) as store:
+        assert AgentMemoryStoreService(store=store, agent_name="coder").sync.count_memories(OTHER)["total"] == 7
+
+
+def test_the_configured_store_is_closed_after_an_error(configured: str):
+    def fail() -> None:
+        with open_memory_store() as store:
+            store.put((U.partition("@")[0],), "k", {"n": 1})
+            opened.append(store)
+            raise KeyError("x")
+
+    opened: list[Any] = []
+    with pytest.raises(KeyError):
+        fail()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        opened[0].get(("ada",), "k")
+    assert Path(configured.partition("///")[2]).exists()
