@@ -17,6 +17,7 @@ MAX_LABEL_BYTES: Final = 512
 MAX_ID_LENGTH: Final = 255
 _CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
 
 
@@ -60,7 +61,7 @@ def optional_text(text: object, *, what: str) -> str | None:
 def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
     """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _JSON.encode(value)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMemory(f"{what} cannot be stored as JSON: {str(error)[:200]}") from error

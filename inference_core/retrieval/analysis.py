@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -18,6 +17,8 @@ ANALYZER: Final = "english-1"
 """Name of this analysis; terms that another one made are made again from the text."""
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""
+MAX_TERM_CHARACTERS: Final = 64
+_FIRST_CJK: Final = "\u3040"
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af\U00020000-\U0003ffff"
 _TOKEN: Final = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+(?:'[^\W{_CJK}]+)?")
 _IS_CJK: Final = re.compile(rf"[{_CJK}]")
@@ -27,20 +28,22 @@ _POSSESSIVE: Final = re.compile(r"'s\Z")
 def analyze(text: str) -> list[str]:
     """The index terms of ``text`` in their order, with repetitions."""
     folded = unicodedata.normalize("NFKC", text[:MAX_CHARACTERS]).casefold().replace("\u2019", "'")
-    return [term for token in _TOKEN.findall(folded) for term in _terms(token)]
-
-
-def _terms(token: str) -> Iterator[str]:
-    if _IS_CJK.match(token):
-        yield from (first + second for first, second in pairwise(token)) if len(token) > 1 else (token,)
-    elif token.partition("'")[0] not in STOP_WORDS:
-        yield stem(_POSSESSIVE.sub("", token))
+    terms: list[str] = []
+    for token in _TOKEN.findall(folded):
+        if token[0] >= _FIRST_CJK and _IS_CJK.match(token):
+            terms += [first + second for first, second in pairwise(token)] if len(token) > 1 else [token]
+        elif term := _term(token[:MAX_TERM_CHARACTERS]):
+            terms.append(term)
+    return terms
 
 
 @lru_cache(maxsize=65_536)
-def stem(word: str) -> str:
-    """The stem of a folded English word; words with digits are kept whole."""
-    return word if not word.isalpha() else _stemmer().stemWord(word)
+def _term(word: str) -> str:
+    """The index term of a folded word: its English stem; words with digits whole; nothing for a stop word."""
+    if word.partition("'")[0] in STOP_WORDS:
+        return ""
+    bare = _POSSESSIVE.sub("", word)
+    return _stemmer().stemWord(bare) if bare.isalpha() else bare
 
 
 @cache

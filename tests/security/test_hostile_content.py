@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore
 from support import expanded, load
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, get_memory_tools
-from inference_core.context.render import NOTICE, TITLES
+from inference_core.context.render import NOTICE, TITLES, fenced
 from inference_core.errors import InvalidInput
 from inference_core.memory.types import MemoryCategory
 from inference_core.testing import FrozenClock, ScriptedChatModel
@@ -133,7 +133,8 @@ class TestHostileContents:
             expected += 1
             if not is_refused(face.save_memory, USER, f"{harmless} with data", extra_metadata={"note": text}):
                 expected += 1
-        assert len(memories_in(prompt_of(hostile_service), {"semantic"})) == expected
+        block = fenced(face.format_context_for_prompt(USER, "zebra", max_memories=3_000))
+        assert len(memories_in(block, {"semantic"})) == expected
 
     def test_in_the_tools(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
         names = ["save_memory_store", "update_memory_store", "recall_memories_store", "list_memories_store"]

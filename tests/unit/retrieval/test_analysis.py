@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference_core.retrieval.analysis import ANALYZER, MAX_CHARACTERS, analyze, stem
+from inference_core.retrieval.analysis import ANALYZER, MAX_CHARACTERS, analyze
 from inference_core.retrieval.documents import Document
 from inference_core.retrieval.stopwords import STOP_WORDS
 
@@ -45,6 +45,16 @@ def test_a_typographic_apostrophe_is_an_apostrophe():
     assert analyze("O\u2019Brien doesn\u2019t") == analyze("O'Brien doesn't")
 
 
+@pytest.mark.parametrize("text", ["don't", "I'm", "you\u2019re", "we've", "he'll", "she'd", "it's", "that\u2019s"])
+def test_a_contraction_of_stop_words_is_no_term(text: str):
+    assert analyze(text) == []
+
+
+@pytest.mark.parametrize("name", ["d'souza", "d'artagnan", "t'pol", "o'brien", "m'bappe"])
+def test_a_name_with_an_apostrophe_is_a_term(name: str):
+    assert analyze(name.title()) == [name]
+
+
 @pytest.mark.parametrize("word", sorted(STOP_WORDS))
 def test_a_stop_word_is_no_term(word: str):
     assert analyze(f"{word} {word.upper()}") == []
@@ -52,7 +62,7 @@ def test_a_stop_word_is_no_term(word: str):
 
 @pytest.mark.parametrize(("word", "stemmed"), [("prefers", "prefer"), ("flies", "fli"), ("b2b", "b2b"), ("2nd", "2nd")])
 def test_words_are_stemmed_unless_they_hold_digits(word: str, stemmed: str):
-    assert stem(word) == stemmed
+    assert analyze(word) == [stemmed]
 
 
 def test_text_beyond_the_limit_is_not_analysed():

@@ -150,6 +150,26 @@ def test_a_vector_that_comes_later_is_taken_over_in_place():
     assert index.slots == 2
 
 
+@pytest.mark.parametrize("last", [_put("a", "tea"), _put("a", "tea", NORTH, model="other")], ids=["none", "other"])
+def test_the_last_of_several_changes_of_a_key_counts(last: Change):
+    assert _cosines(_index(_put("a", "tea", EAST), last)) == {}
+    assert _cosines(_index(_put("a", "tea", EAST), last, _put("a", "tea", NORTH))) == {"a": 0.0}
+
+
+def test_a_vector_of_another_size_is_left_out():
+    index = _index(_put("a", "x", EAST), _put("b", "y", np.ones(3)))
+    assert _cosines(index) == {"a": 1.0}
+    index.update([_put("a", "x", np.ones(3))])
+    assert _cosines(index) == {}
+
+
+def test_the_creation_time_follows_a_document_that_was_deleted_and_came_back():
+    old, new = (_put("a", "tea")._replace(created_at=moment) for moment in (5.0, 9.0))
+    index = _index(old)
+    index.update([new])
+    assert [float(index.created[slot]) for slot in range(index.slots) if index.alive[slot]] == [9.0]
+
+
 def test_vectors_of_another_model_are_left_out():
     index = _index(_put("a", "x", EAST, model="other"), _put("b", "y", EAST))
     assert list(_cosines(index)) == ["b"]

@@ -177,6 +177,13 @@ def test_standardized_scores_have_mean_zero_and_deviation_one():
     assert float(known.std()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("copies", [3, 7, 33, 1001])
+def test_rounding_is_no_difference(copies: int):
+    for cosine in np.random.default_rng(1).uniform(-1, 1, 50):
+        scores = standardized(np.full(copies, cosine, np.float32), np.ones(copies, np.bool_))
+        assert float(np.abs(scores).max()) < 1e-3
+
+
 def test_where_nothing_differs_nothing_is_standardized():
     alive = np.ones(3, np.bool_)
     assert standardized(_floats(np.nan, np.nan, np.nan), alive).tolist() == [0, 0, 0]
