@@ -10,7 +10,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 from langgraph.store.base import BaseStore
 
-from inference_core import AgentMemoryStoreService
+from inference_core import AgentMemoryStoreService, MemoryMiddleware
 
 FACES = ("sync", "async")
 _BLOCK = re.compile(r"<user_memory_context>\n(.*?)\n</user_memory_context>", re.DOTALL)
@@ -19,6 +19,12 @@ _BLOCK = re.compile(r"<user_memory_context>\n(.*?)\n</user_memory_context>", re.
 def make_agent(model: Any, **options: Any) -> Any:
     """`create_agent`, untyped: its type arguments follow from options that tests vary."""
     return create_agent(model, **options)
+
+
+def patient_memory(service: Any = None, **options: Any) -> MemoryMiddleware:
+    """The middleware with time to spare, so that a busy machine does not change what a test sees."""
+    options.setdefault("recall_timeout", 60)
+    return MemoryMiddleware(service, **options)
 
 
 async def ask(agent: Any, face: str, given: Any, config: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -42,6 +42,7 @@ class MemoryContext:
 def resolve_user(runtime: RunContext | None, source: UserSource, *, owner: str | None = None) -> str:
     """The user of this run.
 
+    ``owner`` is the user as whom a run began that is resumed now, "" if it began without one; None for a new run.
     In this order: the user whom LangGraph Server authenticated; ``source``; ``context.user_id``; the run's
     ``config["configurable"]["user_id"]``; and, for a run that is resumed without any of these, its ``owner``.
     Raises IdentityError if there is none, if an authenticated user and another source differ, or if the user is not
@@ -54,7 +55,7 @@ def resolve_user(runtime: RunContext | None, source: UserSource, *, owner: str |
     user = authenticated or next(iter(claimed), None)
     if owner is not None and user not in (None, owner):
         raise IdentityError("This run belongs to another user")
-    if (user := user or owner) is None:
+    if not (user := user or owner):
         raise IdentityError(
             "No user: pass context={'user_id': …} or configurable={'user_id': …}, or give the middleware user_id"
         )
@@ -77,8 +78,12 @@ def current_config() -> Mapping[str, Any]:
 
 def _authenticated(runtime: RunContext | None) -> str | None:
     user = getattr(getattr(runtime, "server_info", None), "user", None)
+    if user is None:
+        return None
     identity = getattr(user, "identity", None)
-    return None if identity is None else str(identity)
+    if not isinstance(identity, str) or not identity:
+        raise IdentityError("The authenticated user has no identity")
+    return identity
 
 
 def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:

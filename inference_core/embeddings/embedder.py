@@ -62,21 +62,20 @@ class Embedder:
 
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Vectors]:
         """Plan: a vector for each text. Raises EmbeddingError or DeadlineExceeded."""
-        return self._ask(
-            partial(self.model.embed_documents, list(texts)), self._native("documents", list(texts)), timeout
-        )
+        given = list(texts)
+        call = partial(self.model.embed_documents, given)
+        return self._ask(call, self._native("documents", given), len(given), timeout)
 
     def query(self, text: str, timeout: float | None = None) -> Plan[bytes]:
         """Plan: the vector of a query. Raises EmbeddingError or DeadlineExceeded."""
         native = self._native("query", text)
-        vectors = yield from self._ask(
-            lambda: [self.model.embed_query(text)], native and partial(_listed, native), timeout
-        )
+        listed = native and partial(_listed, native)
+        vectors = yield from self._ask(lambda: [self.model.embed_query(text)], listed, 1, timeout)
         return vectors[0]
 
     def embed_now(self, texts: Sequence[str]) -> Vectors:
         """Vectors of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
-        vectors = self._checked(partial(self.model.embed_documents, list(texts)))
+        vectors = self._checked(partial(self.model.embed_documents, list(texts)), len(texts))
         self._recovered()
         return vectors
 
@@ -88,16 +87,17 @@ class Embedder:
         self,
         call: Callable[[], list[list[float]]],
         native: Callable[[], Awaitable[list[list[float]]]] | None,
+        count: int,
         timeout: float | None,
     ) -> Plan[Vectors]:
         if not self.is_ready:
             raise EmbeddingError(self.failure or self._why_not_ready())
-        checked = partial(self._checked, call)
+        checked = partial(self._checked, call, count)
         try:
             vectors: Vectors = yield Wait(
                 partial(self._pool.submit, checked),
                 inline=None if timeout else checked,
-                native=native and partial(self._checked_async, native),
+                native=native and partial(self._checked_async, native, count),
                 timeout=timeout,
                 abandoned=self._pool.abandon,
             )
@@ -130,18 +130,23 @@ class Embedder:
             return None
         return partial(own, self.model, argument)
 
-    def _checked(self, call: Callable[[], list[list[float]]]) -> Vectors:
+    def _checked(self, call: Callable[[], list[list[float]]], count: int) -> Vectors:
         try:
             vectors = call()
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return [self._normalized(vector) for vector in vectors]
+        return self._normalized_all(vectors, count)
 
-    async def _checked_async(self, call: Callable[[], Awaitable[list[list[float]]]]) -> Vectors:
+    async def _checked_async(self, call: Callable[[], Awaitable[list[list[float]]]], count: int) -> Vectors:
         try:
             vectors = await call()
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
+        return self._normalized_all(vectors, count)
+
+    def _normalized_all(self, vectors: Sequence[Sequence[float]], count: int) -> Vectors:
+        if len(vectors) != count:
+            raise EmbeddingError(f"The embedding model returned {len(vectors)} vectors for {count} texts")
         return [self._normalized(vector) for vector in vectors]
 
     def _normalized(self, vector: Sequence[float]) -> bytes:

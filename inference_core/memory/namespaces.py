@@ -61,6 +61,10 @@ def decode_label(label: str) -> str:
     return name
 
 
+def _agent_label(agent_name: str | None) -> str | None:
+    return None if agent_name is None or agent_name == "" else encode_label(agent_name, what="agent_name")
+
+
 class MemoryNamespaceBuilder:
     """Routes users, categories and agents to namespaces (the CoALA document's scheme).
 
@@ -77,7 +81,7 @@ class MemoryNamespaceBuilder:
     ) -> None:
         self.base_collection = base_collection
         self.agent_name = agent_name
-        self._agent_label = encode_label(agent_name, what="agent_name") if agent_name and agent_scope_enabled else None
+        self._agent_label = _agent_label(agent_name) if agent_scope_enabled else None
 
     def namespace_for(self, user_id: str | UUID, category: MemoryCategory | str) -> Namespace:
         """The namespace that memories of ``category`` are written to. Raises InvalidId, InvalidCategory."""

@@ -9,13 +9,16 @@ from typing import Any, Final
 
 from inference_core.clock import aware
 from inference_core.errors import UnsupportedSchema
+from inference_core.memory.fields import mapping_field, moment_field, share_field, text_field, texts_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.memory.types import (
+    MEMORY_CATEGORIES,
+    MEMORY_TYPE_TO_CATEGORY,
+    MEMORY_TYPES,
     SINGULAR_TYPES,
     MemoryCategory,
     MemoryType,
-    get_category_for_type,
 )
 
 SCHEMA_VERSION: Final = 1
@@ -117,30 +120,30 @@ class MemoryRecord:
         """
         _check_schema(value)
         kind = _type_of(value)
-        source = MemorySource.from_value(value.get("source") or {})
+        source = MemorySource.from_value(mapping_field(value, "source"))
         return cls(
             id=memory_id,
-            content=str(value.get("content") or ""),
+            content=text_field(value, "content") or "",
             memory_type=kind,
             category=_category_of(value, namespace, kind),
             namespace=namespace,
-            created_at=_moment(value, "created_at") or aware(stored_at),
+            created_at=moment_field(value, "created_at") or aware(stored_at),
             updated_at=aware(updated_at),
             version=version,
-            topic=value.get("topic"),
-            session_id=value.get("session_id"),
-            agent_name=value.get("agent_name"),
-            extra_metadata=value.get("extra_metadata") or {},
+            topic=text_field(value, "topic"),
+            session_id=text_field(value, "session_id"),
+            agent_name=text_field(value, "agent_name"),
+            extra_metadata=mapping_field(value, "extra_metadata"),
             source=source,
-            trust=Trust(value.get("trust", source.trust)),
-            importance=float(value.get("importance", DEFAULT_IMPORTANCE)),
-            pinned=bool(value.get("pinned", False)),
-            tags=tuple(value.get("tags", ())),
-            valid_from=_moment(value, "valid_from"),
-            valid_to=_moment(value, "valid_to"),
-            expires_at=_moment(value, "expires_at"),
-            supersedes=tuple(value.get("supersedes", ())),
-            superseded_by=value.get("superseded_by"),
+            trust=_trust_of(value, source),
+            importance=share_field(value, "importance", DEFAULT_IMPORTANCE),
+            pinned=value.get("pinned") is True,
+            tags=texts_field(value, "tags"),
+            valid_from=moment_field(value, "valid_from"),
+            valid_to=moment_field(value, "valid_to"),
+            expires_at=moment_field(value, "expires_at"),
+            supersedes=texts_field(value, "supersedes"),
+            superseded_by=text_field(value, "superseded_by"),
         )
 
 
@@ -153,20 +156,19 @@ def _check_schema(value: Mapping[str, Any]) -> None:
 
 
 def _type_of(value: Mapping[str, Any]) -> MemoryType:
-    name = str(value.get("memory_type") or "")
+    name = text_field(value, "memory_type") or ""
     name = SINGULAR_TYPES.get(name, name)
-    return MemoryType(name) if name in {kind.value for kind in MemoryType} else MemoryType.GENERAL
+    return MemoryType(name) if name in MEMORY_TYPES else MemoryType.GENERAL
 
 
 def _category_of(value: Mapping[str, Any], namespace: Namespace, kind: MemoryType) -> MemoryCategory:
-    known = {category.value for category in MemoryCategory}
-    labels = (namespace[1] if len(namespace) > 1 else None, value.get("memory_category"))
-    return next((MemoryCategory(label) for label in labels if label in known), get_category_for_type(kind.value))
+    labels = (namespace[1] if len(namespace) > 1 else None, text_field(value, "memory_category"))
+    return next(
+        (MemoryCategory(label) for label in labels if label in MEMORY_CATEGORIES), MEMORY_TYPE_TO_CATEGORY[kind]
+    )
 
 
-def _moment(value: Mapping[str, Any], name: str) -> datetime | None:
-    text = value.get(name)
-    try:
-        return aware(datetime.fromisoformat(text)) if isinstance(text, str) else None
-    except (ValueError, OverflowError):
-        return None
+def _trust_of(value: Mapping[str, Any], source: MemorySource) -> Trust:
+    """The stored trust, never above what the source earns."""
+    stored = value.get("trust")
+    return min(Trust(stored), source.trust) if isinstance(stored, int) and stored in list(Trust) else source.trust

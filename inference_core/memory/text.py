@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from inference_core.errors import InvalidMemory
@@ -13,6 +13,7 @@ from inference_core.errors import InvalidMemory
 MAX_CONTENT_BYTES: Final = 8 * 1024
 """Default limit of a memory's content, in UTF-8 bytes."""
 MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_JSON_DEPTH: Final = 64
 MAX_LABEL_BYTES: Final = 512
 MAX_ID_LENGTH: Final = 255
 _CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
@@ -21,7 +22,8 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Whether ``text`` is valid Unicode, without lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,7 +43,7 @@ def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_
         raise InvalidMemory(f"{what} has {len(text)} characters; the limit is {max_bytes} bytes. Split or shorten it")
     if "\x00" in text:
         raise InvalidMemory(f"{what} holds a NUL character; remove it")
-    if not _is_encodable(text):
+    if not is_encodable(text):
         raise InvalidMemory(f"{what} holds a lone surrogate, so it is not valid Unicode; decode it again or remove it")
     clean = unicodedata.normalize("NFC", _CONTROLS.sub("", _LINE_ENDS.sub("\n", text))).strip()
     if not clean:
@@ -60,28 +62,30 @@ def optional_text(text: object, *, what: str) -> str | None:
 
 def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
     """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
+    _check_json(value, what)
     try:
         text = _JSON.encode(value)
         size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise InvalidMemory(f"{what} cannot be stored as JSON: {str(error)[:200]}") from error
-    if "\\u0000" in text and any("\x00" in found for found in _strings(json.loads(text))):
-        raise InvalidMemory(f"{what} holds a NUL character; remove it")
     if max_bytes is not None and size > max_bytes:
         raise InvalidMemory(f"{what} has {size} bytes as JSON; the limit is {max_bytes}")
     return text
 
 
-def _strings(value: Any) -> Iterator[str]:
-    waiting = [value]
+def _check_json(value: object, what: str) -> None:
+    waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, dict):
-            waiting += [*item.keys(), *item.values()]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        elif isinstance(item, list):
-            waiting += item
+        item, depth = waiting.pop()
+        if depth > MAX_JSON_DEPTH:
+            raise InvalidMemory(f"{what} is nested more than {MAX_JSON_DEPTH} levels deep, or holds itself")
+        if isinstance(item, str) and "\x00" in item:
+            raise InvalidMemory(f"{what} holds a NUL character; remove it")
+        if isinstance(item, dict):
+            parts: list[Any] = [*item.keys(), *item.values()]  # pyright: ignore[reportUnknownArgumentType]
+            waiting += [(part, depth + 1) for part in parts]
+        elif isinstance(item, list | tuple):
+            waiting += [(part, depth + 1) for part in item]  # pyright: ignore[reportUnknownVariableType]
 
 
 def canonical_metadata(metadata: object) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from inference_core.errors import InvalidInput, UntrustedWrite
+from inference_core.memory.fields import text_field, texts_field
 from inference_core.memory.types import MemoryCategory
 
 
@@ -62,10 +63,10 @@ class MemorySource:
         """The source that ``to_value`` gave; an unknown origin is taken for the least trusted one."""
         origin = value.get("origin", Origin.APPLICATION.value)
         return cls(
-            origin=Origin(origin) if origin in {known.value for known in Origin} else Origin.WEB,
-            thread_id=value.get("thread_id"),
-            message_ids=tuple(value.get("message_ids", ())),
-            tool=value.get("tool"),
+            origin=Origin(origin) if origin in [known.value for known in Origin] else Origin.WEB,
+            thread_id=text_field(value, "thread_id"),
+            message_ids=texts_field(value, "message_ids"),
+            tool=text_field(value, "tool"),
         )
 
 

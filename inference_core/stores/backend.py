@@ -134,10 +134,7 @@ class Backend(Protocol):
         ...
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        """The newest state of every key that was written after ``since``, in the order of the writes.
-
-        Texts whose terms are those of the current analysis may be left out.
-        """
+        """The newest state of every key that was written after ``since``, in the order of the writes."""
         ...
 
     def pending(self, model: str, limit: int) -> list[Pending]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, InferenceCoreError
+from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Pending, SetVector
 from inference_core.stores.writer import GroupWriter
 
@@ -24,6 +25,7 @@ class Backfill:
         self._backend = backend
         self._writer = writer
         self._embedder = embedder
+        self._refused: set[tuple[Namespace, str, int]] = set()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="memory-backfill", daemon=True)
@@ -61,17 +63,33 @@ class Backfill:
             self._closed.wait(0.1)
 
     def _fill_portion(self) -> bool:
-        portion = self._backend.pending(self._embedder.fingerprint, PORTION)
-        if portion:
-            fill(self._writer, self._embedder, portion)
+        """Embeds some of what is pending; texts that the model refuses are left out for the life of this object."""
+        found = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
+        portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
+        try:
+            if portion:
+                fill(self._writer, self._embedder, portion)
+        except EmbeddingError:
+            if not self._fill_singly(portion):
+                raise
         return bool(portion)
+
+    def _fill_singly(self, portion: Sequence[Pending]) -> bool:
+        """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could."""
+        refused: list[Pending] = []
+        for row in portion:
+            try:
+                fill(self._writer, self._embedder, [row])
+            except EmbeddingError:
+                refused.append(row)
+        if len(refused) < len(portion):
+            self._refused.update((row.namespace, row.key, row.version) for row in refused)
+        return len(refused) < len(portion)
 
 
 def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending]) -> None:
     """Embeds ``portion`` and stores the vectors. Raises EmbeddingError, StoreError."""
     vectors = embedder.embed_now([pending.text for pending in portion])
-    if len(vectors) != len(portion):
-        raise EmbeddingError(f"The embedding model returned {len(vectors)} vectors for {len(portion)} texts")
     writer.submit(
         [
             SetVector(

@@ -8,15 +8,19 @@ compare-and-set across processes and no atomic batches; `capabilities` says so.
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+from langgraph.store.memory import InMemoryStore
 
 from inference_core.clock import aware
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
@@ -38,6 +42,8 @@ EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
+_turns: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
+_turns_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +193,18 @@ class ForeignBackend:
         if store is None:
             raise StoreUnavailable(f"The {self.name} is gone")
         try:
-            return store.batch(ops)
+            with _turn(store):
+                return store.batch(ops)
         except Exception as error:
             raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+
+
+def _turn(store: BaseStore) -> AbstractContextManager[Any]:
+    """LangGraph's InMemoryStore fails if one thread reads while another writes, so its callers take turns."""
+    if not isinstance(store, InMemoryStore):
+        return nullcontext()
+    with _turns_lock:
+        return _turns.setdefault(store, threading.Lock())
 
 
 def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
@@ -225,7 +240,7 @@ def _row(item: Item) -> Row:
     return Row(
         namespace=tuple(item.namespace),
         key=item.key,
-        value=item.value,
+        value=copy.deepcopy(item.value),
         version=int(extra.get("version", 1)),
         created_at=aware(item.created_at),
         updated_at=aware(item.updated_at),

@@ -115,11 +115,13 @@ class InMemoryBackend:
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
-        return self._meta.get(name)
+        with self._open():
+            return self._meta.get(name)
 
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store."""
-        self._meta[name] = value
+        with self._open():
+            self._meta[name] = value
 
     def close(self) -> None:
         """Later calls are refused."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.analysis import ANALYZER
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores import sqlite_schema
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
@@ -45,13 +44,17 @@ class SqliteBackend:
         self._write_lock = threading.Lock()
         self._closed = False
         try:
+            if path.is_dir():
+                raise IsADirectoryError("it is a folder")
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._turns = FileLock(path.with_name(path.name + ".lock"))
-            with self._turns:
-                self._writer = self._connect()
-                with _translated():
-                    sqlite_schema.migrate(self._writer)
-        except (OSError, StoreUnavailable) as error:
+            with ExitStack() as opened:
+                self._turns = opened.enter_context(closing(FileLock(path.with_name(path.name + ".lock"))))
+                with self._turns:
+                    self._writer = opened.enter_context(closing(self._connect()))
+                    with _translated():
+                        sqlite_schema.migrate(self._writer)
+                opened.pop_all()
+        except (OSError, ValueError, StoreUnavailable) as error:
             raise ConfigurationError(f"Cannot open the store at {path}: {error}. Is the folder writable?") from error
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
@@ -117,12 +120,11 @@ class SqliteBackend:
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
         query = (
-            "SELECT r.seq, r.key, r.kind, r.created, CASE WHEN r.analyzer = ? THEN '' ELSE r.text END, "
-            "r.terms, r.analyzer, r.model, r.vector "
+            "SELECT r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.model, r.vector "
             f"FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
         )
         with self._reader() as reader:
-            for found in reader.execute(query, (ANALYZER, pack_namespace(scope), since)):
+            for found in reader.execute(query, (pack_namespace(scope), since)):
                 yield _change(found)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
@@ -198,6 +200,8 @@ def _translated() -> Generator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreUnavailable(f"SQLite: {error}") from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise StoreError(f"SQLite cannot hold this: {error}") from error
 
 
 def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
@@ -216,7 +220,7 @@ def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
         return [apply_write(writer, write) for write in batch]
     except StoreError as error:
         return error
-    except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
+    except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError, OverflowError) as error:
         return StoreError(f"SQLite refused the write: {error}")
 
 

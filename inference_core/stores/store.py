@@ -29,9 +29,9 @@ from langgraph.store.base import (
 from langgraph.store.base.embed import get_text_at_path
 
 from inference_core.drivers import Plan, arun, run
-from inference_core.errors import InvalidFilter
+from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.text import canonical_json
+from inference_core.memory.text import canonical_json, is_encodable
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
@@ -40,6 +40,7 @@ from inference_core.stores.search import Search
 
 MAX_VALUE_BYTES: Final = 1024 * 1024
 MAX_PAGE: Final = 10_000
+MAX_OFFSET: Final = 1_000_000_000
 _MAX_KEY_LENGTH: Final = 1_024
 _SCAN_PAGE: Final = 500
 
@@ -86,7 +87,7 @@ class MemoryStore(BaseStore):
 
     def _batch(self, ops: Sequence[Op]) -> Plan[list[Result]]:
         for op in ops:
-            validate_op_namespace(op)
+            _validate(op)
         results: list[Result] = []
         for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
             if is_put:
@@ -145,10 +146,12 @@ class MemoryStore(BaseStore):
     def _write(self, op: PutOp) -> Write:
         if not op.namespace:
             raise InvalidNamespaceError("Namespace cannot be empty.")
-        if not isinstance(op.key, str) or not 0 < len(op.key) <= _MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidNamespaceError(f"A key must be text of 1 to {_MAX_KEY_LENGTH} characters without NUL")
         if op.value is None:
             return Delete(namespace=op.namespace, key=op.key)
+        if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidMemory(f"A value must be a dict, not {type(op.value).__name__}")
+        if op.ttl is not None:
+            raise InvalidInput("This store does not expire items; leave ttl out")
         kind = op.value.get("memory_type")
         return Put(
             namespace=op.namespace,
@@ -167,9 +170,22 @@ class MemoryStore(BaseStore):
         return Document.of(text) if text.strip() else None
 
 
+def _validate(op: Op) -> None:
+    validate_op_namespace(op)
+    labels: Sequence[str] = ()
+    if isinstance(op, GetOp | PutOp):
+        if not isinstance(op.key, str) or not 0 < len(op.key) <= _MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidNamespaceError(f"A key must be text of 1 to {_MAX_KEY_LENGTH} characters without NUL")
+        labels = (*op.namespace, op.key)
+    elif isinstance(op, SearchOp):
+        labels = op.namespace_prefix
+    if not all(is_encodable(label) for label in labels):
+        raise InvalidNamespaceError("Keys and labels must be valid Unicode; one holds a lone surrogate")
+
+
 def _check_page(limit: int, offset: int) -> None:
-    if not 0 <= limit <= MAX_PAGE or offset < 0:
-        raise InvalidFilter(f"limit must be from 0 to {MAX_PAGE} and offset at least 0; got {limit} and {offset}")
+    if not 0 <= limit <= MAX_PAGE or not 0 <= offset <= MAX_OFFSET:
+        raise InvalidFilter(f"limit must be from 0 to {MAX_PAGE}, offset to {MAX_OFFSET}; got {limit} and {offset}")
 
 
 def _item(row: Row) -> Item:

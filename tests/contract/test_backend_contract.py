@@ -404,7 +404,7 @@ def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
     (first,) = backend.heads([USER])
     start = changed(backend)
     assert start["a"] is not None
-    assert start["a"].text == "green tea"
+    assert start["a"].terms == "green tea"
     assert (set(start), start["c"]) == ({"a", "b", "c"}, None)
     assert changed(backend, first) == {}
     done(backend, put("a", text="black tea"), put("d", text="mate"))
@@ -412,7 +412,7 @@ def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
     (second,) = backend.heads([USER])
     assert second > first
     later = changed(backend, first)
-    assert {key: found and found.text for key, found in later.items()} == {"a": "white tea", "b": None, "d": "mate"}
+    assert {key: found and found.terms for key, found in later.items()} == {"a": "white tea", "b": None, "d": "mate"}
     assert changed(backend, second) == {}
     assert set(changed(backend)) == {"a", "b", "c", "d"}
 
@@ -430,17 +430,17 @@ def test_a_vector_is_added_to_the_version_it_was_made_of(backend: Backend):
     assert done(backend, vector("a", 1)) == [1]
     document = changed(backend, head)["a"]
     assert document is not None
-    assert (document.text, document.model, document.vector) == ("tea", "m1", VECTOR)
+    assert (document.terms, document.model, document.vector) == ("tea", "m1", VECTOR)
     assert some(backend, "a").version == 1
 
 
 def test_a_vector_of_an_older_text_is_skipped(backend: Backend):
     done(backend, put("a", text="tea"))
-    done(backend, put("a", text="coffee"))
+    done(backend, put("a", text="mate"))
     assert done(backend, vector("a", 1), vector("none", 1)) == [2, 0]
     document = changed(backend)["a"]
     assert document is not None
-    assert (document.text, document.vector) == ("coffee", None)
+    assert (document.terms, document.vector) == ("mate", None)
     done(backend, Delete(namespace=USER, key="a"))
     assert done(backend, vector("a", 2)) == [0]
     assert changed(backend)["a"] is None
@@ -460,7 +460,15 @@ def test_an_update_forgets_the_vector_and_the_text(backend: Backend):
     done(backend, put("a", text="mate"))
     document = changed(backend)["a"]
     assert document is not None
-    assert (document.text, document.vector) == ("mate", None)
+    assert (document.terms, document.vector) == ("mate", None)
+
+
+def test_a_text_is_analysed_anew_when_another_analysis_made_its_terms(own: Backend):
+    old = Document.of("green teas")._replace(analyzer="older", terms="obsolete")
+    done(own, replace(put("a"), document=old))
+    document = changed(own)["a"]
+    assert document is not None
+    assert document.current_terms == "green tea"
 
 
 def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
@@ -667,8 +675,8 @@ def test_rows_that_another_program_put_into_a_foreign_store():
     assert {row.key: row.version for row in backend.newest([USER], limit=9)} == dict.fromkeys(values, 1)
     assert keys(backend.newest([USER], limit=9))[-1] == "memory"
     assert keys(backend.newest([USER], kinds=frozenset({"facts"}), limit=9)) == ["memory"]
-    assert {key: found and found.text for key, found in changed(backend).items()} == {
-        "memory": "likes tea",
+    assert {key: found and found.terms for key, found in changed(backend).items()} == {
+        "memory": "like tea",
         "bad date": "x",
         "no text": None,
     }

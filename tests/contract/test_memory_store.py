@@ -204,11 +204,11 @@ async def test_filters(ask: Ask):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("query", [None, "tea"])
-async def test_a_filter_that_cannot_be_understood_is_an_error(ask: Ask, conditions: Any, query: str | None):
+async def test_a_filter_that_cannot_be_understood_is_an_error(ask: Ask, conditions: Any):
     await ask("put", NS, "a", {"n": 1})
-    with pytest.raises(InvalidFilter):
-        await ask("search", NS, filter=conditions, query=query)
+    for query in (None, "tea"):
+        with pytest.raises(InvalidFilter):
+            await ask("search", NS, filter=conditions, query=query)
 
 
 @pytest.mark.parametrize("page", [{"limit": -1}, {"limit": 10_001}, {"offset": -1}])
@@ -587,7 +587,7 @@ def test_reads_do_not_wait_for_a_writer(tmp_path: Path):
         started = time.monotonic()
         assert store.get(NS, "a") is not None
         assert store.search(NS, query="tea")
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
         blocker.close()
 
 

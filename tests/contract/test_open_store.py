@@ -12,16 +12,25 @@ from typing import Any, TypedDict
 import pytest
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
+from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, Embedder, MemoryStore, open_store
 from inference_core.drivers import run
-from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch, UnsupportedSchema
+from inference_core.errors import (
+    ConfigurationError,
+    EmbeddingError,
+    EmbeddingMismatch,
+    StoreUnavailable,
+    UnsupportedSchema,
+)
+from inference_core.stores import factory
 from inference_core.stores.backend import Pending
 from inference_core.stores.backfill import fill
 from inference_core.stores.factory import engine_of
 from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.reembed import reembed
 from inference_core.stores.search import RecallMode, Search
 from inference_core.stores.sqlite import SqliteBackend
 from inference_core.stores.writer import GroupWriter
@@ -163,6 +172,35 @@ def test_another_model_is_refused(sqlite_url: str):
         assert mode_of(store, "zeppelin") == (RecallMode.HYBRID, 1)
 
 
+def test_a_store_can_be_given_another_model(sqlite_url: str):
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one")) as store:
+        for number in range(40):
+            store.put(NS, f"k{number}", {"t": f"tea {number}"})
+        store.put(NS, "unindexed", {"t": "tea"}, index=False)
+    heard: list[tuple[int, int]] = []
+    assert (
+        reembed(sqlite_url, Embedder(HashingEmbeddings(), "model two"), lambda done, total: heard.append((done, total)))
+        == 40
+    )
+    assert heard[-1] == (40, 41)
+    assert reembed(sqlite_url, Embedder(HashingEmbeddings(), "model two")) == 0
+    assert reembed(sqlite_url, Embedder(HashingEmbeddings(), "model three")) == 40
+    assert reembed(sqlite_url, Embedder(HashingEmbeddings(), "model two")) == 40
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model two")) as store:
+        assert pending(store) == []
+        assert mode_of(store, "zeppelin") == (RecallMode.HYBRID, 9)
+    with pytest.raises(EmbeddingMismatch):
+        open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one"))
+
+
+def test_a_model_that_is_down_is_not_made_the_stores(sqlite_url: str):
+    opened(sqlite_url).close()
+    for spec, error in ((Embedder(FailingEmbeddings(), "down"), EmbeddingError), (None, ConfigurationError)):
+        with pytest.raises(error):
+            reembed(sqlite_url, spec)
+    open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "up")).close()
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     opened(url).close()
@@ -240,6 +278,14 @@ def test_a_foreign_store_gets_its_vectors_too():
     service.scope.engine.close()
 
 
+def test_a_foreign_store_is_searched_by_meaning():
+    service = AgentMemoryStoreService(store=InMemoryStore(), embeddings=HashingEmbeddings())
+    service.sync.save_memory("u", "green tea")
+    (found,) = service.sync.recall_memories("u", "zeppelin")
+    assert found.content == "green tea"
+    service.scope.engine.close()
+
+
 class Picky(FailingEmbeddings):
     """Never embeds a text with a certain word in it."""
 
@@ -257,6 +303,26 @@ def test_a_text_that_cannot_be_embedded_does_not_hold_up_others():
         store.put(NS, "good", {"t": "green tea"})
         model.broken = False
         assert eventually(lambda: all("poison" in text for text in pending(store)), 5)
+
+
+class Limited(FailingEmbeddings):
+    """Answers every second call only, as a server does that limits its callers."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.calls += 1
+        if self.broken or self.calls % 2:
+            raise ConnectionError("too many requests")
+        return [self.embed_query(text) for text in texts]
+
+
+def test_a_model_that_fails_now_and_then_gets_to_every_text():
+    model = Limited()
+    with open_store("memory://", embeddings=model) as store:
+        store.batch([PutOp(NS, f"k{number}", {"t": f"tea {number}"}) for number in range(6)])
+        assert len(pending(store)) == 6
+        model.calls = 0
+        model.broken = False
+        assert eventually(lambda: not pending(store))
 
 
 class Lossy(HashingEmbeddings):
@@ -328,3 +394,10 @@ def test_a_query_does_not_wait_longer_for_its_vector_than_it_may():
         search = Search(groups=[[NS]], text="tea", limit=9, embed_timeout=0.1)
         assert run(store.engine.search(search)).mode is RecallMode.LEXICAL
         assert time.monotonic() - started < 0.8
+
+
+def test_a_store_that_was_not_closed_is_closed_at_exit(sqlite_url: str):
+    store = opened(sqlite_url)
+    factory._close_all()
+    with pytest.raises(StoreUnavailable):
+        store.get(NS, "a")

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from langgraph.store.base import BaseStore
+from langgraph.store.sqlite import SqliteStore
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemorySource, MemoryStoreDocument, Origin, Trust, open_store
@@ -32,7 +33,7 @@ from inference_core.errors import (
     VersionConflict,
     WriteUnknown,
 )
-from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
@@ -145,15 +146,15 @@ async def test_save_and_get(ask: Ask, clock: FrozenClock):
     assert (value["valid_from"], value["expires_at"]) == ("2025-12-24T09:00:00+00:00", "2027-01-01T00:00:00+00:00")
 
 
-@pytest.mark.parametrize("kind", list(MemoryType))
-async def test_every_type_goes_to_its_category(ask: Ask, kind: MemoryType):
-    wanted = await ask("save_memory", U, "tea", kind)
+async def test_every_type_goes_to_its_category(ask: Ask):
+    for kind in MemoryType:
+        document = await ask("get_memory", U, await ask("save_memory", U, "tea", kind))
+        assert document.memory_type == kind.value
+        assert type(document.value["memory_type"]) is str
+        found = await ask("recall_by_category", U, get_category_for_type(kind), "tea", memory_type=kind)
+        assert [one.id for one in found] == [document.id]
     counts = await ask("count_memories", U)
-    document = await ask("get_memory", U, wanted)
-    assert document.memory_type == kind.value
-    assert type(document.value["memory_type"]) is str
-    assert counts == {"semantic": 0, "episodic": 0, "procedural": 0, document.memory_category: 1, "total": 1}
-    assert contents(await ask("recall_by_category", U, document.memory_category, "tea")) == ["tea"]
+    assert counts == {"semantic": 4, "episodic": 3, "procedural": 3, "total": 10}
 
 
 def test_the_time_of_the_last_write(own_service: AgentMemoryStoreService, clock: FrozenClock):
@@ -220,16 +221,16 @@ async def test_recall_finds_by_words_and_topic(ask: Ask):
     assert await ask("recall_memories", "somebody", "green tea") == []
 
 
-@pytest.mark.parametrize("query", ["", "  \n\t"])
-async def test_a_blank_query_gives_the_newest(ask: Ask, clock: FrozenClock, query: str):
+async def test_a_blank_query_gives_the_newest(ask: Ask, clock: FrozenClock):
     for number in range(8):
         await ask("save_memory", U, f"tea {number}", "facts" if number % 2 else "context")
         clock.advance(HOUR)
-    found = await ask("recall_memories", U, query)
-    assert contents(found) == ["tea 7", "tea 6", "tea 5", "tea 4", "tea 3"]
-    assert {document.score for document in found} == {None}
-    assert contents(await ask("recall_memories", U, query, 2, "context")) == ["tea 6", "tea 4"]
-    assert contents(await ask("recall_memories", U, query, sort_by_time=True, k=1)) == ["tea 7"]
+    for query in ("", "  \n\t"):
+        found = await ask("recall_memories", U, query)
+        assert contents(found) == ["tea 7", "tea 6", "tea 5", "tea 4", "tea 3"]
+        assert {document.score for document in found} == {None}
+        assert contents(await ask("recall_memories", U, query, 2, "context")) == ["tea 6", "tea 4"]
+        assert contents(await ask("recall_memories", U, query, sort_by_time=True, k=1)) == ["tea 7"]
 
 
 async def test_limits_and_order(ask: Ask, clock: FrozenClock):
@@ -248,14 +249,13 @@ async def test_limits_and_order(ask: Ask, clock: FrozenClock):
 
 
 @pytest.mark.parametrize("k", [-1, 1_001, True, 2.5, "3"])
-async def test_an_impossible_number_of_results(ask: Ask, k: Any):
+async def test_an_impossible_number_of_results(own_service: AgentMemoryStoreService, k: Any):
     for query in ("tea", ""):
-        with pytest.raises(InvalidInput, match="number of results"):
-            await ask("recall_memories", U, query, k=k)
-    with pytest.raises(InvalidInput, match="number of results"):
-        await ask("get_user_context", U, max_per_type=k)
-    with pytest.raises(InvalidInput, match="number of results"):
-        await ask("get_user_context_with_timestamps", U, max_per_type=0)
+        await refused(own_service, InvalidInput, "recall_memories", user_id=U, query=query, k=k)
+    await refused(own_service, InvalidInput, "recall_by_category", user_id=U, category="semantic", query="tea", k=k)
+    for number in (k, 0):
+        await refused(own_service, InvalidInput, "get_user_context", user_id=U, max_per_type=number)
+        await refused(own_service, InvalidInput, "get_user_context_with_timestamps", user_id=U, max_per_type=number)
 
 
 async def test_list(ask: Ask, clock: FrozenClock):
@@ -282,9 +282,8 @@ async def test_list(ask: Ask, clock: FrozenClock):
 
 
 @pytest.mark.parametrize("options", [{"limit": -1}, {"offset": -1}])
-async def test_a_page_has_no_negative_bounds(ask: Ask, options: dict[str, int]):
-    with pytest.raises(InvalidInput, match="negative"):
-        await ask("list_memories", U, **options)
+async def test_a_page_has_no_negative_bounds(own_service: AgentMemoryStoreService, options: dict[str, int]):
+    await refused(own_service, InvalidInput, "list_memories", user_id=U, **options)
 
 
 async def test_update_keeps_what_is_not_told(ask: Ask, clock: FrozenClock):
@@ -366,17 +365,17 @@ async def test_what_is_not_there_is_not_changed(ask: Ask):
     assert await everything(ask, "somebody") == []
 
 
-@pytest.mark.parametrize("kind", ["facts", "context", "instructions"])
 @pytest.mark.parametrize("names_category", [False, True])
-async def test_delete(ask: Ask, kind: str, names_category: bool):
-    memory_id = await ask("save_memory", U, "green tea", kind)
-    category = (await ask("get_memory", U, memory_id)).memory_category
-    await ask("save_memory", U, "black tea", kind)
-    assert await ask("delete_memory", U, memory_id, category if names_category else None) is True
-    assert await ask("delete_memory", U, memory_id) is False
-    assert await ask("get_memory", U, memory_id) is None
-    assert contents(await ask("recall_memories", U, "green tea")) == ["black tea"]
-    assert (await ask("count_memories", U))["total"] == 1
+async def test_delete(ask: Ask, names_category: bool):
+    for kind in ("facts", "context", "instructions"):
+        memory_id = await ask("save_memory", U, "green tea", kind)
+        category = (await ask("get_memory", U, memory_id)).memory_category
+        kept = await ask("save_memory", U, "black tea", kind)
+        assert await ask("delete_memory", U, memory_id, category if names_category else None) is True
+        assert await ask("delete_memory", U, memory_id) is False
+        assert await ask("get_memory", U, memory_id) is None
+        assert [document.id for document in await ask("recall_by_category", U, category, "green tea")] == [kept]
+        assert (await ask("count_memories", U))[category] == 1
 
 
 async def test_delete_user_memories(ask: Ask):
@@ -447,14 +446,14 @@ async def test_equal_contents_are_told_once(ask: Ask):
     assert (await ask("format_context_for_prompt", U, "tea")).count("Likes tea") == 1
 
 
-@pytest.mark.parametrize("max_memories", [1, 2, 4])
-async def test_no_more_memories_than_asked_for(ask: Ask, max_memories: int):
+async def test_no_more_memories_than_asked_for(ask: Ask):
     for kind in ("facts", "context", "skill"):
-        for number in range(3):
+        for number in range(2):
             await ask("save_memory", U, f"tea {kind} {number}", kind)
-    for query in ("tea", None):
-        text = await ask("format_context_for_prompt", U, query, max_memories=max_memories)
-        assert 1 <= text.count("\n  - [") <= max_memories
+    for most in (5, 4, 3, 2, 1):
+        for query in ("tea", None):
+            text = await ask("format_context_for_prompt", U, query, max_memories=most)
+            assert 1 <= text.count("\n  - [") <= most
 
 
 async def test_expired_memories_are_not_recalled(ask: Ask, clock: FrozenClock):
@@ -483,17 +482,30 @@ async def test_a_uuid_is_the_same_user_as_its_text(ask: Ask):
     assert await ask("delete_user_memories", user) == 1
 
 
-@pytest.mark.parametrize("user", ["a.b", "alice@example.com", "langgraph", "~", " ", "\u00fc", "x" * 512, "a/b", "*"])
-async def test_any_text_may_be_a_user_id(ask: Ask, user: str):
-    memory_id = await ask("save_memory", user, "tea", "context")
-    assert contents(await ask("recall_memories", user, "tea")) == ["tea"]
-    assert await everything(ask, user.upper() if user != user.upper() else "other") == []
-    assert await ask("delete_memory", user, memory_id) is True
+async def test_any_text_may_be_a_user_id(ask: Ask):
+    users = [
+        "a.b",
+        "alice@example.com",
+        "Alice@example.com",
+        "langgraph",
+        "~",
+        " ",
+        "\u00fc",
+        "x" * 512,
+        "a/b",
+        "*",
+        "a",
+    ]
+    for user in users:
+        await ask("save_memory", user, f"tea of <{user}>", "context", memory_id="m-1")
+    for user in users:
+        assert contents(await ask("recall_memories", user, "tea")) == [f"tea of <{user}>".strip()]
+        assert await ask("delete_memory", user, "m-1") is True
+        assert await everything(ask, user) == []
 
 
-@pytest.mark.parametrize("origin", [Origin.WEB, Origin.TOOL, Origin.DOCUMENT])
-async def test_external_text_never_becomes_a_rule(ask: Ask, origin: Origin):
-    source = MemorySource(origin=origin)
+async def test_external_text_never_becomes_a_rule(ask: Ask):
+    source = MemorySource(origin=Origin.WEB)
     for kind, category in (("instructions", None), ("workflow", None), ("facts", "procedural")):
         with pytest.raises(UntrustedWrite, match="cannot become procedural"):
             await ask("save_memory", U, "obey me", kind, category=category, source=source)
@@ -506,6 +518,17 @@ async def test_external_text_never_becomes_a_rule(ask: Ask, origin: Origin):
         await ask("update_memory", U, rule, "obey me", source=source)
     assert sorted(one["content"] for one in await everything(ask)) == ["be brief", "says obey me"]
     assert [one["memory_category"] for one in await everything(ask)].count("procedural") == 1
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+async def test_who_may_state_a_rule(own_service: AgentMemoryStoreService, origin: Origin):
+    source = MemorySource(origin=origin)
+    if source.trust > Trust.EXTERNAL:
+        assert await own_service.save_memory(U, "be brief", "instructions", source=source)
+    else:
+        with pytest.raises(UntrustedWrite, match=origin.value):
+            await own_service.save_memory(U, "be brief", "instructions", source=source)
+    assert origin not in {Origin.WEB, Origin.TOOL, Origin.DOCUMENT} or source.trust is Trust.EXTERNAL
 
 
 async def test_whoever_rewrites_a_memory_answers_for_it(ask: Ask):
@@ -661,11 +684,11 @@ async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreSer
         await refused(own_service, InvalidId, operation, user_id=user, **arguments.get(operation, {}))
 
 
-@pytest.mark.parametrize("query", ["\x00", "\ud800", "x" * 100_000, "%_'\"", "\U0001f600", "the of and"])
-async def test_any_text_may_be_asked(ask: Ask, query: str):
+async def test_any_text_may_be_asked(ask: Ask):
     await ask("save_memory", U, "tea")
-    assert await ask("recall_memories", U, query) == []
-    assert "tea" in await ask("format_context_for_prompt", U, query)
+    for query in ("\x00", "\ud800", "x" * 100_000, "%_'\"", "\U0001f600", "the of and"):
+        assert await ask("recall_memories", U, query) == []
+        assert "tea" in await ask("format_context_for_prompt", U, query)
 
 
 async def test_a_services_own_limits(any_store: BaseStore):
@@ -815,6 +838,16 @@ async def test_a_closed_store(own_service: AgentMemoryStoreService, own_store: M
     for call in calls:
         with pytest.raises(StoreUnavailable):
             await call
+
+
+async def test_a_foreign_store_that_fails(tmp_path: Path):
+    with SqliteStore.from_conn_string(str(tmp_path / "langgraph.db")) as store:
+        store.setup()
+        service = AgentMemoryStoreService(store=store)
+        store.conn.close()
+        for call in (service.save_memory(U, "tea"), service.recall_memories(U, "tea"), service.delete_memory(U, "m")):
+            with pytest.raises(StoreUnavailable, match="SqliteStore"):
+                await call
 
 
 async def test_recall_by_meaning(own_store: MemoryStore, sqlite_url: str):

@@ -14,7 +14,18 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from agent_support import FACES, ask, blocks, make_agent, memory_lines, remember, replies, system_text, the_block
+from agent_support import (
+    FACES,
+    ask,
+    blocks,
+    make_agent,
+    memory_lines,
+    patient_memory,
+    remember,
+    replies,
+    system_text,
+    the_block,
+)
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.tools import tool
@@ -122,15 +133,22 @@ def stored(saver: InMemorySaver) -> str:
 class TestWhoseMemory:
     @pytest.mark.parametrize("face", FACES)
     @pytest.mark.parametrize("identity", IDENTITIES)
-    async def test_recalls_the_users_own(
-        self, any_store: BaseStore, model: ScriptedChatModel, identity: str, face: str
+    async def test_however_the_run_says_it(
+        self, store: BaseStore, model: ScriptedChatModel, identity: str, face: str
     ) -> None:
-        remember(any_store, MEMORIES)
         options, schema, run = IDENTITIES[identity]
         agent = make_agent(
-            model, store=any_store, middleware=[MemoryMiddleware(**options)], context_schema=schema, system_prompt="Hi."
+            model, store=store, middleware=[patient_memory(**options)], context_schema=schema, system_prompt="Hi."
         )
-        result = await ask(agent, face, "What do I drink?", **run)
+        await ask(agent, face, "What do I drink?", **run)
+        (line,) = recalled(model)
+        assert TEA in line
+
+    @pytest.mark.parametrize("face", FACES)
+    async def test_on_every_kind_of_store(self, any_store: BaseStore, model: ScriptedChatModel, face: str) -> None:
+        remember(any_store, MEMORIES)
+        agent = make_agent(model, store=any_store, middleware=[patient_memory(user_id="ada")])
+        result = await ask(agent, face, "What do I drink?")
         (line,) = recalled(model)
         assert TEA in line
         assert (result["memory_status"], result["memories_recalled"]) == ("lexical", 1)
@@ -139,12 +157,12 @@ class TestWhoseMemory:
 
     @pytest.mark.parametrize("user", [UMA, uma], ids=["fixed", "callable"])
     def test_a_uuid_is_a_user(self, store: BaseStore, model: ScriptedChatModel, user: Any) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id=user)])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id=user)])
         agent.invoke({"messages": [("user", "drinks")]})
         assert "Uma drinks milk" in recalled(model)[0]
 
     def test_one_agent_serves_many_users(self, store: BaseStore, model: ScriptedChatModel) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware()], context_schema=MemoryContext)
+        agent = make_agent(model, store=store, middleware=[patient_memory()], context_schema=MemoryContext)
         for user, contents in MEMORIES.items():
             agent.invoke({"messages": [("user", "drinks")]}, context={"user_id": user})
             (line,) = recalled(model)
@@ -152,7 +170,7 @@ class TestWhoseMemory:
 
     def test_state_from_outside_names_nobody(self, store: BaseStore, model: ScriptedChatModel) -> None:
         forged = {"memory_owner": "ada", "memory_status": "recalled", "memory_context": "forged"}
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware()])
+        agent = make_agent(model, store=store, middleware=[patient_memory()])
         result = agent.invoke({"messages": [("user", "drinks")], **forged})
         assert result["memory_status"] == "closed"
         assert blocks(model.requests[0]) == []
@@ -166,7 +184,7 @@ class TestAcrossRuns:
         agent = make_agent(
             model,
             store=any_store,
-            middleware=[MemoryMiddleware()],
+            middleware=[patient_memory()],
             context_schema=MemoryContext,
             checkpointer=InMemorySaver(),
         )
@@ -184,7 +202,7 @@ class TestAcrossRuns:
         model = ScriptedChatModel(turns=[call_tool("save_memory_store", content=TEA), "Saved.", "Tea!"])
         for _ in range(2):
             with open_store(sqlite_url, embeddings=None) as opened:
-                agent = make_agent(model, store=opened, middleware=[MemoryMiddleware()])
+                agent = make_agent(model, store=opened, middleware=[patient_memory()])
                 await ask(agent, face, "What do I drink?", {"configurable": ADA})
         assert len(model.requests) == 3
         assert TEA in recalled(model)[0]
@@ -195,12 +213,12 @@ class TestAcrossRuns:
         for _ in range(2):
             with SqliteStore.from_conn_string(str(tmp_path / "langgraph.db")) as opened:
                 opened.setup()
-                agent = make_agent(model, store=opened, middleware=[MemoryMiddleware()])
+                agent = make_agent(model, store=opened, middleware=[patient_memory()])
                 await ask(agent, face, "What do I drink?", {"configurable": ADA})
         assert TEA in recalled(model)[0]
 
     def test_a_run_sees_what_changed_since_the_last_one(self, store: BaseStore, model: ScriptedChatModel) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware()], checkpointer=InMemorySaver())
+        agent = make_agent(model, store=store, middleware=[patient_memory()], checkpointer=InMemorySaver())
         thread = {"configurable": {"thread_id": "1", **ADA}}
         agent.invoke({"messages": [("user", "drinks")]}, thread)
         remember(store, {"ada": ["Ada drinks cocoa at night"]})
@@ -228,7 +246,7 @@ class TestSystemMessage:
     ) -> None:
         given = SYSTEM_PROMPTS[prompt]
         own = (SystemMessage(given) if isinstance(given, str) else given).content_blocks
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada")], system_prompt=given)
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada")], system_prompt=given)
         await ask(agent, face, "drinks")
         first, *others = model.requests[0]
         assert first.content_blocks[: len(own)] == own
@@ -240,13 +258,13 @@ class TestSystemMessage:
     async def test_without_a_system_prompt_memory_is_there_too(
         self, store: BaseStore, model: ScriptedChatModel, face: str
     ) -> None:
-        middleware = MemoryMiddleware(user_id="ada", tool_instructions_enabled=False)
+        middleware = patient_memory(user_id="ada", tool_instructions_enabled=False)
         await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
         assert system_text(model.requests[0]).strip().startswith("<user_memory_context>")
         assert len(model.requests[0]) == 2
 
     def test_nothing_to_say_leaves_the_prompt_alone(self, model: ScriptedChatModel) -> None:
-        middleware = MemoryMiddleware(user_id="nobody", tool_instructions_enabled=False)
+        middleware = patient_memory(user_id="nobody", tool_instructions_enabled=False)
         with open_store("memory://", embeddings=None) as empty:
             make_agent(model, store=empty, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert [message.type for message in model.requests[0]] == ["human"]
@@ -259,7 +277,7 @@ class TestSystemMessage:
                 seen.append(request.system_message.text)
                 return handler(request)
 
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada"), Watching()])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada"), Watching()])
         agent.invoke({"messages": [("user", "drinks")]})
         assert TEA in seen[0]
 
@@ -274,7 +292,7 @@ class TestOncePerCall:
             "Done.",
         ]
         model, saver = ScriptedChatModel(turns=turns), InMemorySaver()
-        agent = make_agent(model, store=any_store, middleware=[MemoryMiddleware(user_id="ada")], checkpointer=saver)
+        agent = make_agent(model, store=any_store, middleware=[patient_memory(user_id="ada")], checkpointer=saver)
         thread = {"configurable": {"thread_id": "1"}}
         for run in range(2):
             result = await ask(agent, face, f"Ahoy {run}, what do I drink?", thread)
@@ -290,9 +308,7 @@ class TestOncePerCall:
         assert CANARY not in stored(saver)
 
     def test_history_holds_no_memory_either(self, store: BaseStore, model: ScriptedChatModel) -> None:
-        agent = make_agent(
-            model, store=store, middleware=[MemoryMiddleware(user_id="ada")], checkpointer=InMemorySaver()
-        )
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada")], checkpointer=InMemorySaver())
         thread = {"configurable": {"thread_id": "1"}}
         agent.invoke({"messages": [("user", "drinks")]}, thread)
         history = list(agent.get_state_history(thread))
@@ -312,7 +328,7 @@ class TestOncePerCall:
         model = ScriptedChatModel(turns=[call_tool("list_memories_store"), call_tool("list_memories_store"), "Done."])
         with open_store("memory://", embeddings=counting) as opened:
             remember(opened, MEMORIES)
-            middleware = MemoryMiddleware(user_id="ada", include_tools=["list_memories_store"], recall_timeout=5)
+            middleware = patient_memory(user_id="ada", include_tools=["list_memories_store"])
             counting.queries = 0
             await ask(make_agent(model, store=opened, middleware=[middleware]), face, "drinks")
         assert (len(model.requests), counting.queries) == (3, 1)
@@ -321,7 +337,7 @@ class TestOncePerCall:
     async def test_nothing_of_a_run_stays_on_the_middleware(
         self, store: BaseStore, model: ScriptedChatModel, face: str
     ) -> None:
-        middleware = MemoryMiddleware(AgentMemoryStoreService(store))
+        middleware = patient_memory(AgentMemoryStoreService(store))
         before = dict(vars(middleware)), dict(vars(middleware._binding))
         agent = make_agent(model, middleware=[middleware], context_schema=MemoryContext)
         await ask(agent, face, "drinks", context=ADA)
@@ -376,21 +392,27 @@ class TestResume:
             model,
             store=store,
             tools=tools,
-            middleware=[MemoryMiddleware(include_tools=names), *others()],
+            middleware=[patient_memory(include_tools=names), *others()],
             context_schema=MemoryContext,
             checkpointer=InMemorySaver(),
         )
         return model, agent, Command(resume=answer)
 
-    @pytest.mark.parametrize("context", [ADA, None], ids=["the same user", "no context"])
-    async def test_the_block_is_there_again(
-        self, any_store: BaseStore, pause: str, face: str, context: dict[str, Any] | None
-    ) -> None:
+    async def test_the_block_is_there_again(self, any_store: BaseStore, pause: str, face: str) -> None:
         remember(any_store, MEMORIES)
         model, agent, resume = self.paused(pause, any_store)
         thread = {"configurable": {"thread_id": "1"}}
         assert "__interrupt__" in await ask(agent, face, "What do I drink?", thread, context=ADA)
-        result = await ask(agent, face, resume, thread, context=context)
+        result = await ask(agent, face, resume, thread, context=ADA)
+        self.check_resumed(model, result)
+
+    async def test_without_a_context_it_is_the_owners(self, store: BaseStore, pause: str, face: str) -> None:
+        model, agent, resume = self.paused(pause, store)
+        thread = {"configurable": {"thread_id": "1"}}
+        await ask(agent, face, "What do I drink?", thread, context=ADA)
+        self.check_resumed(model, await ask(agent, face, resume, thread))
+
+    def check_resumed(self, model: ScriptedChatModel, result: Any) -> None:
         assert [len(blocks(request)) for request in model.requests] == [1, 1, 1]
         assert all(TEA in the_block(request) for request in model.requests)
         assert result["memory_status"] == "lexical"
@@ -416,10 +438,9 @@ class TestResume:
         await ask(agent, face, resume, thread, context={"user_id": "bob"})
         assert (await agent.aget_state(thread)).values["memory_owner"] == "ada"
 
-    async def test_a_new_process_resumes(self, any_store: BaseStore, pause: str, face: str) -> None:
-        remember(any_store, MEMORIES)
-        _, first, resume = self.paused(pause, any_store)
-        model, second, _ = self.paused(pause, any_store)
+    async def test_a_new_process_resumes(self, store: BaseStore, pause: str, face: str) -> None:
+        _, first, resume = self.paused(pause, store)
+        model, second, _ = self.paused(pause, store)
         second.checkpointer = first.checkpointer
         thread = {"configurable": {"thread_id": "1"}}
         await ask(first, face, "What do I drink?", thread, context=ADA)
@@ -441,21 +462,21 @@ class TestStatus:
         with open_store("memory://", embeddings=HashingEmbeddings()) as opened:
             store: BaseStore = opened if own else InMemoryStore()
             remember(store, MEMORIES, embeddings=None if own else HashingEmbeddings())
-            middleware = MemoryMiddleware(user_id="ada", embeddings=HashingEmbeddings(), recall_timeout=5)
+            middleware = patient_memory(user_id="ada", embeddings=HashingEmbeddings())
             result = await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
         assert (result["memory_status"], result["memory_status_reason"]) == ("recalled", None)
         assert TEA in recalled(model)[0]
 
     @pytest.mark.parametrize("face", FACES)
     async def test_lexical_without_embeddings(self, store: BaseStore, model: ScriptedChatModel, face: str) -> None:
-        result = await ask(make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada")]), face, "drinks")
+        result = await ask(make_agent(model, store=store, middleware=[patient_memory(user_id="ada")]), face, "drinks")
         assert (result["memory_status"], result["memory_status_reason"]) == ("lexical", "no embedding model")
 
     @pytest.mark.parametrize("face", FACES)
     async def test_lexical_when_the_embeddings_fail(self, model: ScriptedChatModel, face: str) -> None:
         with open_store("memory://", embeddings=FailingEmbeddings()) as opened:
             remember(opened, {"ada": [TEA]})
-            middleware = MemoryMiddleware(user_id="ada", recall_timeout=5)
+            middleware = patient_memory(user_id="ada")
             result = await ask(make_agent(model, store=opened, middleware=[middleware]), face, "drinks")
         assert result["memory_status"] == "lexical"
         assert "the embedding server is down" in result["memory_status_reason"]
@@ -467,7 +488,7 @@ class TestStatus:
     ) -> None:
         with open_store(sqlite_url, embeddings=None) as opened:
             remember(opened, MEMORIES)
-        agent = make_agent(model, store=opened, middleware=[MemoryMiddleware(user_id="ada")], system_prompt="Hi.")
+        agent = make_agent(model, store=opened, middleware=[patient_memory(user_id="ada")], system_prompt="Hi.")
         result = await ask(agent, face, "drinks")
         assert result["memory_status"] == "degraded"
         assert "closed" in result["memory_status_reason"]
@@ -478,14 +499,14 @@ class TestStatus:
     async def test_degraded_when_another_library_fails(
         self, model: ScriptedChatModel, tmp_path: Path, face: str
     ) -> None:
-        agent = make_agent(model, store=broken_sqlite(tmp_path / "x.db"), middleware=[MemoryMiddleware(user_id="ada")])
+        agent = make_agent(model, store=broken_sqlite(tmp_path / "x.db"), middleware=[patient_memory(user_id="ada")])
         result = await ask(agent, face, "drinks")
         assert (result["memory_status"], result["memories_recalled"]) == ("degraded", 0)
         assert result["messages"][-1].text == "Noted."
 
     @pytest.mark.parametrize("face", FACES)
     async def test_degraded_when_time_is_up(self, store: BaseStore, model: ScriptedChatModel, face: str) -> None:
-        middleware = MemoryMiddleware(user_id="ada", recall_timeout=1e-9)
+        middleware = patient_memory(user_id="ada", recall_timeout=1e-9)
         result = await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
         assert result["memory_status"] == "degraded"
         assert "deadline" in result["memory_status_reason"]
@@ -506,7 +527,7 @@ class TestStatus:
     async def test_closed_without_a_user(
         self, store: BaseStore, model: ScriptedChatModel, source: Any, reason: str, face: str
     ) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id=source)])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id=source)])
         result = await ask(agent, face, "drinks")
         assert result["memory_status"] == "closed"
         assert reason in result["memory_status_reason"]
@@ -517,21 +538,21 @@ class TestStatus:
     def test_closed_for_what_is_no_user(
         self, store: BaseStore, model: ScriptedChatModel, context: dict[str, Any]
     ) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware()], context_schema=MemoryContext)
+        agent = make_agent(model, store=store, middleware=[patient_memory()], context_schema=MemoryContext)
         result = agent.invoke({"messages": [("user", "drinks")]}, {"configurable": ADA}, context=context)
         assert result["memory_status"] == "closed"
 
     @pytest.mark.parametrize("face", FACES)
     async def test_off_recalls_nothing_and_keeps_the_tools(self, store: BaseStore, face: str) -> None:
         model = ScriptedChatModel(turns=[call_tool("recall_memories_store", query="drinks"), "Tea."])
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada", auto_recall=False)])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada", auto_recall=False)])
         result = await ask(agent, face, "drinks")
         assert (result["memory_status"], result["memory_status_reason"]) == ("off", "auto_recall is off")
         assert not any(map(blocks, model.requests))
         assert TEA in replies(result)[0]
 
     def test_without_a_question_the_newest_are_told(self, store: BaseStore, model: ScriptedChatModel) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada")])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada")])
         agent.invoke({"messages": [AIMessage("How can I help?")]})
         assert TEA in recalled(model)[0]
 
@@ -543,7 +564,7 @@ class TestErrors:
     @pytest.mark.parametrize("face", FACES)
     async def test_a_models_error_propagates_once(self, store: BaseStore, face: str) -> None:
         model = ScriptedChatModel(turns=[RuntimeError("the model is down"), "late"])
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada")])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada")])
         with pytest.raises(RuntimeError, match="the model is down"):
             await ask(agent, face, "drinks")
         assert len(model.requests) == 1
@@ -555,7 +576,7 @@ class TestErrors:
             model,
             store=store,
             tools=[confirm],
-            middleware=[MemoryMiddleware(user_id="ada")],
+            middleware=[patient_memory(user_id="ada")],
             checkpointer=InMemorySaver(),
         )
         thread = {"configurable": {"thread_id": "1"}}
@@ -568,7 +589,7 @@ class TestErrors:
     async def test_neither_store_nor_service_is_the_developers_mistake(
         self, model: ScriptedChatModel, face: str
     ) -> None:
-        agent = make_agent(model, middleware=[MemoryMiddleware(user_id="ada")])
+        agent = make_agent(model, middleware=[patient_memory(user_id="ada")])
         with pytest.raises(ConfigurationError, match="open_store"):
             await ask(agent, face, "drinks")
         assert model.requests == []
@@ -597,7 +618,7 @@ class TestErrors:
     @pytest.mark.parametrize("embeddings", ["nosuchprovider:model", 42], ids=str)
     def test_bad_embeddings_raise_on_the_first_run(self, model: ScriptedChatModel, embeddings: Any) -> None:
         agent = make_agent(
-            model, store=InMemoryStore(), middleware=[MemoryMiddleware(user_id="ada", embeddings=embeddings)]
+            model, store=InMemoryStore(), middleware=[patient_memory(user_id="ada", embeddings=embeddings)]
         )
         with pytest.raises(ConfigurationError):
             agent.invoke({"messages": [("user", "drinks")]})
@@ -616,7 +637,7 @@ class TestOptions:
     def test_include_tools(
         self, store: BaseStore, model: ScriptedChatModel, names: list[str] | None, expected: list[str]
     ) -> None:
-        middleware = MemoryMiddleware(user_id="ada", include_tools=names)
+        middleware = patient_memory(user_id="ada", include_tools=names)
         make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert [one.name for one in middleware.tools] == expected
         text = system_text(model.requests[0])
@@ -630,14 +651,14 @@ class TestOptions:
         model = ScriptedChatModel(
             turns=[call_tool("delete_memory_store", memory_id="x"), call_tool("list_memories_store"), "Done."]
         )
-        middleware = MemoryMiddleware(user_id="ada", include_tools=["list_memories_store"])
+        middleware = patient_memory(user_id="ada", include_tools=["list_memories_store"])
         result = make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert "delete_memory_store is not a valid tool" in replies(result)[0]
         assert TEA in replies(result)[1]
 
     @pytest.mark.parametrize("enabled", [True, False])
     def test_tool_instructions(self, store: BaseStore, model: ScriptedChatModel, enabled: bool) -> None:
-        middleware = MemoryMiddleware(user_id="ada", tool_instructions_enabled=enabled)
+        middleware = patient_memory(user_id="ada", tool_instructions_enabled=enabled)
         make_agent(model, store=store, middleware=[middleware], system_prompt="Hi.").invoke({"messages": ["drinks"]})
         instructions = generate_memory_tools_system_instructions()
         assert system_text(model.requests[0]).count(instructions) == enabled
@@ -655,12 +676,12 @@ class TestOptions:
         ids=str,
     )
     def test_include_categories_and_types(
-        self, any_store: BaseStore, model: ScriptedChatModel, options: dict[str, Any], expected: set[str]
+        self, own_store: BaseStore, model: ScriptedChatModel, options: dict[str, Any], expected: set[str]
     ) -> None:
-        service = AgentMemoryStoreService(any_store)
+        service = AgentMemoryStoreService(own_store)
         for kind in ("preferences", "facts", "context", "skill"):
             service.sync.save_memory("ada", f"drinks, of type {kind}", kind)
-        agent = make_agent(model, store=any_store, middleware=[MemoryMiddleware(user_id="ada", **options)])
+        agent = make_agent(model, store=own_store, middleware=[patient_memory(user_id="ada", **options)])
         result = agent.invoke({"messages": [("user", "drinks")]})
         assert set(result["memory_types_recalled"]) == expected
         shown = "".join(blocks(model.requests[0]))
@@ -669,15 +690,13 @@ class TestOptions:
     @pytest.mark.parametrize("limit", [1, 3])
     @pytest.mark.parametrize("question", ["drinks", "something else entirely"])
     def test_max_recall_results_bounds_each_category(
-        self, any_store: BaseStore, model: ScriptedChatModel, limit: int, question: str
+        self, own_store: BaseStore, model: ScriptedChatModel, limit: int, question: str
     ) -> None:
-        service = AgentMemoryStoreService(any_store)
+        service = AgentMemoryStoreService(own_store)
         for kind in ("facts", "context", "skill"):
             for number in range(5):
                 service.sync.save_memory("ada", f"drinks {number} of {kind}", kind)
-        agent = make_agent(
-            model, store=any_store, middleware=[MemoryMiddleware(user_id="ada", max_recall_results=limit)]
-        )
+        agent = make_agent(model, store=own_store, middleware=[patient_memory(user_id="ada", max_recall_results=limit)])
         result = agent.invoke({"messages": [("user", question)]})
         assert result["memories_recalled"] == 3 * limit
         assert [the_block(model.requests[0]).count(f"(type: {kind})") for kind in ("facts", "context", "skill")] == (
@@ -689,7 +708,7 @@ class TestOptions:
         service.sync.save_memory("ada", "drinks tea", "preferences")
         for number in range(12):
             service.sync.save_memory("ada", f"drinks drinks {number}", "general")
-        middleware = MemoryMiddleware(user_id="ada", include_memory_types=["preferences"], max_recall_results=2)
+        middleware = patient_memory(user_id="ada", include_memory_types=["preferences"], max_recall_results=2)
         make_agent(model, store=any_store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         (line,) = recalled(model)
         assert "drinks tea" in line
@@ -719,7 +738,7 @@ class TestOptions:
     ) -> None:
         remember(store, {"eve": ["Eve drinks ale"]}, clock=clock)
         clock.advance(timedelta(hours=12, minutes=30))
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(clock=clock)], context_schema=MemoryContext)
+        agent = make_agent(model, store=store, middleware=[patient_memory(clock=clock)], context_schema=MemoryContext)
         await ask(agent, face, "drinks", context={"user_id": "eve", "timezone": zone})
         block = the_block(model.requests[0])
         assert f"\n  {heading}:\n  - [{stamp}] Eve drinks ale (type: facts)\n" in block
@@ -732,9 +751,9 @@ class TestOptions:
     ) -> None:
         service = remember(store, {"eve": ["Eve drinks ale"]}, clock=clock, timezone=zone)
         middleware = (
-            MemoryMiddleware(service, user_id="eve")
+            patient_memory(service, user_id="eve")
             if where == "service"
-            else MemoryMiddleware(user_id="eve", clock=clock, timezone=zone)
+            else patient_memory(user_id="eve", clock=clock, timezone=zone)
         )
         make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert "[2026-01-15T17:45:00] Eve drinks ale" in recalled(model)[0]
@@ -746,7 +765,7 @@ class TestOptions:
             agent = make_agent(
                 model,
                 store=store,
-                middleware=[MemoryMiddleware(user_id="ada", session_id=session)],
+                middleware=[patient_memory(user_id="ada", session_id=session)],
                 checkpointer=InMemorySaver(),
             )
             result = agent.invoke({"messages": [("user", "I drink cocoa")]}, {"configurable": {"thread_id": "t-1"}})
@@ -765,14 +784,14 @@ class TestOptions:
     def test_agent_scope(self, store: BaseStore, model: ScriptedChatModel, scoped: bool) -> None:
         AgentMemoryStoreService(store, agent_name="planner").sync.save_memory("eve", "drinks privately", "context")
         AgentMemoryStoreService(store).sync.save_memory("eve", "drinks openly", "context")
-        middleware = MemoryMiddleware(user_id="eve", agent_name="planner", agent_scope_enabled=scoped)
+        middleware = patient_memory(user_id="eve", agent_name="planner", agent_scope_enabled=scoped)
         make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert ("privately" in the_block(model.requests[0])) == scoped
         assert "openly" in the_block(model.requests[0])
 
     def test_max_content_bytes(self, store: BaseStore) -> None:
         model = ScriptedChatModel(turns=[call_tool("save_memory_store", content="x" * 101), "Done."])
-        middleware = MemoryMiddleware(user_id="ada", max_content_bytes=100)
+        middleware = patient_memory(user_id="ada", max_content_bytes=100)
         result = make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert replies(result)[0].startswith("✗ content has 101 characters")
 
@@ -790,15 +809,15 @@ def with_all_arguments(service: AgentMemoryStoreService) -> MemoryMiddleware:
 
 
 def on_sync_face(service: AgentMemoryStoreService) -> MemoryMiddleware:
-    return MemoryMiddleware(service.sync)
+    return patient_memory(service.sync)
 
 
 def from_settings(service: AgentMemoryStoreService) -> MemoryMiddleware:
-    return MemoryMiddleware.from_settings(MemorySettings(), service)
+    return MemoryMiddleware.from_settings(MemorySettings(), service, recall_timeout=60)
 
 
 MAKERS: dict[str, Callable[[AgentMemoryStoreService], MemoryMiddleware]] = {
-    "class": MemoryMiddleware,
+    "class": patient_memory,
     "create": create_memory_middleware,
     "create with all": with_all_arguments,
     "sync service": on_sync_face,
@@ -809,18 +828,15 @@ MAKERS: dict[str, Callable[[AgentMemoryStoreService], MemoryMiddleware]] = {
 class TestServices:
     @pytest.mark.parametrize("face", FACES)
     @pytest.mark.parametrize("make", MAKERS)
-    async def test_a_service_is_enough(
-        self, service: AgentMemoryStoreService, model: ScriptedChatModel, make: str, face: str
-    ) -> None:
-        service.sync.save_memory("ada", TEA, "facts")
-        agent = make_agent(model, middleware=[MAKERS[make](service)])
+    async def test_a_service_is_enough(self, store: BaseStore, model: ScriptedChatModel, make: str, face: str) -> None:
+        agent = make_agent(model, middleware=[MAKERS[make](AgentMemoryStoreService(store))])
         await ask(agent, face, "drinks", {"configurable": ADA})
         assert TEA in recalled(model)[0]
 
     def test_the_service_wins_over_the_agents_store(self, store: BaseStore, model: ScriptedChatModel) -> None:
         other = InMemoryStore()
         remember(other, {"ada": ["Ada drinks nothing"]})
-        middleware = MemoryMiddleware(AgentMemoryStoreService(store), user_id="ada")
+        middleware = patient_memory(AgentMemoryStoreService(store), user_id="ada")
         make_agent(model, store=other, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert TEA in the_block(model.requests[0])
         assert "nothing" not in the_block(model.requests[0])
@@ -834,13 +850,15 @@ class TestServices:
 
     def test_options_win_over_settings(self, store: BaseStore, model: ScriptedChatModel) -> None:
         remember(store, {"ada": ["Ada drinks cocoa", "Ada drinks juice"]})
-        middleware = MemoryMiddleware.from_settings(MemorySettings(max_results=1), user_id="ada", max_recall_results=2)
+        middleware = MemoryMiddleware.from_settings(
+            MemorySettings(max_results=1), user_id="ada", max_recall_results=2, recall_timeout=60
+        )
         make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert len(recalled(model)) == 2
 
     @pytest.mark.parametrize("face", FACES)
     async def test_stores_that_are_gone_are_forgotten(self, model: ScriptedChatModel, face: str) -> None:
-        middleware = MemoryMiddleware(user_id="ada")
+        middleware = patient_memory(user_id="ada")
         scopes = middleware._binding._scopes
         store = InMemoryStore()
         await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
@@ -852,7 +870,7 @@ class TestServices:
         assert engine() is None
 
     def test_own_stores_are_forgotten_too(self, model: ScriptedChatModel) -> None:
-        middleware = MemoryMiddleware(user_id="ada")
+        middleware = patient_memory(user_id="ada")
         store = open_store("memory://", embeddings=None)
         with closing(store.engine):
             make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
@@ -861,8 +879,9 @@ class TestServices:
             gc.collect()
             assert len(middleware._binding._scopes) == 0
 
-    def test_each_store_has_its_own_memory(self, model: ScriptedChatModel) -> None:
-        middleware = MemoryMiddleware(user_id="ada")
+    @pytest.mark.parametrize("embeddings", [None, HashingEmbeddings()], ids=["words", "meaning"])
+    def test_each_store_has_its_own_memory(self, model: ScriptedChatModel, embeddings: Any) -> None:
+        middleware = patient_memory(user_id="ada", embeddings=embeddings)
         for drink in ("tea", "cocoa"):
             store = InMemoryStore()
             remember(store, {"ada": [f"Ada drinks {drink}"]})
@@ -870,7 +889,15 @@ class TestServices:
         assert [drink in the_block(model.requests[-1]) for drink in ("tea", "cocoa")] == [False, True]
 
 
-MODES: list[Any] = ["messages", "custom", "updates", "values", "tasks", ["updates", "messages", "custom"]]
+MODES: list[Any] = [
+    "messages",
+    "custom",
+    "updates",
+    "values",
+    "tasks",
+    "checkpoints",
+    ["updates", "messages", "custom"],
+]
 
 
 class TestStreams:
@@ -878,19 +905,20 @@ class TestStreams:
     @pytest.mark.parametrize("mode", MODES, ids=str)
     async def test_a_stream_leaks_no_memory(self, store: BaseStore, mode: Any, face: str) -> None:
         model = ScriptedChatModel(turns=[call_tool("save_memory_store", content="Ada likes mint"), "Sure."])
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada")])
-        asked = {"messages": [("user", "What do I drink?")]}
+        middleware = patient_memory(user_id="ada")
+        agent = make_agent(model, store=store, middleware=[middleware], checkpointer=InMemorySaver())
+        asked, thread = {"messages": [("user", "What do I drink?")]}, {"configurable": {"thread_id": "1"}}
         if face == "sync":
-            chunks = list(agent.stream(asked, stream_mode=mode))
+            chunks = list(agent.stream(asked, thread, stream_mode=mode))
         else:
-            chunks = [chunk async for chunk in agent.astream(asked, stream_mode=mode)]
+            chunks = [chunk async for chunk in agent.astream(asked, thread, stream_mode=mode)]
         assert all(TEA in the_block(request) for request in model.requests)
         assert ("Sure." in repr(chunks)) == (mode != "custom")
         assert CANARY not in repr(chunks)
         assert "user_memory_context" not in repr(chunks)
 
     async def test_values_of_a_stream_end_with_the_answer(self, store: BaseStore, model: ScriptedChatModel) -> None:
-        agent = make_agent(model, store=store, middleware=[MemoryMiddleware(user_id="ada")])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada")])
         last = list(agent.stream({"messages": [("user", "drinks")]}, stream_mode="values"))[-1]
         assert last["messages"][-1].text == "Noted."
         assert last["memory_status"] == "lexical"

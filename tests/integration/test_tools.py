@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_support import FACES, ask, make_agent, remember, replies
+from agent_support import FACES, ask, make_agent, patient_memory, remember, replies
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore
@@ -19,7 +19,6 @@ from support import HashingEmbeddings
 
 from inference_core import (
     AgentMemoryStoreService,
-    MemoryMiddleware,
     generate_memory_tools_system_instructions,
     get_memory_tools,
     open_store,
@@ -316,7 +315,7 @@ class TestInvalidArguments:
     @pytest.mark.parametrize("face", FACES)
     async def test_in_an_agent(self, mine: AgentMemoryStoreService, face: str) -> None:
         turns = [call_tool(name, **arguments) for name, arguments in INVALID if "\ud800" not in repr(arguments)]
-        middleware = MemoryMiddleware(mine, user_id="ada", include_tools=TOOLS)
+        middleware = patient_memory(mine, user_id="ada", include_tools=TOOLS)
         agent = make_agent(ScriptedChatModel(turns=[*turns, "Done."]), middleware=[middleware])
         result = await ask(agent, face, "tea", {"recursion_limit": 200})
         assert result["messages"][-1].text == "Done."
@@ -424,7 +423,7 @@ class TestWhoseMemory:
         config: Any = {"configurable": {"user_id": "ada"}}
         if how == "agent":
             model = ScriptedChatModel(turns=[call_tool(name, **arguments), "Done."])
-            agent = make_agent(model, middleware=[MemoryMiddleware(service, include_tools=TOOLS)])
+            agent = make_agent(model, middleware=[patient_memory(service, include_tools=TOOLS)])
             return replies(await ask(agent, face, "Hi", config))[0]
         tool = tools_of(service)[name]
         if how == "tool":

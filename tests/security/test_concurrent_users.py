@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from agent_support import blocks, make_agent
+from agent_support import blocks, make_agent, patient_memory
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatResult
@@ -95,8 +95,8 @@ def populated(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[BaseS
 
 
 def words(user: str, turn: int) -> dict[str, Any]:
-    """What the user says; every tenth turn makes the model recall, another tenth makes it save."""
-    wish = {3: " recall", 7: " save"}.get(turn % 10, "")
+    """What the user says; every twentieth turn makes the model recall, another twentieth makes it save."""
+    wish = {3: " recall", 13: " save"}.get(turn % 20, "")
     return {"messages": [("user", f"{user} drinks what?{wish}")]}
 
 
@@ -114,7 +114,7 @@ def check(watch: Watch, results: list[tuple[str, Any]], store: BaseStore) -> Non
     assert wrong == []
     assert {result["memory_status"] for _, result in results} == {"lexical"}
     answers = [message for _, result in results for message in result["messages"] if isinstance(message, ToolMessage)]
-    assert len(answers) > len(results) / 10
+    assert len(answers) > len(results) / 20
     assert [answer.text for answer in answers if answer.text.startswith("✗")] == []
     face = AgentMemoryStoreService(store).sync
     for user in USERS:
@@ -124,7 +124,7 @@ def check(watch: Watch, results: list[tuple[str, Any]], store: BaseStore) -> Non
 
 
 def agent_with(watch: Watch, store: BaseStore, full: bool) -> tuple[Any, MemoryMiddleware]:
-    middleware = MemoryMiddleware(recall_timeout=120)
+    middleware = patient_memory(max_recall_results=1, tool_instructions_enabled=False)
     agent = make_agent(
         scripted(watch),
         store=store,

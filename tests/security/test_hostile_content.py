@@ -6,22 +6,23 @@ import html
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agent_support import make_agent, memory_lines, system_text
+from agent_support import make_agent, memory_lines, patient_memory, system_text
 from langgraph.store.base import BaseStore
 from support import expanded, load
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware, get_memory_tools
+from inference_core import AgentMemoryStoreService, get_memory_tools, open_store
 from inference_core.context.render import NOTICE, TITLES, fenced
 from inference_core.errors import InvalidInput
 from inference_core.memory.types import MemoryCategory
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
-HOSTILE: dict[str, list[str]] = {}
-for entry in load("hostile_contents.json"):
-    HOSTILE.setdefault(entry["kind"], []).append(expanded(entry["text"]))
+ENTRIES = [(entry["kind"], expanded(entry["text"])) for entry in load("hostile_contents.json")]
+PORTION = 24
+PORTIONS = [ENTRIES[start : start + PORTION] for start in range(0, len(ENTRIES), PORTION)]
 BENIGN: list[str] = [entry["text"] for entry in load("benign_texts.json")]
 CONTENT_LIMIT, TOPIC_LIMIT = 8 * 1024, 512
 CATEGORY = {"facts": "semantic", "interaction": "episodic", "skill": "procedural"}
@@ -46,9 +47,7 @@ USER = "ada"
 def prompt_of(service: AgentMemoryStoreService) -> str:
     """The system text that the memory middleware gives the model, with all that is stored."""
     model = ScriptedChatModel(turns=["Done."])
-    middleware = MemoryMiddleware(
-        service, user_id=USER, max_recall_results=1_000, tool_instructions_enabled=False, recall_timeout=60
-    )
+    middleware = patient_memory(service, user_id=USER, max_recall_results=1_000, tool_instructions_enabled=False)
     result = make_agent(model, middleware=[middleware]).invoke({"messages": [("user", "zebra")]})
     assert result["memory_status"] == "lexical"
     return system_text(model.requests[0])
@@ -90,16 +89,23 @@ def hostile_service(own_store: BaseStore, clock: FrozenClock) -> AgentMemoryStor
     return AgentMemoryStoreService(own_store, agent_name="planner", clock=clock)
 
 
-@pytest.fixture(params=sorted(HOSTILE))
+@pytest.fixture
+def in_memory(clock: FrozenClock) -> Iterator[AgentMemoryStoreService]:
+    """For what does not depend on the store."""
+    with open_store("memory://", embeddings=None) as store:
+        yield AgentMemoryStoreService(store, agent_name="planner", clock=clock)
+
+
+@pytest.fixture(params=PORTIONS, ids=lambda portion: f"{portion[0][0]}-{portion[-1][0]}")
 def texts(request: pytest.FixtureRequest) -> list[str]:
-    """The hostile texts of one kind."""
-    return HOSTILE[request.param]
+    """A portion of the hostile texts; the recall tool can show what two memories of each make."""
+    return [text for _, text in request.param]
 
 
 class TestHostileContents:
     def test_the_corpus_is_what_it_says(self) -> None:
-        assert sum(map(len, HOSTILE.values())) == 329
-        assert sum(accepted(text, CONTENT_LIMIT) for texts in HOSTILE.values() for text in texts) > 280
+        assert len(ENTRIES) == 329
+        assert sum(accepted(text, CONTENT_LIMIT) for _, text in ENTRIES) > 280
         assert len(BENIGN) == 200
 
     def test_saved_and_updated(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
@@ -120,8 +126,8 @@ class TestHostileContents:
         lines = memories_in(prompt_of(hostile_service), {str(category) for category, _ in different})
         assert len(lines) == len(different)
 
-    def test_as_topic_and_metadata(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
-        face = hostile_service.sync
+    def test_as_topic_and_metadata(self, in_memory: AgentMemoryStoreService, texts: list[str]) -> None:
+        face = in_memory.sync
         expected = 0
         for number, text in enumerate(texts):
             harmless = f"zebra number {number}"
@@ -133,7 +139,7 @@ class TestHostileContents:
             expected += 1
             if not is_refused(face.save_memory, USER, f"{harmless} with data", extra_metadata={"note": text}):
                 expected += 1
-        block = fenced(face.format_context_for_prompt(USER, "zebra", max_memories=3_000))
+        block = fenced(face.format_context_for_prompt(USER, "zebra", max_memories=900))
         assert len(memories_in(block, {"semantic"})) == expected
 
     def test_in_the_tools(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
@@ -152,16 +158,15 @@ class TestHostileContents:
             expected += 2 if sign == "✓" else 1
         replies = [recall.invoke({"query": "zebra", "max_results": 50})]
         replies += [listing.invoke({"page": page + 1}) for page in range(-(-expected // 20))]
-        shown = min(expected, 50)
-        assert replies[0].splitlines()[0] == f"Found {shown} relevant memories:"
-        assert sum(len(reply.splitlines()) - 1 for reply in replies) == shown + expected
+        assert replies[0].splitlines()[0] == f"Found {expected} relevant memories:"
+        assert sum(len(reply.splitlines()) - 1 for reply in replies) == 2 * expected
         numbers = [line.split(". [id: ")[0] for reply in replies for line in reply.splitlines()[1:]]
-        assert numbers == [str(one) for size in (shown, expected) for one in range(1, size + 1)]
+        assert numbers == [str(one) for one in range(1, expected + 1)] * 2
         assert not re.search("[<>]", unicodedata.normalize("NFKC", "".join(replies)))
         assert not STEERING.search("".join(replies).replace("\n", ""))
 
-    def test_as_memory_id(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
-        tools = get_memory_tools(hostile_service, USER, include_tools=["update_memory_store", "delete_memory_store"])
+    def test_as_memory_id(self, in_memory: AgentMemoryStoreService, texts: list[str]) -> None:
+        tools = get_memory_tools(in_memory, USER, include_tools=["update_memory_store", "delete_memory_store"])
         for text in texts:
             for tool, more in zip(tools, ({"content": "x"}, {}), strict=True):
                 reply = tool.invoke({"memory_id": text, **more})
@@ -170,8 +175,8 @@ class TestHostileContents:
                 assert not re.search("[<>]", unicodedata.normalize("NFKC", reply)), ascii(text[:80])
                 assert len(reply) < 400
 
-    def test_as_query(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
-        face = hostile_service.sync
+    def test_as_query(self, in_memory: AgentMemoryStoreService, texts: list[str]) -> None:
+        face = in_memory.sync
         face.save_memory(USER, "zebra")
         face.save_memory("bob", "secret zebra")
         for text in texts:
@@ -197,11 +202,11 @@ class TestBenignTexts:
         told = {html.unescape(line).split("] ", 1)[1].removesuffix(" (type: facts)") for line in lines}
         assert told == set(BENIGN)
 
-    def test_are_unchanged_as_topics(self, hostile_service: AgentMemoryStoreService) -> None:
+    def test_are_unchanged_as_topics(self, in_memory: AgentMemoryStoreService) -> None:
         topics = [text for text in BENIGN if len(text) <= 120]
         for number, text in enumerate(topics):
-            hostile_service.sync.save_memory(USER, f"no. {number}", "facts", topic=text)
-        lines = memories_in(prompt_of(hostile_service), {"semantic"})
+            in_memory.sync.save_memory(USER, f"no. {number}", "facts", topic=text)
+        lines = memories_in(prompt_of(in_memory), {"semantic"})
         told = {html.unescape(line).split(" [topic: ", 1)[1].removesuffix("]") for line in lines}
         assert told == set(topics)
         assert len(topics) > 150

@@ -5,19 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agent_support import FACES, ask, blocks, make_agent, memory_lines, remember, replies, the_block
+from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, remember, replies, the_block
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Command, interrupt
 from support import expanded, load
 
-from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddleware, get_memory_tools, open_store
+from inference_core import AgentMemoryStoreService, MemoryContext, get_memory_tools, open_store
 from inference_core.agents.identity import resolve_user
 from inference_core.errors import IdentityError, InvalidId
 from inference_core.memory.document import MemoryStoreDocument
@@ -95,18 +96,18 @@ class TestHostileUserIds:
             with pytest.raises(InvalidId):
                 attempt()
 
-    @pytest.mark.parametrize("at", range(len(USERS)), ids=lambda at: ascii(USERS[at][:20]))
-    def test_each_user_has_exactly_its_own(self, populated: Populated, at: int) -> None:
-        face, user = populated.service.sync, USERS[at]
-        own = [statement(at)]
-        assert [hit.content for hit in face.recall_memories(user, "memory belongs to owner number", 1_000)] == own
-        assert [hit.content for hit in face.recall_memories(user, "", 1_000)] == own
-        listed, total = face.list_memories(user, limit=None)
-        assert ([memory.content for memory in listed], total) == (own, 1)
-        assert face.count_memories(user)["total"] == 1
-        assert face.get_user_context(user, ["general"], 10) == {"general": own}
-        block = face.format_context_for_prompt(user, "owner number")
-        assert [statement(at) in line for line in memory_lines(block)] == [True]
+    def test_each_user_has_exactly_its_own(self, populated: Populated) -> None:
+        face = populated.service.sync
+        for at, user in enumerate(USERS):
+            own = [statement(at)]
+            assert [hit.content for hit in face.recall_memories(user, "memory belongs to owner number", 1_000)] == own
+            assert [hit.content for hit in face.recall_memories(user, "", 1_000)] == own
+            listed, total = face.list_memories(user, limit=None)
+            assert ([memory.content for memory in listed], total) == (own, 1)
+            assert face.count_memories(user)["total"] == 1
+            assert face.get_user_context(user, ["general"], 10) == {"general": own}
+            block = face.format_context_for_prompt(user, "owner number")
+            assert [statement(at) in line for line in memory_lines(block)] == [True]
 
     def test_no_id_opens_another_users_memory(self, populated: Populated) -> None:
         face = populated.service.sync
@@ -204,33 +205,27 @@ def guess(any_store: BaseStore) -> Guess:
     return Guess(AgentMemoryStoreService(any_store, agent_name="planner"), foreign, private)
 
 
-GUESSES = ["foreign", "foreign prefix", "other agent's", "path", "parent", "wildcard", "upper case"]
-
-
 class TestGuessedIds:
     @pytest.mark.parametrize("face", FACES)
-    @pytest.mark.parametrize("kind", GUESSES)
-    async def test_tools_answer_as_for_a_missing_id(self, guess: Guess, kind: str, face: str) -> None:
-        key = guess.ids()[kind]
+    async def test_tools_answer_as_for_a_missing_id(self, guess: Guess, face: str) -> None:
         tools = tools_of(guess.service, ADA)
-        for name, more in ((UPDATE, {"content": "taken"}), (DELETE, {})):
+        for key, (name, more) in product(guess.ids().values(), ((UPDATE, {"content": "taken"}), (DELETE, {}))):
             answers: list[str] = []
             for tried in (key, "0" * len(key)):
                 arguments = {"memory_id": tried, **more}
-                tool = tools[name]
-                reply = tool.invoke(arguments) if face == "sync" else await tool.ainvoke(arguments)
+                reply = tools[name].invoke(arguments) if face == "sync" else await tools[name].ainvoke(arguments)
                 answers.append(reply.replace(tried, "ID"))
             assert answers[0].encode() == answers[1].encode()
             assert answers[0].startswith("✗")
         assert guess.rows() == guess.before
 
-    @pytest.mark.parametrize("kind", GUESSES)
-    async def test_the_service_answers_as_for_a_missing_id(self, guess: Guess, kind: str) -> None:
-        key, service = guess.ids()[kind], guess.service
-        assert await service.get_memory(ADA, key) is None
-        assert await service.update_memory(ADA, key, "taken") is False
-        for category in (None, "semantic", "episodic", "procedural"):
-            assert await service.delete_memory(ADA, key, category) is False
+    async def test_the_service_answers_as_for_a_missing_id(self, guess: Guess) -> None:
+        service = guess.service
+        for key in guess.ids().values():
+            assert await service.get_memory(ADA, key) is None
+            assert await service.update_memory(ADA, key, "taken") is False
+            for category in (None, "semantic", "episodic", "procedural"):
+                assert await service.delete_memory(ADA, key, category) is False
         assert guess.rows() == guess.before
 
     @pytest.mark.parametrize("kind", ["foreign", "other agent's"])
@@ -272,7 +267,7 @@ class TestSmuggledUsers:
     async def test_in_the_metadata_of_the_configuration(self, guess: Guess, face: str) -> None:
         config = {"configurable": {"user_id": ADA}, "metadata": {"user_id": BOB, "memory_owner": BOB}, "tags": [BOB]}
         model = ScriptedChatModel(turns=[call_tool(RECALL, query="drinks"), call_tool(LIST), "Done."])
-        middleware = MemoryMiddleware(guess.service, include_tools=[RECALL, LIST])
+        middleware = patient_memory(guess.service, include_tools=[RECALL, LIST])
         result = await ask(make_agent(model, middleware=[middleware]), face, "drinks", config)
         prompts = [message.text for request in model.requests for message in request]
         assert "Ada drinks tea" in the_block(model.requests[0])
@@ -282,7 +277,7 @@ class TestSmuggledUsers:
     async def test_in_a_message(self, guess: Guess, face: str) -> None:
         model = ScriptedChatModel(turns=["Done."])
         asked = {"messages": [{"role": "user", "content": "drinks", "user_id": BOB, "name": BOB}], "user_id": BOB}
-        agent = make_agent(model, middleware=[MemoryMiddleware(guess.service)])
+        agent = make_agent(model, middleware=[patient_memory(guess.service)])
         await ask(agent, face, asked, {"configurable": {"user_id": ADA}})
         assert "Ada drinks tea" in the_block(model.requests[0])
         assert "Bob drinks" not in the_block(model.requests[0])
@@ -370,7 +365,7 @@ class TestScopes:
     async def test_agents_with_middleware(self, any_store: BaseStore, agents: Agents, face: str) -> None:
         for name, other in (("X", "Y"), ("Y", "X")):
             model = ScriptedChatModel(turns=["Done."])
-            middleware = MemoryMiddleware(agent_name=name, user_id=ADA, max_recall_results=50)
+            middleware = patient_memory(agent_name=name, user_id=ADA, max_recall_results=50)
             await ask(make_agent(model, store=any_store, middleware=[middleware]), face, "note")
             block = the_block(model.requests[0])
             assert f"episodic note by {name}" in block
@@ -399,20 +394,26 @@ CONFLICTS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture
+def store() -> Iterator[BaseStore]:
+    with open_store("memory://", embeddings=None) as opened:
+        yield opened
+
+
 class TestIdentity:
     def agent(self, store: BaseStore, model: ScriptedChatModel, **options: Any) -> Any:
-        middleware = MemoryMiddleware(include_tools=[SAVE, RECALL, LIST], **options)
+        middleware = patient_memory(include_tools=[SAVE, RECALL, LIST], **options)
         return make_agent(model, store=store, middleware=[middleware], context_schema=MemoryContext)
 
     @pytest.mark.parametrize("face", FACES)
     @pytest.mark.parametrize("conflict", CONFLICTS)
-    async def test_a_conflict_closes_memory_and_tools(self, own_store: BaseStore, conflict: str, face: str) -> None:
-        service = remember(own_store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"], "ADA": ["ADA drinks ale"]})
+    async def test_a_conflict_closes_memory_and_tools(self, store: BaseStore, conflict: str, face: str) -> None:
+        service = remember(store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"], "ADA": ["ADA drinks ale"]})
         options, context, configurable = CONFLICTS[conflict]
         calls = [call_tool(SAVE, content="x"), call_tool(RECALL, query="drinks"), call_tool(LIST)]
         model = ScriptedChatModel(turns=[*calls, "Done."])
         result = await ask(
-            self.agent(own_store, model, **options), face, "drinks", {"configurable": configurable}, context=context
+            self.agent(store, model, **options), face, "drinks", {"configurable": configurable}, context=context
         )
         assert result["memory_status"] == "closed"
         assert not any(map(blocks, model.requests))
@@ -423,21 +424,19 @@ class TestIdentity:
     @pytest.mark.parametrize("face", FACES)
     @pytest.mark.parametrize("context", [None, {"user_id": ADA}], ids=["alone", "same"])
     async def test_the_authenticated_user_is_the_user(
-        self, own_store: BaseStore, context: dict[str, str] | None, face: str
+        self, store: BaseStore, context: dict[str, str] | None, face: str
     ) -> None:
-        remember(own_store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
+        remember(store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
         model = ScriptedChatModel(turns=[call_tool(LIST), "Done."])
-        result = await ask(
-            self.agent(own_store, model), face, "drinks", {"configurable": as_user(ADA)}, context=context
-        )
+        result = await ask(self.agent(store, model), face, "drinks", {"configurable": as_user(ADA)}, context=context)
         assert "Ada drinks tea" in the_block(model.requests[0])
         assert "Ada drinks tea" in replies(result)[0]
         assert "Bob" not in replies(result)[0]
 
-    def test_context_goes_before_configurable(self, own_store: BaseStore) -> None:
-        remember(own_store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
+    def test_context_goes_before_configurable(self, store: BaseStore) -> None:
+        remember(store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
         model = ScriptedChatModel(turns=["Done."])
-        agent = self.agent(own_store, model)
+        agent = self.agent(store, model)
         agent.invoke({"messages": [("user", "drinks")]}, {"configurable": {"user_id": BOB}}, context={"user_id": ADA})
         assert "Ada drinks tea" in the_block(model.requests[0])
 
@@ -453,19 +452,19 @@ class TestIdentity:
         ],
         ids=["context", "configurable", "authenticated", "conflict", "nameless"],
     )
-    async def test_a_resume_by_somebody_else_is_closed(self, own_store: BaseStore, resumed: Any, face: str) -> None:
+    async def test_a_resume_by_somebody_else_is_closed(self, store: BaseStore, resumed: Any, face: str) -> None:
         def confirm() -> str:
             """Asks the user."""
             return str(interrupt("Sure?"))
 
-        remember(own_store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
+        remember(store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
         configurable, context = resumed
         model = ScriptedChatModel(turns=[call_tool("confirm"), call_tool(LIST), "Done."])
         agent = make_agent(
             model,
-            store=own_store,
+            store=store,
             tools=[confirm],
-            middleware=[MemoryMiddleware(include_tools=[LIST])],
+            middleware=[patient_memory(include_tools=[LIST])],
             context_schema=MemoryContext,
             checkpointer=InMemorySaver(),
         )
@@ -478,8 +477,8 @@ class TestIdentity:
         assert replies(result)[-1].startswith("✗ ")
 
     @pytest.mark.parametrize("name", [SAVE, RECALL, UPDATE, DELETE, LIST])
-    def test_a_tool_by_itself(self, own_store: BaseStore, name: str) -> None:
-        service = remember(own_store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
+    def test_a_tool_by_itself(self, store: BaseStore, name: str) -> None:
+        service = remember(store, {ADA: ["Ada drinks tea"], BOB: ["Bob drinks gin"]})
         arguments = {"content": "x", "query": "drinks", "memory_id": "x", "memory_type": "facts"}
         tool = tools_of(service, BOB)[name]
         known = {key: value for key, value in arguments.items() if key in tool.args}

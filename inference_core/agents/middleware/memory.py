@@ -70,7 +70,7 @@ class MemoryState(AgentState[Any]):
     """
 
     memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
-    memory_owner: NotRequired[Annotated[str | None, PrivateStateAttr]]
+    memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_status: NotRequired[Annotated[str, UntrackedValue, _Reported]]
     memory_status_reason: NotRequired[Annotated[str | None, UntrackedValue, _Reported]]
     memories_recalled: NotRequired[Annotated[int, UntrackedValue, _Reported]]
@@ -193,10 +193,10 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         try:
             user = self._binding.user(runtime, owner)
         except (IdentityError, InvalidInput) as error:
-            return _update(MemoryStatus.CLOSED, started, owner, reason=str(error))
+            return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error))
         except Exception as error:  # noqa: BLE001 - the caller's user_id function failed for this run
             _LOG.warning("user_id failed: %s", error)
-            return _update(MemoryStatus.CLOSED, started, owner, reason=f"user_id failed: {error}")
+            return _update(MemoryStatus.CLOSED, started, owner or "", reason=f"user_id failed: {error}")
         if not self._auto_recall:
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
@@ -229,7 +229,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
 def _update(
     status: MemoryStatus,
     started: float,
-    owner: str | None,
+    owner: str,
     block: str = "",
     recalled: RecalledContext | None = None,
     reason: str | None = None,

@@ -253,10 +253,11 @@ def get_memory_tools(
 
     Unknown names are left out. Without ``user_id`` the user of the run is used. Raises ConfigurationError.
     """
+    binding = memory_service if isinstance(memory_service, MemoryBinding) else MemoryBinding(memory_service, user_id)
     names = DEFAULT_TOOLS if include_tools is None else [name for name in include_tools if name in _TOOLS]
     tools: list[BaseTool] = []
     for name in names:
-        fields: dict[str, Any] = {"memory_service": memory_service, "user_id": user_id, "session_id": session_id}
+        fields: dict[str, Any] = {"memory_service": binding, "user_id": user_id, "session_id": session_id}
         if name == "recall_memories_store":
             fields["default_max_results"] = max_recall_results
         tools.append(_TOOLS[name](**fields))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
@@ -12,7 +12,7 @@ from inference_core.drivers import Plan
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.services.operations.recall import is_recallable, newest
+from inference_core.services.operations.recall import asks, checked_limit, is_recallable, newest
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import RecallMode, Search
@@ -60,10 +60,10 @@ def recall_context(
     now = scope.clock.now()
     ranked: list[list[Row]] = [[] for _ in groups]
     mode, reason = RecallMode.HYBRID, None
-    if query and query.strip():
+    if asks(query):
         search = Search(
             groups=list(groups.values()),
-            text=query,
+            text=str(query),
             limit=per_category,
             kinds=kinds,
             accept=lambda row: is_recallable(row, now),
@@ -92,6 +92,7 @@ def format_context(
 
     The memories are shared out evenly between the categories. Raises InvalidInput, StoreUnavailable.
     """
+    limit = checked_limit(max_memories)
     count = len(include_categories) if include_categories else len(MemoryCategory)
     context = yield from recall_context(
         scope,
@@ -99,9 +100,19 @@ def format_context(
         query,
         types=include_types,
         categories=include_categories,
-        per_category=max(max_memories // count, 1),
+        per_category=-(-limit // count),
     )
-    return context.render(scope.zone)
+    return replace(context, memories=_at_most(limit, context.memories)).render(scope.zone)
+
+
+def _at_most(
+    limit: int, memories: dict[MemoryCategory, list[MemoryRecord]]
+) -> dict[MemoryCategory, list[MemoryRecord]]:
+    """``memories`` without the last of the largest categories, so that there are at most ``limit``."""
+    kept = {category: list(records) for category, records in memories.items()}
+    while sum(map(len, kept.values())) > limit:
+        max(reversed(kept.values()), key=len).pop()
+    return kept
 
 
 def _filled(

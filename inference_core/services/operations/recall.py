@@ -35,13 +35,12 @@ def recall(
     Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
     ``sort_by_time`` orders the same memories by age, the newest first. Raises InvalidInput, StoreUnavailable.
     """
-    limit = _limit(k or scope.max_results)
+    limit = checked_limit(k or scope.max_results)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     now = scope.clock.now()
-    if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput(f"query must be text, not {type(query).__name__}")
-    if query.strip():
+    is_question = asks(query)
+    if is_question:
         search = Search(
             groups=[scopes], text=query, limit=limit, kinds=kinds, accept=lambda row: is_recallable(row, now)
         )
@@ -51,7 +50,7 @@ def recall(
         rows = yield from newest(scope, scopes, kinds, limit, now)
         found = [Found(row, 0.0) for row in rows]
     documents = [
-        MemoryStoreDocument.of(record_of(one.row), one.score if include_scores and query.strip() else None)
+        MemoryStoreDocument.of(record_of(one.row), one.score if include_scores and is_question else None)
         for one in found
     ]
     return sorted(documents, key=_age, reverse=True) if sort_by_time else documents
@@ -81,7 +80,7 @@ def user_context_with_timestamps(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
 ) -> Plan[dict[str, list[MemoryStoreDocument]]]:
     """By type, the user's newest memories; types without any are left out."""
-    limit = _limit(max_per_type)
+    limit = checked_limit(max_per_type)
     now = scope.clock.now()
     context: dict[str, list[MemoryStoreDocument]] = {}
     for kind in memory_types or DEFAULT_CONTEXT_TYPES:
@@ -109,13 +108,21 @@ def newest(
     return found[:limit]
 
 
+def asks(query: object) -> bool:
+    """Whether ``query`` asks for something; None and blank text do not. Raises InvalidInput if it is not text."""
+    if not isinstance(query, str | None):
+        raise InvalidInput(f"query must be text, not {type(query).__name__}")
+    return bool(query and query.strip())
+
+
 def is_recallable(row: Row, now: datetime) -> bool:
     """Whether ``row`` holds a memory that is current at ``now``; a scope may also hold an application's own values."""
     record = record_of(row)
     return bool(record.content) and record.is_current(now)
 
 
-def _limit(k: int) -> int:
+def checked_limit(k: int) -> int:
+    """``k``, if it is a number of results that may be asked for. Raises InvalidInput."""
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {k!r}")
     return k

@@ -73,8 +73,8 @@ def save(
         importance=_importance(importance),
         pinned=bool(pinned),
         tags=_tags(tags),
-        valid_from=valid_from and aware(valid_from),
-        expires_at=expires_at and aware(expires_at),
+        valid_from=_moment(valid_from, "valid_from"),
+        expires_at=_moment(expires_at, "expires_at"),
     )
     writes: list[Write] = [put_of(record)]
     if memory_id is not None:
@@ -111,7 +111,16 @@ def _importance(importance: float) -> float:
     return float(importance)
 
 
+def _moment(moment: datetime | None, what: str) -> datetime | None:
+    if moment is None:
+        return None
+    try:
+        return aware(moment)
+    except (AttributeError, OverflowError) as error:
+        raise InvalidMemory(f"{what} must be a datetime within the calendar, not {moment!r:.80}") from error
+
+
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(tags, str) or len(tags) > MAX_TAGS:
+    if not isinstance(tags, list | tuple) or len(tags) > MAX_TAGS:
         raise InvalidMemory(f"tags must be a list of at most {MAX_TAGS} short texts")
     return tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags))

@@ -68,7 +68,7 @@ def _changed(
         content=old.content if content is None else canonical_text(content, max_bytes=scope.max_content_bytes),
         memory_type=old.memory_type if memory_type is None else MemoryType(validate_memory_type(memory_type)),
         topic=old.topic if topic is None else optional_text(topic, what="topic"),
-        extra_metadata=canonical_metadata({**old.extra_metadata, **(extra_metadata or {})}),
+        extra_metadata=canonical_metadata({**old.extra_metadata, **canonical_metadata(extra_metadata)}),
         updated_at=scope.clock.now(),
     )
 

@@ -134,7 +134,8 @@ def test_the_query_is_a_text_and_a_vector():
 
 
 def test_a_long_query_is_cut():
-    assert list(query_of("x" * MAX_QUERY_CHARACTERS + " tea", None).terms) == ["x" * MAX_QUERY_CHARACTERS]
+    assert "tea" not in query_of("car " * (MAX_QUERY_CHARACTERS // 4) + "tea", None).terms
+    assert "tea" in query_of("car " * (MAX_QUERY_CHARACTERS // 4 - 1) + "tea", None).terms
 
 
 @pytest.mark.parametrize(

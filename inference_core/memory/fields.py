@@ -1,0 +1,43 @@
+"""Fields of stored values, read with patience: a value of another kind than expected counts as absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from inference_core.clock import aware
+
+
+def text_field(value: Mapping[str, Any], name: str) -> str | None:
+    """A text."""
+    found = value.get(name)
+    return found if isinstance(found, str) else None
+
+
+def texts_field(value: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The texts of a list."""
+    found = value.get(name)
+    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+
+
+def mapping_field(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A mapping."""
+    found = value.get(name)
+    return dict(found) if isinstance(found, Mapping) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def share_field(value: Mapping[str, Any], name: str, default: float) -> float:
+    """A number from 0 to 1."""
+    found = value.get(name)
+    is_share = isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found <= 1
+    return float(found) if is_share and found is not None else default
+
+
+def moment_field(value: Mapping[str, Any], name: str) -> datetime | None:
+    """An instant in ISO 8601, in UTC; a naive one is taken as UTC."""
+    found = value.get(name)
+    try:
+        return aware(datetime.fromisoformat(found)) if isinstance(found, str) else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,273 @@
+"""Embedder: checked vectors, deadlines, outages and loading."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.embeddings import Embeddings
+from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
+
+from inference_core.drivers import Plan, arun, run
+from inference_core.embeddings import embedder as module
+from inference_core.embeddings.embedder import Embedder, Vectors
+from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreUnavailable
+
+Driver = Callable[[Plan[Any]], Any]
+LATE = 10.0
+
+
+@pytest.fixture(params=[run, lambda plan: asyncio.run(arun(plan))], ids=["run", "arun"])
+def drive(request: pytest.FixtureRequest) -> Driver:
+    return request.param
+
+
+class FixedEmbeddings(Embeddings):
+    """Answers with what it was given, whatever it is asked; notes in which threads."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.threads: list[str] = []
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.threads.append(threading.current_thread().name)
+        return self.answer
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
+
+
+class NativeEmbeddings(FixedEmbeddings):
+    """Has coroutines of its own; its blocking methods fail."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise AssertionError("blocking call")
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        await asyncio.sleep(0)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return (await self.aembed_documents([text]))[0]
+
+
+def _numbers(vectors: Vectors) -> list[list[float]]:
+    return [np.frombuffer(vector, np.float32).tolist() for vector in vectors]
+
+
+def _fail(embedder: Embedder, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(EmbeddingError):
+            run(embedder.documents(["x"]))
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_vectors_have_unit_length_and_the_order_of_the_texts(drive: Driver, timeout: float | None):
+    embedder = Embedder(FixedEmbeddings([[3, 4], [0, -2.5]]), "f")
+    assert _numbers(drive(embedder.documents(["a", "b"], timeout))) == [
+        pytest.approx([0.6, 0.8]),
+        pytest.approx([0, -1]),
+    ]
+    assert _numbers(embedder.embed_now(["a", "b"])) == _numbers(drive(embedder.documents(["a", "b"])))
+    assert embedder.dimensions == 2
+    embedder.close()
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_a_query_has_the_vector_of_the_same_text(drive: Driver, timeout: float | None):
+    embedder = Embedder(HashingEmbeddings(), "f")
+    vector = drive(embedder.query("green tea", timeout))
+    assert [vector] == drive(embedder.documents(["green tea"], timeout)) == embedder.embed_now(["green tea"])
+    embedder.close()
+
+
+def test_no_texts_have_no_vectors(drive: Driver):
+    assert drive(Embedder(HashingEmbeddings(), "f").documents([])) == []
+
+
+def test_an_async_caller_awaits_the_models_own_coroutine():
+    embedder = Embedder(NativeEmbeddings([[3, 4]]), "f")
+    assert _numbers(asyncio.run(arun(embedder.documents(["a"])))) == [pytest.approx([0.6, 0.8])]
+    assert _numbers([asyncio.run(arun(embedder.query("a", LATE)))]) == [pytest.approx([0.6, 0.8])]
+
+
+def test_langchains_default_coroutine_is_not_used():
+    model = FixedEmbeddings([[1.0]])
+    embedder = Embedder(model, "f")
+    asyncio.run(arun(embedder.documents(["a"])))
+    asyncio.run(arun(embedder.query("a")))
+    assert [name.rpartition("-")[0] for name in model.threads] == ["embedder", "embedder"]
+    embedder.close()
+
+
+def test_a_sync_caller_without_a_deadline_does_the_work():
+    model = FixedEmbeddings([[1.0]])
+    run(Embedder(model, "f").query("a"))
+    assert model.threads == [threading.current_thread().name]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [[]],
+        [[0, 0]],
+        [[float("nan"), 1]],
+        [[float("inf"), 1]],
+        [[[1.0]]],
+        [1.0],
+        [None],
+        None,
+        5,
+        [["word"]],
+        [[1.0, [2.0]]],
+        [{"embedding": [1.0]}],
+        [],
+        [[1.0], [1.0]],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [FixedEmbeddings, NativeEmbeddings])
+def test_what_is_not_a_vector_for_each_text_is_an_embedding_error(kind: type[FixedEmbeddings], answer: Any):
+    embedder = Embedder(kind(answer), "f")
+    with pytest.raises(EmbeddingError):
+        asyncio.run(arun(embedder.documents(["a"])))
+    embedder.close()
+
+
+def test_a_model_must_not_change_its_dimensions():
+    model = FixedEmbeddings([[1.0, 0.0]])
+    embedder = Embedder(model, "f")
+    run(embedder.documents(["a"]))
+    model.answer = [[1.0, 0.0, 0.0]]
+    with pytest.raises(EmbeddingError, match="returned 3 dimensions, not 2"):
+        run(embedder.documents(["a"]))
+
+
+def test_the_error_of_a_model_is_an_embedding_error(drive: Driver):
+    embedder = Embedder(FailingEmbeddings(), "f")
+    for plan in (embedder.documents(["a"]), embedder.query("a", LATE)):
+        with pytest.raises(EmbeddingError, match="the embedding server is down") as raised:
+            drive(plan)
+        assert isinstance(raised.value.__cause__, ConnectionError)
+    with pytest.raises(EmbeddingError, match="the embedding server is down"):
+        embedder.embed_now(["a"])
+    embedder.close()
+
+
+def test_the_error_of_a_coroutine_is_an_embedding_error():
+    embedder = Embedder(NativeEmbeddings(TimeoutError("the server's own")), "f")
+    with pytest.raises(EmbeddingError, match="the server's own"):
+        asyncio.run(arun(embedder.query("a", LATE)))
+
+
+def test_a_slow_model_is_given_up_at_the_deadline(drive: Driver):
+    embedder = Embedder(HangingEmbeddings(0.5), "f")
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        drive(embedder.query("a", 0.02))
+    assert time.monotonic() - started < 0.4
+    embedder.close()
+
+
+def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_PAUSE_S", 0.05)
+    model = FailingEmbeddings()
+    embedder = Embedder(model, "f")
+    _fail(embedder, 2)
+    assert embedder.is_ready
+    _fail(embedder, 1)
+    assert not embedder.is_ready
+    with pytest.raises(EmbeddingError, match="failed repeatedly"):
+        run(embedder.query("a"))
+    assert model.calls == 3
+    model.broken = False
+    time.sleep(0.06)
+    assert embedder.is_ready
+    assert run(embedder.query("a"))
+
+
+def test_an_answer_in_between_starts_the_count_again():
+    model = FailingEmbeddings()
+    embedder = Embedder(model, "f")
+    _fail(embedder, 2)
+    model.broken = False
+    run(embedder.documents(["a"]))
+    model.broken = True
+    _fail(embedder, 2)
+    assert embedder.is_ready
+
+
+def test_an_answer_in_the_background_ends_the_pause():
+    model = FailingEmbeddings()
+    embedder = Embedder(model, "f")
+    _fail(embedder, 3)
+    model.broken = False
+    embedder.embed_now(["a"])
+    assert embedder.is_ready
+
+
+def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture):
+    embedder = Embedder(FailingEmbeddings(), "f")
+    with caplog.at_level(logging.WARNING):
+        _fail(embedder, 3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "recall is lexical until it answers" in caplog.text
+
+
+def test_a_closed_embedder_refuses_calls_for_its_workers():
+    embedder = Embedder(HashingEmbeddings(), "f")
+    embedder.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        run(embedder.query("a", LATE))
+
+
+def test_a_model_without_a_load_is_ready_at_once():
+    embedder = Embedder(HashingEmbeddings(), "f")
+    threads = threading.active_count()
+    embedder.warm()
+    assert embedder.is_ready
+    assert embedder.wait_ready(0)
+    assert threading.active_count() == threads
+
+
+def test_a_model_is_loaded_in_the_background():
+    gate = threading.Event()
+    loads: list[str] = []
+
+    def load() -> None:
+        gate.wait(LATE)
+        loads.append(threading.current_thread().name)
+
+    embedder = Embedder(HashingEmbeddings(), "f", load)
+    assert not embedder.wait_ready(0)
+    embedder.warm()
+    assert not embedder.is_ready
+    with pytest.raises(EmbeddingError, match="is being loaded"):
+        run(embedder.query("a"))
+    gate.set()
+    assert embedder.wait_ready(LATE)
+    embedder.warm()
+    assert run(embedder.query("a"))
+    assert loads == ["embedder-load"]
+
+
+def test_a_model_that_cannot_be_loaded_says_so(caplog: pytest.LogCaptureFixture):
+    def load() -> None:
+        raise OSError("no such model")
+
+    embedder = Embedder(HashingEmbeddings(), "f", load)
+    with caplog.at_level(logging.WARNING):
+        embedder.warm()
+        assert not embedder.wait_ready(LATE)
+    assert not embedder.is_ready
+    with pytest.raises(EmbeddingError, match="could not be loaded: no such model"):
+        run(embedder.query("a"))
+    assert "recall is lexical only" in caplog.text
