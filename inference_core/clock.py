@@ -48,4 +48,4 @@ def local_day(moment: datetime, zone: tzinfo) -> date:
     try:
         return aware(moment).astimezone(zone).date()
     except OverflowError:
-        return aware(moment).date()
+        return moment.date()

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
@@ -175,27 +175,31 @@ def _wait(effect: Wait[T], deadline: Deadline) -> T:
     try:
         return future.result(left)
     except TimeoutError as error:
+        if future.done():
+            raise
         raise _given_up(effect, future) from error
 
 
 async def _await(effect: Wait[T], deadline: Deadline) -> T:
     left = deadline.remaining(effect.timeout)
-    if effect.native is not None:
-        try:
-            return await asyncio.wait_for(effect.native(), left)
-        except TimeoutError as error:
-            raise DeadlineExceeded("The call did not finish within its deadline") from error
-    future = effect.start()
+    future = None if effect.native is not None else effect.start()
+    limit = asyncio.timeout(left)
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), left)
+        async with limit:
+            if effect.native is not None:
+                return await effect.native()
+            return await asyncio.wrap_future(cast("Future[T]", future))
     except TimeoutError as error:
+        if not limit.expired():
+            raise
         raise _given_up(effect, future) from error
     except asyncio.CancelledError:
-        effect.abandoned(future)
+        if future is not None:
+            effect.abandoned(future)
         raise
 
 
-def _given_up(effect: Wait[Any], future: Future[Any]) -> DeadlineExceeded:
-    if not future.cancel():
+def _given_up(effect: Wait[Any], future: Future[Any] | None) -> DeadlineExceeded:
+    if future is not None and not future.cancel():
         effect.abandoned(future)
     return DeadlineExceeded("The call did not finish within its deadline")

@@ -15,10 +15,12 @@ _LOOK_ALIKES: Final = re.compile("[\uff1c\uff1e\uff06\ufe60\ufe64\ufe65]")
 _TAGS: Final = re.compile(
     "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f)|[\U000e0000-\U000e007f]"
 )
-_REPEATED_INVISIBLES: Final = re.compile(
-    "([\u200b-\u200d\u2060-\u2064\ufeff])[\u200b-\u200d\u2060-\u2064\ufeff]+"
-    "|([\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"
+_SELECTORS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_INVISIBLE: Final = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2064\u3164\ufeff\uffa0" + _SELECTORS
 )
+_INVISIBLE_RUN: Final = re.compile(f"[{_INVISIBLE}]{{2,}}")
+_SELECTOR: Final = re.compile(f"[{_SELECTORS}]")
 
 
 def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
@@ -33,13 +35,21 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
         line = line[:max_characters].rstrip() + " … [cut]"
     line = _CONTROLS.sub("", line)
     if not line.isascii():
-        line = _REPEATED_INVISIBLES.sub(r"\1\2", _TAGS.sub(_keep_flags, line))
+        line = _INVISIBLE_RUN.sub(_shortened, _TAGS.sub(_keep_flags, line))
         line = _without_mark_floods(line)
     return _LOOK_ALIKES.sub(_reference, escape(line, quote=False))
 
 
 def _keep_flags(found: re.Match[str]) -> str:
     return found[1] or ""
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """Of a run of invisible characters the first, and the first of the other kind: emoji need a selector and a joiner."""
+    run = found[0]
+    is_selector = [bool(_SELECTOR.match(mark)) for mark in run]
+    other = next((mark for mark, kind in zip(run, is_selector, strict=True) if kind != is_selector[0]), "")
+    return run[0] + other
 
 
 def _reference(found: re.Match[str]) -> str:

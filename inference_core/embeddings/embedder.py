@@ -145,9 +145,13 @@ class Embedder:
         return self._normalized_all(vectors, count)
 
     def _normalized_all(self, vectors: Sequence[Sequence[float]], count: int) -> Vectors:
-        if len(vectors) != count:
-            raise EmbeddingError(f"The embedding model returned {len(vectors)} vectors for {count} texts")
-        return [self._normalized(vector) for vector in vectors]
+        try:
+            made = [self._normalized(vector) for vector in vectors]
+        except (TypeError, ValueError) as error:
+            raise EmbeddingError(f"The embedding model returned something else than vectors: {error}") from error
+        if len(made) != count:
+            raise EmbeddingError(f"The embedding model returned {len(made)} vectors for {count} texts")
+        return made
 
     def _normalized(self, vector: Sequence[float]) -> bytes:
         import numpy as np  # noqa: PLC0415 - keeps the import of the package light

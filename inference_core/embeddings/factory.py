@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal
 
 from langchain_core.embeddings import Embeddings
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, MissingExtra
 
+_EXTRAS: Final = ("openai", "ollama", "huggingface")
 EmbeddingsSpec = Embeddings | Embedder | str | None
 """``"auto"``: the local model if it is installed, else none. ``"local"``. ``"provider:model"``, also with
 ``@dimensions``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
@@ -50,7 +52,7 @@ def _provider(spec: str) -> Embedder:
     from langchain.embeddings import init_embeddings  # noqa: PLC0415 - slow to import, and needed only here
 
     name, _, dimensions = spec.partition("@")
-    if ":" not in name or (dimensions and not dimensions.isdigit()):
+    if ":" not in name or (dimensions and not re.fullmatch("[1-9][0-9]{0,4}", dimensions)):
         raise ConfigurationError(
             f"Unknown embeddings {spec!r}; use 'local', 'provider:model' such as 'openai:text-embedding-3-small' "
             "(with '@256' for other dimensions), an Embeddings object, or None"
@@ -60,8 +62,10 @@ def _provider(spec: str) -> Embedder:
         model = init_embeddings(name, **options)
     except ImportError as error:
         provider = name.partition(":")[0]
-        raise MissingExtra(f"embeddings={spec!r}", provider) from error
-    except (ValueError, TypeError) as error:
+        if provider in _EXTRAS:
+            raise MissingExtra(f"embeddings={spec!r}", provider) from error
+        raise ConfigurationError(f"embeddings={spec!r} needs a package: pip install langchain-{provider}") from error
+    except Exception as error:
         raise ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}") from error
     return Embedder(model, spec)
 

@@ -169,6 +169,6 @@ def _category_of(value: Mapping[str, Any], namespace: Namespace, kind: MemoryTyp
 
 
 def _trust_of(value: Mapping[str, Any], source: MemorySource) -> Trust:
-    """The stored trust, never above what the source earns."""
     stored = value.get("trust")
-    return min(Trust(stored), source.trust) if isinstance(stored, int) and stored in list(Trust) else source.trust
+    is_known = isinstance(stored, int) and not isinstance(stored, bool) and stored in list(Trust)
+    return Trust(stored) if is_known else source.trust

@@ -31,6 +31,11 @@ def is_encodable(text: str) -> bool:
     return True
 
 
+def is_text(value: object) -> bool:
+    """Whether ``value`` is a string of valid Unicode."""
+    return isinstance(value, str) and is_encodable(value)
+
+
 def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_CONTENT_BYTES) -> str:
     r"""``text`` as it is stored: NFC, ``\\n`` line ends, no control characters, no outer white space.
 

@@ -22,6 +22,7 @@ _FIRST_CJK: Final = "\u3040"
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af\U00020000-\U0003ffff"
 _TOKEN: Final = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+(?:'[^\W{_CJK}]+)?")
 _IS_CJK: Final = re.compile(rf"[{_CJK}]")
+_CONTRACTED: Final = frozenset({"", "s", "t", "d", "m", "re", "ve", "ll"})
 _POSSESSIVE: Final = re.compile(r"'s\Z")
 
 
@@ -40,7 +41,8 @@ def analyze(text: str) -> list[str]:
 @lru_cache(maxsize=65_536)
 def _term(word: str) -> str:
     """The index term of a folded word: its English stem; words with digits whole; nothing for a stop word."""
-    if word.partition("'")[0] in STOP_WORDS:
+    head, _, tail = word.partition("'")
+    if head in STOP_WORDS and tail in _CONTRACTED:
         return ""
     bare = _POSSESSIVE.sub("", word)
     return _stemmer().stemWord(bare) if bare.isalpha() else bare

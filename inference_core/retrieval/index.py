@@ -1,7 +1,7 @@
 """The postings and vectors of one scope, kept up to date change by change.
 
-A key's new state takes a new slot and its old slot dies; the order of the slots is the order of the writes, so an index
-that grew and one that was built afresh rank alike.
+A key's new state takes a new slot and its old slot dies. Nothing that ranks depends on the order of the slots, so an
+index that grew and one that was built afresh rank alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,10 @@ class CollectionStatistics:
         return float(np.log1p((self.documents - found + 0.5) / (found + 0.5)))
 
 
+_NewSlot = tuple[int, float, int, int]
+"""Slot, creation time, length in terms, rank."""
+
+
 class ScopeIndex:
     """Incremental index of one scope; vectors of any model but ``model`` are left out. Not safe for threads.
 
@@ -63,7 +68,7 @@ class ScopeIndex:
         self.keys: list[str] = []
         self.kinds: list[str] = []
         self._slots: dict[str, int] = {}
-        self._texts: list[int] = []
+        self._states: list[int] = []
         self._postings: defaultdict[str, array[int]] = defaultdict(partial(array, "I"))
         self._posted = 0
         self._columns = _Columns()
@@ -87,6 +92,11 @@ class ScopeIndex:
         return self._columns.created[: self.slots]
 
     @property
+    def ranks(self) -> NDArray[np.uint32]:
+        """A number of each slot's key, the same in every process, that decides between equals."""
+        return self._columns.ranks[: self.slots]
+
+    @property
     def is_sparse(self) -> bool:
         """Whether most slots are dead, so that building it afresh saves room and time."""
         return self.slots > _INITIAL_CAPACITY and self.slots > 2 * len(self)
@@ -98,21 +108,22 @@ class ScopeIndex:
 
     def update(self, changes: Iterable[Change]) -> None:
         """Applies ``changes`` in their order."""
-        added: list[tuple[int, float, int]] = []
+        added: list[_NewSlot] = []
         vectors: list[tuple[int, bytes | None]] = []
         for change in changes:
             self.head = change.seq
             document = change.document
             terms = None if document is None else document.current_terms
             slot = self._slots.get(change.key)
-            if slot is None or terms is None or self._texts[slot] != hash(terms) or self.kinds[slot] != change.kind:
+            state = hash((terms, change.kind, change.created_at))
+            if slot is None or terms is None or self._states[slot] != state:
                 if slot is not None:
                     self._columns.extend(added)
                     added = []
                     self._remove(change.key, slot)
                 if terms is None:
                     continue
-                slot = self._add(change, terms, added)
+                slot = self._add(change, terms, state, added)
             usable = document is not None and document.model == self.model
             vectors.append((slot, document.vector if document is not None and usable else None))
         self._columns.extend(added)
@@ -150,7 +161,7 @@ class ScopeIndex:
         slots, counts = np.unique(np.array(self._postings[term], np.intp), return_counts=True)
         return slots, counts.astype(np.float32)
 
-    def _add(self, change: Change, terms: str, added: list[tuple[int, float, int]]) -> int:
+    def _add(self, change: Change, terms: str, state: int, added: list[_NewSlot]) -> int:
         slot = self.slots
         words = terms.split()
         for word in words:
@@ -158,10 +169,10 @@ class ScopeIndex:
         self._posted += len(words)
         self.keys.append(change.key)
         self.kinds.append(change.kind)
-        self._texts.append(hash(terms))
+        self._states.append(state)
         self._slots[change.key] = slot
         self.length += len(words)
-        added.append((slot, change.created_at, len(words)))
+        added.append((slot, change.created_at, len(words), crc32(change.key.encode(errors="surrogatepass"))))
         return slot
 
     def _remove(self, key: str, slot: int) -> None:
@@ -176,6 +187,7 @@ class _Columns:
         self.alive: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, np.bool_)
         self.created: NDArray[np.float64] = np.zeros(_INITIAL_CAPACITY, np.float64)
         self.lengths: Floats = np.zeros(_INITIAL_CAPACITY, np.float32)
+        self.ranks: NDArray[np.uint32] = np.zeros(_INITIAL_CAPACITY, np.uint32)
         self._has_vector: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, np.bool_)
         self._vectors: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
 
@@ -183,14 +195,14 @@ class _Columns:
     def nbytes(self) -> int:
         return self._vectors.nbytes
 
-    def extend(self, added: Sequence[tuple[int, float, int]]) -> None:
-        """Fills new slots: (slot, creation time, length in terms)."""
+    def extend(self, added: Sequence[_NewSlot]) -> None:
+        """Fills new slots."""
         if not added:
             return
-        slots, created, lengths = (np.array(column) for column in zip(*added, strict=True))
+        slots, created, lengths, ranks = (np.array(column) for column in zip(*added, strict=True))
         while slots[-1] >= len(self.alive):
             self._grow()
-        self.alive[slots], self.created[slots], self.lengths[slots] = True, created, lengths
+        self.alive[slots], self.created[slots], self.lengths[slots], self.ranks[slots] = True, created, lengths, ranks
 
     def kill(self, slot: int) -> int:
         """Ends a slot's life; its length in terms."""
@@ -204,8 +216,9 @@ class _Columns:
         size = self._vectors.shape[1] or next((len(blob) // 4 for _, blob in vectors if blob), 0)
         if self._vectors.shape[1] != size:
             self._vectors = np.zeros((len(self.alive), size), np.float32)
-        self._has_vector[[slot for slot, _ in vectors]] = False
-        known = {slot: blob for slot, blob in vectors if blob and len(blob) == 4 * size}
+        last = dict(vectors)
+        self._has_vector[list(last)] = False
+        known = {slot: blob for slot, blob in last.items() if blob and len(blob) == 4 * size}
         if known:
             slots = list(known)
             self._vectors[slots] = np.frombuffer(b"".join(known.values()), np.float32).reshape(-1, size)
@@ -220,8 +233,8 @@ class _Columns:
 
     def _grow(self) -> None:
         self.alive, self.created = _doubled(self.alive), _doubled(self.created)
-        self.lengths, self._has_vector = _doubled(self.lengths), _doubled(self._has_vector)
-        self._vectors = _doubled(self._vectors)
+        self.lengths, self.ranks = _doubled(self.lengths), _doubled(self.ranks)
+        self._has_vector, self._vectors = _doubled(self._has_vector), _doubled(self._vectors)
 
 
 def _doubled(values: NDArray[Any]) -> NDArray[Any]:

@@ -16,6 +16,8 @@ DENSE_SCALE: Final = 4.0
 LEXICAL_WEIGHT: Final = 1.0
 COVERAGE_WEIGHT: Final = 1.0
 MAX_QUERY_CHARACTERS: Final = 8_192
+_DECIMALS: Final = 5
+_NO_SPREAD: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,11 @@ def rank(indexes: Sequence[ScopeIndex], query: Query) -> Ranking:
     alive = np.concatenate([index.alive for index in indexes])
     dense = None if query.vector is None else np.concatenate([index.cosine(query.vector) for index in indexes])
     eligible = alive & (lexical > 0) if dense is None else alive & ((lexical > 0) | ~np.isnan(dense))
-    scores = fuse(lexical, coverage, dense, alive)
+    scores = np.round(fuse(lexical, coverage, dense, alive), _DECIMALS)
     created = np.concatenate([index.created for index in indexes])
     found = np.flatnonzero(eligible)
-    order = found[np.lexsort((-created[found], -scores[found]))]
+    ranks = np.concatenate([index.ranks for index in indexes])
+    order = found[np.lexsort((ranks[found], -created[found], -scores[found]))]
     ends = np.cumsum(np.array(sizes, np.intp))
     owners = np.searchsorted(ends, order, side="right")
     starts = ends - np.array(sizes, np.intp)
@@ -98,7 +101,9 @@ def standardized(scores: Floats, alive: NDArray[np.bool_]) -> Floats:
     known = scores[alive & ~np.isnan(scores)]
     if not len(known):
         return np.zeros_like(scores)
-    spread = float(known.std()) or 1.0
+    spread = float(known.std())
+    if spread < _NO_SPREAD:
+        return np.zeros_like(scores)
     return np.nan_to_num((scores - known.mean()) / spread)
 
 

@@ -15,7 +15,7 @@ from langgraph.store.base import BaseStore
 from inference_core.drivers import Plan, run
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import is_encodable
+from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.list import page_of
@@ -93,7 +93,7 @@ def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tupl
     """Removes memories by their namespaces and keys, if they are the user's; how many were there."""
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
-    own = [(namespace, key) for namespace, key in named if namespace[:1] == (label,) and is_encodable(key)]
+    own = [(namespace, key) for namespace, key in named if namespace[:1] == (label,) and is_text(key)]
     rows = yield from engine.get(own)
     there = [row for row in rows if row]
     if there:

@@ -47,7 +47,9 @@ class Backfill:
             self._wake.clear()
             try:
                 while not self._closed.is_set() and self._embedder.is_ready and self._fill_portion():
-                    failures = 0
+                    pass
+                failures = failures + 1 if self._refused else 0
+                self._refused.clear()
             except InferenceCoreError as error:
                 failures += 1
                 _LOG.info("Vectors are still pending: %s", error)
@@ -63,7 +65,7 @@ class Backfill:
             self._closed.wait(0.1)
 
     def _fill_portion(self) -> bool:
-        """Embeds some of what is pending; texts that the model refuses are left out for the life of this object."""
+        """Embeds some of what is pending; texts that the model refuses wait until all others are done."""
         found = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
         portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
         try:

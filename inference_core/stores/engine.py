@@ -97,6 +97,8 @@ class StoreEngine:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         vector, reason = yield from self._query_vector(search)
         groups = yield from self.pool.call(self._searched, search, vector)
+        if self._backfill and not self.backend.capabilities.change_feed:
+            self._backfill.wake()  # such a backend knows what is pending only in what was read
         return SearchResult(groups, RecallMode.LEXICAL if vector is None else RecallMode.HYBRID, reason)
 
     def close(self) -> None:

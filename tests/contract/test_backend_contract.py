@@ -562,6 +562,21 @@ def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
     assert [row and row.value["n"] for row in rows] == list(range(1_203))
 
 
+UNASKABLE: dict[str, Callable[[Backend], Any]] = {
+    "key": lambda backend: backend.get([(USER, "\ud800")]),
+    "label": lambda backend: backend.count([("\ud800",)]),
+    "offset": lambda backend: backend.newest([USER], limit=1, offset=10**30),
+}
+
+
+@pytest.mark.parametrize("name", UNASKABLE)
+def test_a_question_that_cannot_be_asked(sqlite: SqliteBackend, name: str):
+    done(sqlite, put("a"))
+    with pytest.raises(StoreError):
+        UNASKABLE[name](sqlite)
+    assert sqlite.count([USER]) == 1
+
+
 def test_a_failed_transaction_leaves_the_store_usable(sqlite: SqliteBackend):
     with pytest.raises(StoreUnavailable):
         sqlite.set_meta("a", cast("Any", None))

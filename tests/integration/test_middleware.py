@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -224,6 +225,27 @@ class TestAcrossRuns:
         remember(store, {"ada": ["Ada drinks cocoa at night"]})
         agent.invoke({"messages": [("user", "drinks")]}, thread)
         assert [len(recalled(model, call)) for call in (0, 1)] == [1, 2]
+
+    @pytest.mark.parametrize("face", FACES)
+    async def test_each_run_of_a_thread_has_its_own_user(
+        self, store: BaseStore, model: ScriptedChatModel, face: str
+    ) -> None:
+        agent = make_agent(
+            model,
+            store=store,
+            middleware=[patient_memory()],
+            context_schema=MemoryContext,
+            checkpointer=InMemorySaver(),
+        )
+        thread = {"configurable": {"thread_id": "1"}}
+        statuses: list[str] = []
+        for context in (ADA, {"user_id": "bob"}, None, ADA):
+            result = await ask(agent, face, "drinks", thread, context=context)
+            statuses.append(result["memory_status"])
+        assert statuses == ["lexical", "lexical", "closed", "lexical"]
+        told = ["".join(blocks(request)) for request in model.requests]
+        assert [TEA in block for block in told] == [True, False, False, True]
+        assert ["Bob drinks gin" in block for block in told] == [False, True, False, False]
 
 
 SYSTEM_PROMPTS: dict[str, Any] = {
@@ -862,12 +884,27 @@ class TestServices:
         scopes = middleware._binding._scopes
         store = InMemoryStore()
         await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
-        (engine,) = [weakref.ref(scope.engine) for scope in scopes.values()]
+        assert len(scopes) == 1
         gone = weakref.ref(store)
         del store
         gc.collect()
         assert (gone(), len(scopes)) == (None, 0)
-        assert engine() is None
+
+    @pytest.mark.parametrize("face", FACES)
+    async def test_what_was_made_for_a_store_goes_with_it(self, model: ScriptedChatModel, face: str) -> None:
+        before = set(threading.enumerate())
+        middleware = patient_memory(user_id="ada")
+        store = InMemoryStore()
+        await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
+        (engine,) = [weakref.ref(scope.engine) for scope in middleware._binding._scopes.values()]
+        workers = [one for one in set(threading.enumerate()) - before if one.name.startswith("memory-store")]
+        assert workers
+        del store
+        gc.collect()
+        for worker in workers:
+            worker.join(2)
+        gc.collect()
+        assert ([worker.is_alive() for worker in workers], engine()) == ([False] * len(workers), None)
 
     def test_own_stores_are_forgotten_too(self, model: ScriptedChatModel) -> None:
         middleware = patient_memory(user_id="ada")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -35,7 +35,7 @@ WARSAW, LORD_HOWE, APIA = 1_774_746_000, 1_775_314_800, 1_325_239_200
 
 
 @contextmanager
-def _local_time(zone: str) -> Iterator[None]:
+def _local_time(zone: str) -> Generator[None]:
     before = os.environ.get("TZ")
     os.environ["TZ"] = zone
     time.tzset()

@@ -219,3 +219,9 @@ class TestBenignTexts:
         lines = [line for page in range(10) for line in listing.invoke({"page": page + 1}).splitlines()[1:]]
         told = [html.unescape(line).split("[created: ", 1)[1].split("]: ", 1)[1] for line in lines]
         assert sorted(told) == sorted(BENIGN)
+
+    @pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n  ", "\u2028", "\x0b", "\t"], ids=ascii)
+    def test_line_ends_become_spaces(self, in_memory: AgentMemoryStoreService, end: str) -> None:
+        in_memory.sync.save_memory(USER, f"buy milk{end}buy eggs", topic=f"shopping{end}list")
+        (line,) = memories_in(prompt_of(in_memory), {"semantic"})
+        assert "] buy milk buy eggs (type: general) [topic: shopping list]" in line

@@ -60,10 +60,10 @@ def recall_context(
     now = scope.clock.now()
     ranked: list[list[Row]] = [[] for _ in groups]
     mode, reason = RecallMode.HYBRID, None
-    if asks(query):
+    if query is not None and asks(query):
         search = Search(
             groups=list(groups.values()),
-            text=str(query),
+            text=query,
             limit=per_category,
             kinds=kinds,
             accept=lambda row: is_recallable(row, now),

@@ -109,10 +109,10 @@ def newest(
 
 
 def asks(query: object) -> bool:
-    """Whether ``query`` asks for something; None and blank text do not. Raises InvalidInput if it is not text."""
-    if not isinstance(query, str | None):
+    """Whether ``query`` asks for something; blank text does not. Raises InvalidInput if it is not text."""
+    if not isinstance(query, str):
         raise InvalidInput(f"query must be text, not {type(query).__name__}")
-    return bool(query and query.strip())
+    return bool(query.strip())
 
 
 def is_recallable(row: Row, now: datetime) -> bool:

@@ -23,7 +23,11 @@ Driver = Callable[[Plan[Any]], Any]
 LATE = 10.0
 
 
-@pytest.fixture(params=[run, lambda plan: asyncio.run(arun(plan))], ids=["run", "arun"])
+def _arun(plan: Plan[Any]) -> Any:
+    return asyncio.run(arun(plan))
+
+
+@pytest.fixture(params=[run, _arun], ids=["run", "arun"])
 def drive(request: pytest.FixtureRequest) -> Driver:
     return request.param
 

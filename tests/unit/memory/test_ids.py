@@ -36,7 +36,8 @@ def test_an_id_is_128_bits_in_hex_and_may_be_stored():
 
 def test_no_id_is_drawn_twice_by_any_thread():
     with ThreadPoolExecutor(8) as threads:
-        drawn = list(threads.map(lambda _: [ids.new_id() for _ in range(1_000)], range(16)))
+        drawing = [threads.submit(lambda: [ids.new_id() for _ in range(1_000)]) for _ in range(16)]
+        drawn = [some.result() for some in drawing]
     assert len({one for some in drawn for one in some}) == 16_000
 
 

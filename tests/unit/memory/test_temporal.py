@@ -121,7 +121,8 @@ def test_items_are_grouped_in_order_with_the_newest_first(zone: tzinfo):
 
 
 def test_empty_buckets_are_left_out():
-    assert by_time_bucket([], lambda item: item, NOW, UTC) == {}
+    nothing: list[datetime] = []
+    assert by_time_bucket(nothing, lambda item: item, NOW, UTC) == {}
     assert list(by_time_bucket([NOW], lambda item: item, NOW, UTC)) == [TODAY]
 
 
