@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import Any
@@ -19,7 +20,9 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import engine_of
+from inference_core.stores.store import MemoryStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +79,21 @@ class MemoryBinding:
     def _new_scope(self, store: BaseStore) -> MemoryScope:
         if self._embedder is None:
             self._embedder = make_embedder(self._options.embeddings)
+        engine = engine_of(store, self._embedder, weakly=True)
+        if not isinstance(store, MemoryStore):
+            weakref.finalize(store, _close_soon, engine).atexit = False
         return MemoryScope(
-            engine=engine_of(store, self._embedder, weakly=True),
+            engine=engine,
             namespaces=self._namespaces,
             clock=self._options.clock or SystemClock(),
             zone=self._zone,
             max_content_bytes=self._options.max_content_bytes,
         )
+
+
+def _close_soon(engine: StoreEngine) -> None:
+    """Ends the threads of a store that is gone, in a thread of its own: the collector must not wait for them."""
+    threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
 
 
 def with_zone(scope: MemoryScope, name: object) -> MemoryScope:

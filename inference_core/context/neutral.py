@@ -45,7 +45,7 @@ def _keep_flags(found: re.Match[str]) -> str:
 
 
 def _shortened(found: re.Match[str]) -> str:
-    """Of a run of invisible characters the first, and the first of the other kind: emoji need a selector and a joiner."""
+    """The first of a run of invisible characters, and the first of the other kind: emoji need selector and joiner."""
     run = found[0]
     is_selector = [bool(_SELECTOR.match(mark)) for mark in run]
     other = next((mark for mark, kind in zip(run, is_selector, strict=True) if kind != is_selector[0]), "")

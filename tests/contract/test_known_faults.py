@@ -177,9 +177,9 @@ async def test_delete_reaches_every_category_and_tells_the_truth(service: AgentM
 async def test_delete_all_deletes_all_and_counts_what_it_deleted(any_store: BaseStore, agent: str | None):
     service = AgentMemoryStoreService(store=any_store, agent_name=agent)
     other = AgentMemoryStoreService(store=any_store, agent_name="other")
-    for number in range(57):
-        await service.save_memory(U, f"tea {number}", ("facts", "context", "skill")[number % 3])
-        await other.save_memory(U, f"other tea {number}", "context")
+    kinds = ("facts", "context", "skill")
+    await asyncio.gather(*(service.save_memory(U, f"tea {number}", kinds[number % 3]) for number in range(57)))
+    await asyncio.gather(*(other.save_memory(U, f"other tea {number}", "context") for number in range(57)))
     assert await service.delete_user_memories(U) == 57
     assert (await service.count_memories(U))["total"] == 0
     assert (await other.count_memories(U))["total"] == count_user_memories(any_store, U)["total"] == 57

@@ -70,21 +70,25 @@ def address(entry: dict[str, Any]) -> Entry:
 
 
 def test_more_memories_than_a_page(any_store: BaseStore):
-    fill(any_store, U, 1_203)
+    fill(any_store, U, 1_053)
     fill(any_store, OTHER, 9)
-    assert count_user_memories(any_store, U) == {"semantic": 402, "episodic": 402, "procedural": 399, "total": 1_203}
+    assert count_user_memories(any_store, U) == {"semantic": 351, "episodic": 351, "procedural": 351, "total": 1_053}
     everything = seen(any_store, U)
-    assert sorted(everything) == sorted(f"tea {at}" for at in range(1_203))
-    pages = [list_user_memories(any_store, U, limit=400, offset=offset) for offset in (0, 400, 800, 1_200, 1_600)]
-    assert [(len(page), total) for page, total in pages] == [(size, 1_203) for size in (400, 400, 400, 3, 0)]
+    assert sorted(everything) == sorted(f"tea {at}" for at in range(1_053))
+    pages = [list_user_memories(any_store, U, limit=600, offset=offset) for offset in (0, 600, 1_200)]
+    assert [(len(page), total) for page, total in pages] == [(600, 1_053), (453, 1_053), (0, 1_053)]
     assert [entry["content"] for page, _ in pages for entry in page] == everything
-    assert len(list_user_memories(any_store, U)[0]) == 50
-    assert purge_user_memories(any_store, U, "episodic") == 402
-    assert count_user_memories(any_store, U) == {"semantic": 402, "episodic": 0, "procedural": 399, "total": 801}
-    assert purge_user_memories(any_store, U) == 801
+    assert purge_user_memories(any_store, U) == 1_053
     assert count_user_memories(any_store, U)["total"] == purge_user_memories(any_store, U) == 0
     assert len(seen(any_store, OTHER)) == 9
     assert AgentMemoryStoreService(store=any_store).sync.recall_memories(U, "tea") == []
+
+
+def test_purge_one_category(any_store: BaseStore):
+    fill(any_store, U, 60)
+    assert len(list_user_memories(any_store, U)[0]) == 50
+    assert purge_user_memories(any_store, U, "episodic") == 21
+    assert count_user_memories(any_store, U) == {"semantic": 21, "episodic": 0, "procedural": 18, "total": 39}
 
 
 def test_entries(any_store: BaseStore, clock: FrozenClock):
@@ -168,11 +172,11 @@ def test_an_entry_that_is_named_twice_counts_once(any_store: BaseStore):
     assert count_user_memories(any_store, U)["total"] == 7
 
 
-def test_many_entries(any_store: BaseStore):
-    fill(any_store, U, 1_100)
-    mine = [address(entry) for entry in list_user_memories(any_store, U, limit=None)[0]]
-    assert delete_user_memory_entries(any_store, U, mine) == 1_100
-    assert count_user_memories(any_store, U)["total"] == 0
+def test_many_entries(own_store: BaseStore):
+    fill(own_store, U, 1_100)
+    mine = [address(entry) for entry in list_user_memories(own_store, U, limit=None)[0]]
+    assert delete_user_memory_entries(own_store, U, mine) == 1_100
+    assert count_user_memories(own_store, U)["total"] == 0
 
 
 def test_purge_also_takes_what_is_of_no_category(any_store: BaseStore):

@@ -460,6 +460,15 @@ class TestResume:
         await ask(agent, face, resume, thread, context={"user_id": "bob"})
         assert (await agent.aget_state(thread)).values["memory_owner"] == "ada"
 
+    async def test_a_run_that_began_without_a_user_stays_closed(self, store: BaseStore, pause: str, face: str) -> None:
+        model, agent, resume = self.paused(pause, store)
+        thread = {"configurable": {"thread_id": "1"}}
+        await ask(agent, face, "What do I drink?", thread)
+        result = await ask(agent, face, resume, thread, context=ADA)
+        assert result["memory_status"] == "closed"
+        assert not any(map(blocks, model.requests))
+        assert replies(result)[-1].startswith("✗")
+
     async def test_a_new_process_resumes(self, store: BaseStore, pause: str, face: str) -> None:
         _, first, resume = self.paused(pause, store)
         model, second, _ = self.paused(pause, store)

@@ -32,7 +32,11 @@ TEXTS = [
 ]
 QUERIES = [*TEXTS, "green running tea car zebra"]
 # Of unit length, with exact products, so that no order depends on how a sum is rounded.
-VECTORS: list[list[float] | None] = [None, *([0.5 * (1 - 2 * (bits >> at & 1)) for at in range(4)] for bits in range(16)), [1, 0, 0, 0]]
+VECTORS: list[list[float] | None] = [
+    None,
+    *([0.5 * (1 - 2 * (bits >> at & 1)) for at in range(4)] for bits in range(16)),
+    [1, 0, 0, 0],
+]
 
 
 class Op(NamedTuple):
@@ -52,7 +56,7 @@ class Op(NamedTuple):
 
 OPS = st.builds(
     Op,
-    kind=st.sampled_from(["put", "put", "put", "hidden", "delete", "vector", "vector"]),
+    kind=st.sampled_from(["put", "put", "put", "hidden", "delete", "again", "vector", "vector"]),
     scope=st.sampled_from([0, 0, 0, 1]),
     key=st.sampled_from("abc"),
     text=st.sampled_from([*["green tea"] * 20, *TEXTS]),
@@ -89,6 +93,9 @@ class Scope:
             self._write(op.key, op.tag, created, document if op.kind == "put" else None)
         elif old is not None and alive and op.kind == "delete":
             self._write(op.key, "", created, None)
+        elif old is not None and alive and op.kind == "again":
+            self._write(op.key, "", created, None)
+            self._write(op.key, old.kind, op.created, old.document)
         elif old is not None and old.document is not None and op.kind == "vector":
             revised = old.document._replace(model=document.model, vector=document.vector)
             self._write(op.key, old.kind, created, revised)
