@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -71,7 +71,7 @@ class StoreEngine:
             versions: list[int] = yield Wait(partial(self._submit, embedded), abandoned=waiter.abandon)
         except DeadlineExceeded as error:
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
-        if self._backfill and any(map(_lacks_vector, embedded)):
+        if self._backfill and any(map(_waits_for_vector, embedded)):
             self._backfill.wake()
         return versions
 
@@ -130,7 +130,7 @@ class StoreEngine:
             return list(batch)
         model = self.embedder.fingerprint
         made = iter(vectors)
-        return [_with_vector(write, model, next(made)) if _lacks_vector(write) else write for write in batch]
+        return [_with_vector(write, model, made) for write in batch]
 
     def _query_vector(self, search: Search) -> Plan[tuple[bytes | None, str | None]]:
         if self.embedder is None:
@@ -154,14 +154,14 @@ class StoreEngine:
             return self._made_searcher
 
 
-def _lacks_vector(write: Write) -> bool:
+def _waits_for_vector(write: Write) -> bool:
     return isinstance(write, Put) and write.document is not None and write.document.vector is None
 
 
-def _with_vector(write: Write, model: str, vector: bytes) -> Write:
+def _with_vector(write: Write, model: str, vectors: Iterator[bytes]) -> Write:
     if not isinstance(write, Put) or write.document is None:
         return write
-    return replace(write, document=write.document._replace(model=model, vector=vector))
+    return replace(write, document=write.document._replace(model=model, vector=next(vectors)))
 
 
 def _apply_alone(backend: Backend, batch: Sequence[Write]) -> list[int]:

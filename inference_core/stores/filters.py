@@ -20,7 +20,7 @@ _ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
-_EQUALITY: Final[dict[str, Callable[[Any, Any], bool]]] = {"$eq": operator.eq, "$ne": operator.ne}
+_EQUALITY: Final = ("$eq", "$ne")
 
 
 def predicate(conditions: Mapping[str, Any] | None) -> Predicate:
@@ -43,13 +43,18 @@ def _tests(key: object, condition: Any) -> list[Predicate]:
 
 def _test(key: str, name: object, operand: Any) -> Predicate:
     if name in _EQUALITY:
-        same = _EQUALITY[str(name)]
-        return lambda value: same(value.get(key, _MISSING), operand)
+        is_wanted = name == "$eq"
+        return lambda value: _equal(value.get(key, _MISSING), operand) is is_wanted
     if name not in _ORDER:
         raise InvalidFilter(f"Unknown filter operator {str(name)[:80]!r}; known: {', '.join([*_EQUALITY, *_ORDER])}")
     if isinstance(operand, bool) or not isinstance(operand, int | float | str):
         raise InvalidFilter(f"{name} compares numbers or text, not {type(operand).__name__}")
     return _ordering(key, _ORDER[str(name)], operand)
+
+
+def _equal(found: Any, operand: Any) -> bool:
+    """Equal as JSON: true is not 1."""
+    return found == operand and isinstance(found, bool) is isinstance(operand, bool)
 
 
 def _ordering(key: str, compare: Callable[[Any, Any], bool], operand: float | str) -> Predicate:

@@ -184,8 +184,11 @@ class SqliteBackend:
     def _transaction(self) -> Generator[sqlite3.Connection]:
         if self._closed:
             raise StoreUnavailable("The store is closed")
-        with self._write_lock, self._turns, _translated():
-            self._writer.execute("BEGIN IMMEDIATE")
+        with self._write_lock:
+            if self._closed:
+                raise StoreUnavailable("The store is closed")
+            with self._turns, _translated():
+                self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
                 self._writer.execute("COMMIT")

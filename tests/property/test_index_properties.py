@@ -125,7 +125,7 @@ def _hits(indexes: Sequence[ScopeIndex], text: str, vector: int) -> list[tuple[i
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(OPS, min_size=3, max_size=15), st.sampled_from(QUERIES), st.integers(0, len(VECTORS) - 1))
 def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: str, vector: int):
     scopes = [Scope(), Scope()]
@@ -139,7 +139,7 @@ def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: st
     for text, wanted in ((query, vector), ("green tea", 0), ("", 1)):
         hits, expected = _hits(grown, text, wanted), _hits(afresh, text, wanted)
         assert [hit[:3] for hit in hits] == [hit[:3] for hit in expected]
-        assert [hit[3] for hit in hits] == pytest.approx([hit[3] for hit in expected], abs=1e-5)
+        assert [hit[3] for hit in hits] == pytest.approx([hit[3] for hit in expected], abs=2e-5)
         assert hits == _hits(grown, text, wanted)
 
 

@@ -21,7 +21,9 @@ NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 MOMENTS = st.datetimes(timezones=st.just(UTC))
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
-JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
+)
 SOURCES = st.builds(
     MemorySource,
     origin=st.sampled_from(Origin),

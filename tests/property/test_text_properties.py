@@ -17,7 +17,9 @@ ANY_TEXT = st.text(alphabet=st.characters(), max_size=60)
 PRONE = st.text(alphabet="\r\n\x0b\x1c\x1f\x85\u2028 e\u0301\u200d\u200c\ufeff\u1100\u1161\u0958", max_size=12)
 NAMES = st.text(alphabet=st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES
-JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4))
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
+)
 
 
 @MANY

@@ -58,7 +58,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 def _hang(pool: Pool, gate: threading.Event) -> None:
     """Leaves an abandoned call on each of the pool's two workers."""
-    for _ in range(2):
+    while len(pool._stuck) < 2:
         with pytest.raises(DeadlineExceeded):
             run(pool.call(gate.wait, LATE), SOON)
 
@@ -139,6 +139,23 @@ def test_a_call_that_outlives_the_deadline_raises_in_the_plan(drive: Driver, poo
     assert drive(plan(), SOON) == "went on"
     assert SOON * 0.9 <= time.monotonic() - started < LATE / 2
     assert len(caught) == 1
+
+
+class LateFuture(Future[str]):
+    """Finishes in the moment in which its waiter gives up."""
+
+    def result(self, timeout: float | None = None) -> str:
+        if not self.done():
+            self.set_result("finished")
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_a_call_that_finishes_at_the_deadline_has_its_result():
+    def plan() -> Plan[str]:
+        return (yield Wait(LateFuture))
+
+    assert run(plan(), LATE) == "finished"
 
 
 def test_after_the_deadline_every_effect_raises(drive: Driver, pool: Pool):
@@ -251,6 +268,29 @@ async def test_cancellation_of_a_task_reaches_the_plan_and_the_caller(pool: Pool
     with pytest.raises(asyncio.CancelledError):
         await task
     assert task.cancelled()
+    assert seen == ["cancelled"]
+
+
+async def test_cancellation_of_a_task_reaches_the_coroutine_it_awaits():
+    seen: list[str] = []
+    begun = asyncio.Event()
+
+    async def native() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(LATE)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    def plan() -> Plan[None]:
+        yield Wait(Future, native=native)
+
+    task = asyncio.create_task(arun(plan()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert seen == ["cancelled"]
 
 

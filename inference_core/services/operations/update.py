@@ -38,21 +38,20 @@ def update(
     """
     if content is None and memory_type is None and topic is None and category is None and extra_metadata is None:
         raise InvalidInput("Nothing to update: give content, memory_type, topic, category or extra_metadata")
-    for attempt in range(ATTEMPTS):
-        old = yield from find(scope, user_id, memory_id)
-        if old is None:
-            return False
+    attempt = 1
+    while (old := (yield from find(scope, user_id, memory_id))) is not None:
         new = _changed(scope, old, content, memory_type, topic, extra_metadata)
         new = _relocated(scope, user_id, new, old, memory_type, category)
         new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
         try:
             yield from scope.engine.write(moved(new, old))
         except VersionConflict:
-            if attempt == ATTEMPTS - 1:
+            if attempt == ATTEMPTS:
                 raise
+            attempt += 1
         else:
-            break
-    return True
+            return True
+    return False
 
 
 def _changed(

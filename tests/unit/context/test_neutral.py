@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import unicodedata
-from typing import Any
 
 import pytest
 from support import expanded, load
 
 from inference_core.context.neutral import MAX_LINE_CHARACTERS, neutral_line
 
+HOSTILE = load("hostile_contents.json")
 BENIGN = [entry["text"] for entry in load("benign_texts.json")]
 STEERING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x2070)), "\ufff9", "\ufffa", "\ufffb"}
 SCOTLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
@@ -19,14 +19,20 @@ HEART_ON_FIRE = "\u2764\ufe0f\u200d\U0001f525"
 PERSIAN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"
 
 
-@pytest.mark.parametrize("text", BENIGN, ids=range(len(BENIGN)))
-def test_benign_text_is_read_back_exactly(text: str):
-    assert html.unescape(neutral_line(text)) == text
+def test_benign_text_is_read_back_exactly():
+    assert len(BENIGN) == 200
+    assert [text for text in BENIGN if html.unescape(neutral_line(text)) != text] == []
 
 
-@pytest.mark.parametrize("entry", load("hostile_contents.json"), ids=lambda entry: entry["kind"])
-def test_hostile_text_becomes_one_inert_line(entry: dict[str, Any]):
-    line = neutral_line(expanded(entry["text"]))
+@pytest.mark.parametrize("kind", sorted({entry["kind"] for entry in HOSTILE}))
+def test_hostile_text_becomes_one_inert_line(kind: str):
+    for entry in HOSTILE:
+        if entry["kind"] == kind:
+            _check_inert(expanded(entry["text"]))
+
+
+def _check_inert(text: str) -> None:
+    line = neutral_line(text)
     shown = unicodedata.normalize("NFKC", line)
     assert shown.splitlines() in ([shown], [])
     assert not {"<", ">", *STEERING} & set(shown)

@@ -173,16 +173,16 @@ def test_the_error_of_a_coroutine_is_an_embedding_error():
 
 
 def test_a_slow_model_is_given_up_at_the_deadline(drive: Driver):
-    embedder = Embedder(HangingEmbeddings(0.5), "f")
+    embedder = Embedder(HangingEmbeddings(5), "f")
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         drive(embedder.query("a", 0.02))
-    assert time.monotonic() - started < 0.4
+    assert time.monotonic() - started < 4
     embedder.close()
 
 
 def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(module, "_PAUSE_S", 0.5)
     model = FailingEmbeddings()
     embedder = Embedder(model, "f")
     _fail(embedder, 2)
@@ -193,7 +193,7 @@ def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: p
         run(embedder.query("a"))
     assert model.calls == 3
     model.broken = False
-    time.sleep(0.06)
+    time.sleep(0.51)
     assert embedder.is_ready
     assert run(embedder.query("a"))
 

@@ -221,5 +221,6 @@ def test_bad_arguments_are_refused():
     for call in (builder.read_scopes, builder.legacy_namespace):
         with pytest.raises(InvalidId):
             call("")
-    with pytest.raises(InvalidId):
-        MemoryNamespaceBuilder(agent_name="a\x00b")
+    for name in ("a\x00b", 0, False, b""):
+        with pytest.raises(InvalidId, match=r"^agent_name "):
+            MemoryNamespaceBuilder(agent_name=name)  # pyright: ignore[reportArgumentType]

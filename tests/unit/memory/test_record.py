@@ -210,6 +210,38 @@ def test_trust_follows_the_source_where_none_is_stored():
     assert _read({"source": {"origin": "web"}, "trust": 2}).trust is Trust.STATED
 
 
+@pytest.mark.parametrize(
+    "field", ["topic", "session_id", "agent_name", "superseded_by", "tags", "supersedes", "source"]
+)
+@pytest.mark.parametrize("garbage", [None, 7, True, {}, [5, None]], ids=str)
+def test_garbage_in_a_field_is_taken_for_nothing(field: str, garbage: object):
+    assert _read({"content": "x", field: garbage}) == _read({"content": "x"})
+
+
+@pytest.mark.parametrize(
+    ("field", "garbage"),
+    [
+        ("content", 7),
+        ("extra_metadata", [["a", 1]]),
+        ("trust", 9),
+        ("trust", True),
+        ("trust", [2]),
+        ("importance", "high"),
+        ("importance", 2),
+        ("importance", True),
+        ("pinned", "no"),
+        ("memory_category", ["semantic"]),
+        ("source", {"origin": "application", "message_ids": "abc", "tool": 5, "thread_id": []}),
+    ],
+)
+def test_a_field_of_another_kind_is_taken_for_nothing(field: str, garbage: object):
+    assert _read({field: garbage}) == _read({})
+
+
+def test_the_texts_of_a_list_are_read():
+    assert _read({"tags": ["a", 5, None, "b"], "supersedes": ("c",)}).tags == ("a", "b")
+
+
 @pytest.mark.parametrize("version", [0, 1, SCHEMA_VERSION])
 def test_values_up_to_this_schema_are_read(version: int):
     assert _read({"content": "x", "schema_version": version}).content == "x"
