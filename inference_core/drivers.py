@@ -176,7 +176,7 @@ def _wait(effect: Wait[T], deadline: Deadline) -> T:
         return future.result(left)
     except TimeoutError as error:
         if future.done():
-            raise
+            return future.result()
         raise _given_up(effect, future) from error
 
 

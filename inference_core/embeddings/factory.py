@@ -64,7 +64,7 @@ def _provider(spec: str) -> Embedder:
         provider = name.partition(":")[0]
         if provider in _EXTRAS:
             raise MissingExtra(f"embeddings={spec!r}", provider) from error
-        raise ConfigurationError(f"embeddings={spec!r} needs a package: pip install langchain-{provider}") from error
+        raise ConfigurationError(f"embeddings={spec!r} needs a package. {error}") from error
     except Exception as error:
         raise ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}") from error
     return Embedder(model, spec)

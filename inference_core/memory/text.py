@@ -14,6 +14,7 @@ MAX_CONTENT_BYTES: Final = 8 * 1024
 """Default limit of a memory's content, in UTF-8 bytes."""
 MAX_METADATA_BYTES: Final = 16 * 1024
 MAX_JSON_DEPTH: Final = 64
+MAX_JSON_PARTS: Final = 1_000_000
 MAX_LABEL_BYTES: Final = 512
 MAX_ID_LENGTH: Final = 255
 _CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
@@ -67,7 +68,7 @@ def optional_text(text: object, *, what: str) -> str | None:
 
 def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
     """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
-    _check_json(value, what)
+    _check_json(value, what, max_bytes or MAX_JSON_PARTS)
     try:
         text = _JSON.encode(value)
         size = len(text.encode())
@@ -78,10 +79,14 @@ def canonical_json(value: object, *, what: str, max_bytes: int | None = None) ->
     return text
 
 
-def _check_json(value: object, what: str) -> None:
+def _check_json(value: object, what: str, max_parts: int) -> None:
     waiting: list[tuple[Any, int]] = [(value, 0)]
+    parts_seen = 0
     while waiting:
         item, depth = waiting.pop()
+        parts_seen += 1
+        if parts_seen > max_parts:
+            raise InvalidMemory(f"{what} has more than {max_parts} parts; the limit keeps it storable")
         if depth > MAX_JSON_DEPTH:
             raise InvalidMemory(f"{what} is nested more than {MAX_JSON_DEPTH} levels deep, or holds itself")
         if isinstance(item, str) and "\x00" in item:

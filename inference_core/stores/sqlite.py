@@ -182,19 +182,17 @@ class SqliteBackend:
 
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
-        if self._closed:
-            raise StoreUnavailable("The store is closed")
         with self._write_lock:
             if self._closed:
                 raise StoreUnavailable("The store is closed")
             with self._turns, _translated():
                 self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            finally:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
+                try:
+                    yield self._writer
+                    self._writer.execute("COMMIT")
+                finally:
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
 
 
 @contextmanager
