@@ -43,6 +43,7 @@ class StoreEngine:
         *,
         index_bytes: int = DEFAULT_INDEX_BYTES,
         max_batches: int | None = None,
+        owns_embedder: bool = True,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
@@ -50,6 +51,7 @@ class StoreEngine:
         self.pool = Pool(WORKERS, "memory-store")
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
         self._index_bytes = index_bytes
+        self._owns_embedder = owns_embedder
         self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -111,7 +113,7 @@ class StoreEngine:
             self._backfill.close()
         self._writer.close()
         self.pool.close()
-        if self.embedder:
+        if self.embedder and self._owns_embedder:
             self.embedder.close()
         self.backend.close()
 

@@ -64,7 +64,7 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
-    return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings))
+    return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings), owns_embedder=not weakly)
 
 
 def open_backend(url: str, *, durable: bool = True) -> Backend:

@@ -153,7 +153,17 @@ class ForeignBackend:
             ops += [op] if op else []
             versions.append(version)
         self._ask(ops)
+        self._note_vectors(batch)
         return versions
+
+    def _note_vectors(self, batch: Sequence[Write]) -> None:
+        """Takes texts that were given a vector off the list of pending ones; the next reading sees how they are."""
+        with self._lock:
+            for write in batch:
+                seen = self._mirror.get(write.namespace, {}).get(write.key)
+                if isinstance(write, SetVector) and seen and seen.document:
+                    document = seen.document._replace(model=write.model, vector=write.vector)
+                    self._mirror[write.namespace][write.key] = _Seen(seen.seq, seen.mark, seen.row, document)
 
     def _scan(self, scope: Namespace) -> Iterator[Row]:
         """The rows of exactly ``scope``; LangGraph's prefixes also give those of the scopes below it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -854,6 +856,20 @@ MAKERS: dict[str, Callable[[AgentMemoryStoreService], MemoryMiddleware]] = {
 }
 
 
+def stored_row(store: BaseStore) -> Any:
+    """Ada's only memory as it is stored."""
+    (row,) = store.search(("ada", "semantic"))
+    return row
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
+    """Waits until something in the background has happened."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
 class TestServices:
     @pytest.mark.parametrize("face", FACES)
     @pytest.mark.parametrize("make", MAKERS)
@@ -912,6 +928,30 @@ class TestServices:
             worker.join(2)
         gc.collect()
         assert ([worker.is_alive() for worker in workers], engine()) == ([False] * len(workers), None)
+
+    def test_a_forgotten_store_leaves_the_model_to_the_others(self, model: ScriptedChatModel) -> None:
+        middleware = patient_memory(user_id="ada", embeddings=HashingEmbeddings())
+        statuses: list[str] = []
+        for _ in range(2):
+            store = InMemoryStore()
+            agent = make_agent(model, store=store, middleware=[middleware])
+            statuses.append(agent.invoke({"messages": [("user", "drinks")]})["memory_status"])
+            del store, agent
+            gc.collect()
+            for closing_thread in [one for one in threading.enumerate() if one.name == "memory-close"]:
+                closing_thread.join(5)
+        assert statuses == ["recalled", "recalled"]
+
+    async def test_missing_vectors_are_added_once(self, model: ScriptedChatModel) -> None:
+        store = InMemoryStore()
+        remember(store, {"ada": [TEA]})
+        middleware = patient_memory(user_id="ada", embeddings=HashingEmbeddings())
+        await ask(make_agent(model, store=store, middleware=[middleware]), "async", "drinks")
+        await until(lambda: "vector" in stored_row(store).value["_inference_core"])
+        await asyncio.sleep(0.2)
+        before = stored_row(store)
+        await asyncio.sleep(0.2)
+        assert stored_row(store).updated_at == before.updated_at
 
     def test_own_stores_are_forgotten_too(self, model: ScriptedChatModel) -> None:
         middleware = patient_memory(user_id="ada")
