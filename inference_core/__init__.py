@@ -5,8 +5,9 @@ The public names are imported when they are used, so that importing the package 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from inference_core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from inference_core.agents.identity import MemoryContext
@@ -79,10 +80,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_exports(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

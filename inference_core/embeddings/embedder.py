@@ -53,8 +53,9 @@ class Embedder:
 
     def warm(self) -> None:
         """Starts loading the model in the background; returns at once."""
-        if self._load is not None and not self._ready.is_set():
-            threading.Thread(target=self._warm, args=(self._load,), name="embedder-load", daemon=True).start()
+        load, self._load = self._load, None
+        if load is not None:
+            threading.Thread(target=self._warm, args=(load,), name="embedder-load", daemon=True).start()
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Waits until the model is loaded or has failed to; whether it can answer."""

@@ -52,7 +52,7 @@ def _provider(spec: str) -> Embedder:
     from langchain.embeddings import init_embeddings  # noqa: PLC0415 - slow to import, and needed only here
 
     name, _, dimensions = spec.partition("@")
-    if ":" not in name or (dimensions and not re.fullmatch("[1-9][0-9]{0,4}", dimensions)):
+    if ":" not in name or ("@" in spec and not re.fullmatch("[1-9][0-9]{0,4}", dimensions)):
         raise ConfigurationError(
             f"Unknown embeddings {spec!r}; use 'local', 'provider:model' such as 'openai:text-embedding-3-small' "
             "(with '@256' for other dimensions), an Embeddings object, or None"

@@ -69,13 +69,19 @@ def optional_text(text: object, *, what: str) -> str | None:
 def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
     """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
     _check_json(value, what, max_bytes or MAX_JSON_PARTS)
+    text = encode_json(value, what=what)
+    if max_bytes is not None and (size := len(text.encode())) > max_bytes:
+        raise InvalidMemory(f"{what} has {size} bytes as JSON; the limit is {max_bytes}")
+    return text
+
+
+def encode_json(value: object, *, what: str) -> str:
+    """Compact JSON of data whose size and depth are known to be within bounds. Raises InvalidMemory."""
     try:
         text = _JSON.encode(value)
-        size = len(text.encode())
+        text.encode()
     except (TypeError, ValueError) as error:
         raise InvalidMemory(f"{what} cannot be stored as JSON: {str(error)[:200]}") from error
-    if max_bytes is not None and size > max_bytes:
-        raise InvalidMemory(f"{what} has {size} bytes as JSON; the limit is {max_bytes}")
     return text
 
 

@@ -1,4 +1,7 @@
-"""open_store(url): the store that a URL names."""
+"""open_store(url): the store that a URL names.
+
+Backends are imported when a URL or a store asks for them, so that nobody pays for those that are not used.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,6 @@ from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backend import Backend
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.foreign import ForeignBackend
-from inference_core.stores.memory import InMemoryBackend
-from inference_core.stores.sqlite import SqliteBackend
 from inference_core.stores.store import MemoryStore
 
 _SCHEME: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://", re.ASCII)
@@ -64,6 +64,8 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
+    from inference_core.stores.foreign import ForeignBackend  # noqa: PLC0415
+
     return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings), owns_embedder=not weakly)
 
 
@@ -74,9 +76,13 @@ def open_backend(url: str, *, durable: bool = True) -> Backend:
         raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
     scheme, rest = found[1], url[found.end() :]
     if scheme == "memory" or (scheme == "sqlite" and rest in ("", "/:memory:")):
+        from inference_core.stores.memory import InMemoryBackend  # noqa: PLC0415
+
         return InMemoryBackend()
     if scheme != "sqlite":
         raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory")
     if not rest.startswith("/") or rest == "/":
         raise ConfigurationError("A SQLite URL has three slashes and a path: 'sqlite:///memory.db'")
+    from inference_core.stores.sqlite import SqliteBackend  # noqa: PLC0415
+
     return SqliteBackend(Path(unquote(rest[1:].partition("?")[0])), durable=durable)

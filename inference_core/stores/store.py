@@ -105,7 +105,7 @@ class MemoryStore(BaseStore):
             return rows[0] and _item(rows[0])
         if isinstance(op, SearchOp):
             _check_page(op.limit, op.offset)
-            return (yield from (self._ranked(op) if op.query else self._unranked(op)))
+            return (yield from (self._ranked(op) if (op.query or "").strip() else self._unranked(op)))
         return (yield from self._list_namespaces(cast("ListNamespacesOp", op)))
 
     def _ranked(self, op: SearchOp) -> Plan[Result]:

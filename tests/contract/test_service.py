@@ -209,6 +209,14 @@ async def test_a_retry_with_another_category_moves_the_memory(ask: Ask, clock: F
         assert len(await ask("recall_memories", U, "tea")) == 1
 
 
+async def test_concurrent_saves_under_one_id_leave_one_memory(own_service: AgentMemoryStoreService):
+    kinds = ["facts", "context", "workflow"] * 8
+    await asyncio.gather(
+        *(own_service.save_memory(U, f"tea {at}", kind, memory_id="m-1") for at, kind in enumerate(kinds))
+    )
+    assert (await own_service.count_memories(U))["total"] == 1
+
+
 async def test_recall_finds_by_words_and_topic(ask: Ask):
     await ask("save_memory", U, "Rides a bicycle to work", "facts", topic="commute")
     await ask("save_memory", U, "Drinks green tea in the morning", "preferences")

@@ -537,6 +537,14 @@ class TestStatus:
         assert (result["memory_status"], result["memories_recalled"]) == ("degraded", 0)
         assert result["messages"][-1].text == "Noted."
 
+    def test_an_outage_is_logged_once_in_a_while(
+        self, model: ScriptedChatModel, store: BaseStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada", recall_timeout=1e-9)])
+        statuses = [agent.invoke({"messages": [("user", "drinks")]})["memory_status"] for _ in range(3)]
+        assert statuses == ["degraded"] * 3
+        assert len([record for record in caplog.records if "Recall failed" in record.message]) == 1
+
     @pytest.mark.parametrize("face", FACES)
     async def test_degraded_when_time_is_up(self, store: BaseStore, model: ScriptedChatModel, face: str) -> None:
         middleware = patient_memory(user_id="ada", recall_timeout=1e-9)

@@ -32,7 +32,6 @@ from langgraph.types import Command
 from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
 from inference_core.agents.identity import UserSource, field_of
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
-from inference_core.agents.tools.memory_tools import get_memory_tools
 from inference_core.clock import Clock
 from inference_core.context.render import fenced
 from inference_core.drivers import Plan, arun, run
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
 _EMBEDDING_SHARE: Final = 0.7
+_WARNING_PERIOD_S: Final = 60.0
 _Reported = OmitFromSchema(input=True, output=False)
 
 
@@ -117,6 +117,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         max_content_bytes: int = MAX_CONTENT_BYTES,
         clock: Clock | None = None,
     ) -> None:
+        from inference_core.agents.tools.memory_tools import get_memory_tools  # noqa: PLC0415 - slow to import
+
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
             raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
@@ -134,6 +136,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         self._types = None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types]
         self._categories = [validate_memory_category(name) for name in include_categories or MemoryCategory]
         self._timeout = recall_timeout
+        self._silent_until = 0.0
         self.tools: Sequence[BaseTool] = get_memory_tools(
             self._binding,
             session_id=session_id,
@@ -185,6 +188,13 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     def _is_lost(self, state: Mapping[str, Any]) -> bool:
         return state.get("memory_status") is None
 
+    def _warn(self, problem: str) -> None:
+        """Logs ``problem``, at most once in a while: an outage shows in every turn's status anyway."""
+        now = time.monotonic()
+        if now >= self._silent_until:
+            self._silent_until = now + _WARNING_PERIOD_S
+            _LOG.warning("%s", problem)
+
     def _prepare(self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False) -> Plan[Update]:
         """Plan: what this run's state says about memory. Only developers' mistakes are raised."""
         started = time.perf_counter()
@@ -195,7 +205,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         except (IdentityError, InvalidInput) as error:
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error))
         except Exception as error:  # noqa: BLE001 - the caller's user_id function failed for this run
-            _LOG.warning("user_id failed: %s", error)
+            self._warn(f"user_id failed: {error}")
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=f"user_id failed: {error}")
         if not self._auto_recall:
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
@@ -211,7 +221,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             )
             block = recalled.render(scope.zone)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
-            _LOG.warning("Recall failed; the agent answers without memory: %s", error)
+            self._warn(f"Recall failed; the agent answers without memory: {error}")
             return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
         status = MemoryStatus.RECALLED if recalled.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         return _update(status, started, user, block, recalled, recalled.reason)

@@ -90,19 +90,12 @@ def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
     return MemoryCategory(validate_memory_category(category))
 
 
-def moved(record: MemoryRecord, old: MemoryRecord) -> list[Write]:
-    """The writes that put ``record`` in the place of ``old``, which may lie in another scope, if nobody changed it."""
-    if record.namespace == old.namespace:
-        return [put_of(record, expected=old.version)]
-    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put_of(record)]
-
-
 def _replacing(scope: MemoryScope, user_id: UserId, record: MemoryRecord) -> Plan[list[Write]]:
+    """The writes after which ``record`` alone stands under its id, whatever others write there at the same time."""
     old = yield from find(scope, user_id, record.id)
-    if old is None:
-        return [put_of(record)]
-    kept = replace(record, created_at=old.created_at)
-    return [put_of(kept)] if kept.namespace == old.namespace else moved(kept, old)
+    kept = record if old is None else replace(record, created_at=old.created_at)
+    others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != kept.namespace]
+    return [*(Delete(namespace=namespace, key=kept.id) for namespace in others), put_of(kept)]
 
 
 def _importance(importance: float) -> float:

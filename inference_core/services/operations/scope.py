@@ -10,7 +10,7 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.drivers import Plan
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, canonical_json
+from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
@@ -55,7 +55,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     return Put(
         namespace=record.namespace,
         key=record.id,
-        value=canonical_json(record.to_value(), what="memory"),
+        value=encode_json(record.to_value(), what="memory"),
         document=Document.of(record.indexed_text),
         kind=record.memory_type.value,
         created_at=record.created_at,

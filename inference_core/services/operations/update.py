@@ -12,8 +12,9 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import MemoryType, get_category_for_type, validate_memory_type
-from inference_core.services.operations.save import category_of, moved
-from inference_core.services.operations.scope import MemoryScope, UserId, find
+from inference_core.services.operations.save import category_of
+from inference_core.services.operations.scope import MemoryScope, UserId, find, put_of
+from inference_core.stores.backend import Delete, Write
 
 ATTEMPTS: Final = 100
 
@@ -44,7 +45,7 @@ def update(
         new = _relocated(scope, user_id, new, old, memory_type, category)
         new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
         try:
-            yield from scope.engine.write(moved(new, old))
+            yield from scope.engine.write(_moved(new, old))
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
@@ -52,6 +53,13 @@ def update(
         else:
             return True
     return False
+
+
+def _moved(record: MemoryRecord, old: MemoryRecord) -> list[Write]:
+    """The writes that put ``record`` in the place of ``old``, which may lie in another scope, if nobody changed it."""
+    if record.namespace == old.namespace:
+        return [put_of(record, expected=old.version)]
+    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put_of(record)]
 
 
 def _changed(
