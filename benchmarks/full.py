@@ -6,10 +6,16 @@ import subprocess
 import sys
 import time
 
+import cold
 import cold_start
 import group_commit
 import import_time
+import ingest
+import middleware
+import recall
 import responsiveness
+import save
+import update
 from report import Row, publish
 
 SUITES = {
@@ -33,6 +39,7 @@ def tested() -> list[Row]:
 
 
 if __name__ == "__main__":
-    measured = [*import_time.rows(), *cold_start.rows(), *responsiveness.rows(), *group_commit.rows()]
+    modules = (import_time, cold_start, responsiveness, group_commit, recall, save, update, cold, middleware, ingest)
+    measured = [row for module in modules for row in module.rows()]
     tests = [] if "--no-tests" in sys.argv else tested()
     sys.exit(not publish("full", [*tests, *measured]))

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sqlite3
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("inference-core-memory", "langchain", "langgraph", "langgraph-checkpoint", "numpy", "onnxruntime")
+_MARKS = {True: "reached", False: "MISSED", None: ""}
 Row = tuple[str, str, str, bool | None]
 """What was measured, the result, the bar, and whether it was reached (None: there is no bar)."""
 
@@ -33,21 +35,34 @@ def machine() -> dict[str, Any]:
     }
 
 
-def publish(name: str, rows: list[Row], details: dict[str, Any] | None = None) -> bool:
+def publish(
+    name: str, rows: list[Row], details: Mapping[str, Any] | None = None, *, shown: bool = True, written: bool = True
+) -> bool:
     """Shows ``rows`` and writes them to ``results/<name>.json`` and ``.md``; whether every bar was reached."""
+    if shown:
+        show(name, rows)
+    if written:
+        write(name, rows, details or {})
+    return all(reached is not False for *_, reached in rows)
+
+
+def show(name: str, rows: list[Row]) -> None:
+    """``rows`` as a table on the screen."""
     table = Table(title=name)
     for heading in ("measured", "result", "bar", ""):
         table.add_column(heading)
-    marks = {True: "reached", False: "MISSED", None: ""}
     for what, result, bar, reached in rows:
-        table.add_row(what, result, bar, marks[reached])
+        table.add_row(what, result, bar, _MARKS[reached])
     Console().print(table)
+
+
+def write(name: str, rows: list[Row], details: Mapping[str, Any]) -> None:
+    """``rows`` and ``details`` as files, with machine, versions and date."""
     RESULTS.mkdir(exist_ok=True)
     facts = machine()
-    document = {"name": name, "machine": facts, "rows": rows, "details": details or {}}
+    document = {"name": name, "machine": facts, "rows": rows, "details": details}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    lines = [f"| {what} | {result} | {bar} | {marks[reached]} |" for what, result, bar, reached in rows]
+    lines = [f"| {what} | {result} | {bar} | {_MARKS[reached]} |" for what, result, bar, reached in rows]
     where = f"{facts['date']}, {facts['processors']} x {facts['architecture']}, Python {facts['python']}"
     text = "\n".join([f"# {name}", "", where, "", "| measured | result | bar | |", "|---|---|---|---|", *lines, ""])
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
-    return all(reached is not False for *_, reached in rows)

@@ -12,19 +12,19 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from langchain_core.embeddings import Embeddings
 
 from inference_core.drivers import Plan, Pool, Wait
+from inference_core.embeddings.tokens import TextEncoding, TokenEmbeddings
 from inference_core.errors import EmbeddingError, StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
-Vectors = list[bytes]
-"""float32 vectors of unit length, as bytes."""
+Encodings = list[TextEncoding]
 
 
 class Embedder:
@@ -43,6 +43,7 @@ class Embedder:
         self._ready = threading.Event()
         self._failures = 0
         self._paused_until = 0.0
+        self._gives_tokens = isinstance(model, TokenEmbeddings)
         if load is None:
             self._ready.set()
 
@@ -61,24 +62,24 @@ class Embedder:
         """Waits until the model is loaded or has failed to; whether it can answer."""
         return self._ready.wait(timeout) and self.is_ready
 
-    def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Vectors]:
-        """Plan: a vector for each text. Raises EmbeddingError or DeadlineExceeded."""
+    def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Encodings]:
+        """Plan: an encoding of each text. Raises EmbeddingError or DeadlineExceeded."""
         given = list(texts)
-        call = partial(self.model.embed_documents, given)
-        return self._ask(call, self._native("documents", given), len(given), timeout)
+        return self._ask(self._call(given), self._native("documents", given), len(given), timeout)
 
-    def query(self, text: str, timeout: float | None = None) -> Plan[bytes]:
-        """Plan: the vector of a query. Raises EmbeddingError or DeadlineExceeded."""
+    def query(self, text: str, timeout: float | None = None) -> Plan[TextEncoding]:
+        """Plan: the encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
         native = self._native("query", text)
         listed = native and partial(_listed, native)
-        vectors = yield from self._ask(lambda: [self.model.embed_query(text)], listed, 1, timeout)
-        return vectors[0]
+        call = self._call([text]) if self._gives_tokens else lambda: [self.model.embed_query(text)]
+        encodings = yield from self._ask(call, listed, 1, timeout)
+        return encodings[0]
 
-    def embed_now(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
-        vectors = self._checked(partial(self.model.embed_documents, list(texts)), len(texts))
+    def embed_now(self, texts: Sequence[str]) -> Encodings:
+        """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
+        encodings = self._checked(self._call(list(texts)), len(texts))
         self._recovered()
-        return vectors
+        return encodings
 
     def close(self) -> None:
         """Ends the worker threads."""
@@ -86,16 +87,16 @@ class Embedder:
 
     def _ask(
         self,
-        call: Callable[[], list[list[float]]],
-        native: Callable[[], Awaitable[list[list[float]]]] | None,
+        call: Callable[[], Sequence[Any]],
+        native: Callable[[], Awaitable[Sequence[Any]]] | None,
         count: int,
         timeout: float | None,
-    ) -> Plan[Vectors]:
+    ) -> Plan[Encodings]:
         if not self.is_ready:
             raise EmbeddingError(self.failure or self._why_not_ready())
         checked = partial(self._checked, call, count)
         try:
-            vectors: Vectors = yield Wait(
+            encodings: Encodings = yield Wait(
                 partial(self._pool.submit, checked),
                 inline=None if timeout else checked,
                 native=native and partial(self._checked_async, native, count),
@@ -106,7 +107,7 @@ class Embedder:
             self._count_failure(error)
             raise
         self._recovered()
-        return vectors
+        return encodings
 
     def _recovered(self) -> None:
         self._failures = 0
@@ -131,40 +132,46 @@ class Embedder:
             return None
         return partial(own, self.model, argument)
 
-    def _checked(self, call: Callable[[], list[list[float]]], count: int) -> Vectors:
+    def _call(self, texts: list[str]) -> Callable[[], Sequence[Any]]:
+        return partial(
+            cast("TokenEmbeddings", self.model).encode if self._gives_tokens else self.model.embed_documents, texts
+        )
+
+    def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
         try:
-            vectors = call()
+            found = call()
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return self._normalized_all(vectors, count)
+        return self._normalized_all(found, count)
 
-    async def _checked_async(self, call: Callable[[], Awaitable[list[list[float]]]], count: int) -> Vectors:
+    async def _checked_async(self, call: Callable[[], Awaitable[Sequence[Any]]], count: int) -> Encodings:
         try:
-            vectors = await call()
+            found = await call()
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return self._normalized_all(vectors, count)
+        return self._normalized_all(found, count)
 
-    def _normalized_all(self, vectors: Sequence[Sequence[float]], count: int) -> Vectors:
+    def _normalized_all(self, found: Sequence[Any], count: int) -> Encodings:
         try:
-            made = [self._normalized(vector) for vector in vectors]
+            made = [self._normalized(one) for one in found]
         except (TypeError, ValueError) as error:
             raise EmbeddingError(f"The embedding model returned something else than vectors: {error}") from error
         if len(made) != count:
             raise EmbeddingError(f"The embedding model returned {len(made)} vectors for {count} texts")
         return made
 
-    def _normalized(self, vector: Sequence[float]) -> bytes:
+    def _normalized(self, found: TextEncoding | Sequence[float]) -> TextEncoding:
         import numpy as np  # noqa: PLC0415 - keeps the import of the package light
 
-        values = np.asarray(vector, dtype=np.float32)
+        encoding = found if isinstance(found, TextEncoding) else TextEncoding(np.asarray(found, dtype=np.float32))
+        values = encoding.vector
         norm = float(np.linalg.norm(values)) if values.ndim == 1 and len(values) else 0.0
         if not math.isfinite(norm) or norm == 0:
             raise EmbeddingError("The embedding model returned an empty vector, zeros or NaN")
         if self.dimensions not in (None, len(values)):
             raise EmbeddingError(f"The embedding model returned {len(values)} dimensions, not {self.dimensions}")
         self.dimensions = len(values)
-        return (values / norm).tobytes()
+        return encoding._replace(vector=values / norm)
 
     def _warm(self, load: Callable[[], None]) -> None:
         try:

@@ -12,8 +12,8 @@ from inference_core.errors import ConfigurationError, MissingExtra
 
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
 EmbeddingsSpec = Embeddings | Embedder | str | None
-"""``"auto"``: the local model if it is installed, else none. ``"local"``. ``"provider:model"``, also with
-``@dimensions``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
+"""``"auto"``: the local model if it is installed, else none. ``"local"``: English. ``"local-multilingual"``: sixteen
+languages. ``"provider:model"``, also with ``@dimensions``. Any LangChain ``Embeddings`` object. None: no vectors."""
 
 
 def make_embedder(spec: EmbeddingsSpec | Literal["auto"]) -> Embedder | None:
@@ -29,7 +29,8 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"]) -> Embedder | None:
         raise ConfigurationError(f"embeddings must be a name, an Embeddings object or None, not {type(spec).__name__}")
     if spec == "auto":
         return _local_if_installed()
-    return _local() if spec == "local" else _provider(spec)
+    makers = {"local": _local, "local-multilingual": _multilingual}
+    return makers[spec]() if spec in makers else _provider(spec)
 
 
 def _local() -> Embedder:
@@ -38,6 +39,13 @@ def _local() -> Embedder:
     except ImportError as error:
         raise MissingExtra("embeddings='local'", "local") from error
     model = LocalEmbeddings()
+    return Embedder(model, FINGERPRINT, model.load)
+
+
+def _multilingual() -> Embedder:
+    from inference_core.embeddings.multilingual import FINGERPRINT, MultilingualEmbeddings  # noqa: PLC0415 - an extra
+
+    model = MultilingualEmbeddings()
     return Embedder(model, FINGERPRINT, model.load)
 
 
@@ -54,8 +62,8 @@ def _provider(spec: str) -> Embedder:
     name, _, dimensions = spec.partition("@")
     if ":" not in name or ("@" in spec and not re.fullmatch("[1-9][0-9]{0,4}", dimensions)):
         raise ConfigurationError(
-            f"Unknown embeddings {spec!r}; use 'local', 'provider:model' such as 'openai:text-embedding-3-small' "
-            "(with '@256' for other dimensions), an Embeddings object, or None"
+            f"Unknown embeddings {spec!r}; use 'local', 'local-multilingual', 'provider:model' such as "
+            "'openai:text-embedding-3-small' (with '@256' for other dimensions), an Embeddings object, or None"
         )
     options: dict[str, Any] = {"dimensions": int(dimensions)} if dimensions else {}
     try:

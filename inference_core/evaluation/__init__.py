@@ -1,1 +1,10 @@
-"""Conversations with questions about them, for evaluation and for the demonstration."""
+"""Retrieval measured on conversations with questions about them: data sets, systems, measures and reports."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DATASETS: Final = ("locomo", "beam", "atomic")
+"""Names of the formats that can be read."""
+SYSTEMS: Final = ("ours", "ours-no-late", "lexical", "langgraph-inmemory", "dense", "bm25")
+"""Names of what can be measured."""

@@ -83,6 +83,10 @@ _TYPES_BY_CATEGORY: Final = {
     MemoryCategory.EPISODIC: (MemoryType.CONTEXT, MemoryType.SESSION_SUMMARY, MemoryType.INTERACTION),
     MemoryCategory.PROCEDURAL: (MemoryType.INSTRUCTION, MemoryType.WORKFLOW, MemoryType.SKILL),
 }
+GUIDING_TYPES: Final = frozenset(
+    [MemoryType.PREFERENCES.value, *(kind.value for kind in _TYPES_BY_CATEGORY[MemoryCategory.PROCEDURAL])]
+)
+"""The types that guide what an agent does: its procedures, and how the user likes things."""
 MEMORY_CATEGORIES: Final[list[str]] = [category.value for category in MemoryCategory]
 MEMORY_TYPES: Final[list[str]] = [kind.value for kind in MemoryType]
 MEMORY_TYPE_TO_CATEGORY: Final[dict[str, MemoryCategory]] = {

@@ -7,23 +7,37 @@ from typing import NamedTuple
 from inference_core.retrieval.analysis import ANALYZER, analyze
 
 
-class Document(NamedTuple):
-    """A text as ranking sees it: its analysed terms (space-separated), and its vector once that is there.
+class Situation(NamedTuple):
+    """In which session a text was said, by whom and when, and how important it is.
 
-    ``analyzer`` names the analysis that made the terms. ``vector`` is float32 bytes of unit length, ``model`` the
-    fingerprint of the model that made it.
+    ``session`` "" is no session; ``happened_at`` is in seconds since 1970; ``importance`` lies between 0 and 1.
+    """
+
+    session: str = ""
+    by_assistant: bool = False
+    happened_at: float | None = None
+    importance: float = 0.5
+
+
+class Document(NamedTuple):
+    """A text as ranking sees it: its analysed terms (space-separated), its situation and, once they are there, vectors.
+
+    ``analyzer`` names the analysis that made the terms. ``vector`` holds what `pack_vectors` made, ``tokens`` what
+    `pack_tokens` made, ``model`` the fingerprint of the model that made both.
     """
 
     text: str
     terms: str
     analyzer: str
+    situation: Situation = Situation()
     model: str = ""
     vector: bytes | None = None
+    tokens: bytes | None = None
 
     @classmethod
-    def of(cls, text: str) -> Document:
+    def of(cls, text: str, situation: Situation = Situation()) -> Document:  # noqa: B008 - immutable
         """``text`` analysed, without a vector yet."""
-        return cls(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER)
+        return cls(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER, situation=situation)
 
     @property
     def current_terms(self) -> str:
@@ -34,7 +48,7 @@ class Document(NamedTuple):
 class Change(NamedTuple):
     """The newest state of a key. ``document`` None: deleted, or never to be found by a query.
 
-    ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970.
+    ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970. A document's tokens are left out.
     """
 
     seq: int

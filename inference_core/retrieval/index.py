@@ -6,25 +6,30 @@ index that grew and one that was built afresh rank alike.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.documents import Change
+from inference_core.retrieval.columns import Columns, NewSlot
+from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
+from inference_core.retrieval.vectors import Floats
 
-Floats = NDArray[np.float32]
 K1: Final = 1.2
 B: Final = 0.75
-_INITIAL_CAPACITY: Final = 64
-_BYTES_PER_SLOT: Final = 200
-_BYTES_PER_POSTING: Final = 4
+_SPARSE_SLOTS: Final = 64
+_BYTES_PER_SLOT: Final = 250
+_BYTES_PER_POSTING: Final = 5
+_COUNT_BITS: Final = 8
+_MAX_COUNT: Final = (1 << _COUNT_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +53,13 @@ class CollectionStatistics:
     def idf(self, term: str) -> float:
         """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1)."""
         found = self.frequency[term]
-        return float(np.log1p((self.documents - found + 0.5) / (found + 0.5)))
-
-
-_NewSlot = tuple[int, float, int, int]
-"""Slot, creation time, length in terms, rank."""
+        return math.log1p((self.documents - found + 0.5) / (found + 0.5))
 
 
 class ScopeIndex:
     """Incremental index of one scope; vectors of any model but ``model`` are left out. Not safe for threads.
 
-    ``alive`` and ``created`` have an entry for each slot; ``keys`` and ``kinds`` too.
+    ``keys`` and ``kinds`` have an entry for each slot, and so have the arrays of ``columns``.
     """
 
     def __init__(self, model: str) -> None:
@@ -67,11 +68,14 @@ class ScopeIndex:
         self.length = 0
         self.keys: list[str] = []
         self.kinds: list[str] = []
+        self.columns = Columns()
         self._slots: dict[str, int] = {}
-        self._states: list[int] = []
+        self._states: list[tuple[int, int | None]] = []
+        self._kind_codes: dict[str, int] = {}
+        self._sessions: dict[str, int] = {}
         self._postings: defaultdict[str, array[int]] = defaultdict(partial(array, "I"))
         self._posted = 0
-        self._columns = _Columns()
+        self._order: SessionOrder | None = None
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -84,50 +88,57 @@ class ScopeIndex:
     @property
     def alive(self) -> NDArray[np.bool_]:
         """Which slots hold a document that is there."""
-        return self._columns.alive[: self.slots]
+        return self.columns.alive[: self.slots]
 
-    @property
-    def created(self) -> NDArray[np.float64]:
-        """When each slot's document was created, in seconds since 1970."""
-        return self._columns.created[: self.slots]
-
-    @property
-    def ranks(self) -> NDArray[np.uint32]:
-        """A number of each slot's key, the same in every process, that decides between equals."""
-        return self._columns.ranks[: self.slots]
+    def is_of(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
+        """Per slot whether its kind is one of ``kinds``."""
+        codes = [code for kind, code in self._kind_codes.items() if kind in kinds]
+        return np.isin(self.columns.kinds[: self.slots], codes)
 
     @property
     def is_sparse(self) -> bool:
         """Whether most slots are dead, so that building it afresh saves room and time."""
-        return self.slots > _INITIAL_CAPACITY and self.slots > 2 * len(self)
+        return self.slots > _SPARSE_SLOTS and self.slots > 2 * len(self)
 
     @property
     def nbytes(self) -> int:
         """Memory in bytes, about."""
-        return self._columns.nbytes + self._posted * _BYTES_PER_POSTING + self.slots * _BYTES_PER_SLOT
+        return self.columns.nbytes + self._posted * _BYTES_PER_POSTING + self.slots * _BYTES_PER_SLOT
+
+    @property
+    def order(self) -> SessionOrder:
+        """The living slots by session and time."""
+        if self._order is None:
+            slots = np.flatnonzero(self.alive)
+            columns = self.columns
+            self._order = SessionOrder.of(slots, columns.sessions[slots], columns.created[slots], columns.ranks[slots])
+        return self._order
 
     def update(self, changes: Iterable[Change]) -> None:
         """Applies ``changes`` in their order."""
-        added: list[_NewSlot] = []
-        vectors: list[tuple[int, bytes | None]] = []
+        added: list[NewSlot] = []
+        vectors: dict[int, bytes] = {}
         for change in changes:
             self.head = change.seq
             document = change.document
-            terms = None if document is None else document.current_terms
             slot = self._slots.get(change.key)
-            state = hash((terms, change.kind, change.created_at))
-            if slot is None or terms is None or self._states[slot] != state:
+            if document is None:
                 if slot is not None:
-                    self._columns.extend(added)
-                    added = []
-                    self._remove(change.key, slot)
-                if terms is None:
-                    continue
-                slot = self._add(change, terms, state, added)
-            usable = document is not None and document.model == self.model
-            vectors.append((slot, document.vector if document is not None and usable else None))
-        self._columns.extend(added)
-        self._columns.set_vectors(vectors)
+                    self._remove(change.key, slot, added, vectors)
+                continue
+            vector = document.vector if document.model == self.model else None
+            state = _state(change, document, vector)
+            known = None if slot is None else self._states[slot]
+            if slot is not None and known is not None and known[0] == state[0] and known[1] in (None, state[1]):
+                self._states[slot] = state
+            else:
+                known = None
+                if slot is not None:
+                    self._remove(change.key, slot, added, vectors)
+                slot = self._add(change, document, state, added)
+            if vector and (known is None or known[1] is None):
+                vectors[slot] = vector
+        self._settle(added, vectors)
 
     def document_frequency(self, term: str) -> int:
         """How many living documents hold ``term``."""
@@ -145,97 +156,63 @@ class ScopeIndex:
         total = sum(weights.values())
         for term, weight in weights.items():
             slots, counts = self._posting_list(term)
-            norm = K1 * (1 - B + B * self._columns.lengths[slots] / mean_length)
+            norm = K1 * (1 - B + B * self.columns.lengths[slots] / mean_length)
             scores[slots] += weight * counts * (K1 + 1) / (counts + norm)
             coverage[slots] += weight / total
         return scores, coverage
 
     def cosine(self, query: Floats) -> Floats:
-        """Per slot the cosine of its vector and ``query`` (both of unit length); NaN where there is no vector."""
-        return self._columns.cosine(query)[: self.slots]
+        """Per slot the largest inner product of its vectors and ``query``; NaN where there is no vector."""
+        return self.columns.vectors.products(query, self.slots)
 
     def _posting_list(self, term: str) -> tuple[NDArray[np.intp], Floats]:
-        """The slots whose documents hold ``term``, dead ones too, and how often each does."""
+        """The slots whose documents hold ``term``, dead ones too, and how often each does (at most 255 times)."""
         if term not in self._postings:
             return np.empty(0, np.intp), np.empty(0, np.float32)
-        slots, counts = np.unique(np.array(self._postings[term], np.intp), return_counts=True)
-        return slots, counts.astype(np.float32)
+        packed = np.frombuffer(self._postings[term], np.uint32)
+        return (packed >> _COUNT_BITS).astype(np.intp), (packed & _MAX_COUNT).astype(np.float32)
 
-    def _add(self, change: Change, terms: str, state: int, added: list[_NewSlot]) -> int:
+    def _add(self, change: Change, document: Document, state: tuple[int, int | None], added: list[NewSlot]) -> int:
         slot = self.slots
-        words = terms.split()
-        for word in words:
-            self._postings[word].append(slot)
-        self._posted += len(words)
+        words = document.current_terms.split()
+        for word, count in Counter(words).items():
+            self._postings[word].append(slot << _COUNT_BITS | min(count, _MAX_COUNT))
+            self._posted += 1
         self.keys.append(change.key)
         self.kinds.append(change.kind)
         self._states.append(state)
         self._slots[change.key] = slot
         self.length += len(words)
-        added.append((slot, change.created_at, len(words), crc32(change.key.encode(errors="surrogatepass"))))
+        session, by_assistant, happened, importance = document.situation
+        code = self._sessions.setdefault(session, len(self._sessions)) if session else SESSIONLESS
+        added.append(
+            NewSlot(
+                slot=slot,
+                created=change.created_at,
+                length=len(words),
+                rank=crc32(change.key.encode(errors="surrogatepass")),
+                kind=self._kind_codes.setdefault(change.kind, len(self._kind_codes)),
+                session=code,
+                by_assistant=by_assistant,
+                happened=change.created_at if happened is None else happened,
+                importance=importance,
+            )
+        )
         return slot
 
-    def _remove(self, key: str, slot: int) -> None:
+    def _remove(self, key: str, slot: int, added: list[NewSlot], vectors: dict[int, bytes]) -> None:
+        self._settle(added, vectors)
         del self._slots[key]
-        self.length -= self._columns.kill(slot)
+        self.length -= self.columns.kill(slot)
+
+    def _settle(self, added: list[NewSlot], vectors: dict[int, bytes]) -> None:
+        self._order = None
+        self.columns.extend(added)
+        self.columns.vectors.set(vectors)
+        added.clear()
+        vectors.clear()
 
 
-class _Columns:
-    """The numbers of each slot, in arrays that double when they are full."""
-
-    def __init__(self) -> None:
-        self.alive: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, np.bool_)
-        self.created: NDArray[np.float64] = np.zeros(_INITIAL_CAPACITY, np.float64)
-        self.lengths: Floats = np.zeros(_INITIAL_CAPACITY, np.float32)
-        self.ranks: NDArray[np.uint32] = np.zeros(_INITIAL_CAPACITY, np.uint32)
-        self._has_vector: NDArray[np.bool_] = np.zeros(_INITIAL_CAPACITY, np.bool_)
-        self._vectors: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
-
-    @property
-    def nbytes(self) -> int:
-        return self._vectors.nbytes
-
-    def extend(self, added: Sequence[_NewSlot]) -> None:
-        """Fills new slots."""
-        if not added:
-            return
-        slots, created, lengths, ranks = (np.array(column) for column in zip(*added, strict=True))
-        while slots[-1] >= len(self.alive):
-            self._grow()
-        self.alive[slots], self.created[slots], self.lengths[slots], self.ranks[slots] = True, created, lengths, ranks
-
-    def kill(self, slot: int) -> int:
-        """Ends a slot's life; its length in terms."""
-        self.alive[slot] = self._has_vector[slot] = False
-        return int(self.lengths[slot])
-
-    def set_vectors(self, vectors: Sequence[tuple[int, bytes | None]]) -> None:
-        """Sets the vectors of living slots; None, or one of another size than the first, takes a vector away."""
-        if not vectors:
-            return
-        size = self._vectors.shape[1] or next((len(blob) // 4 for _, blob in vectors if blob), 0)
-        if self._vectors.shape[1] != size:
-            self._vectors = np.zeros((len(self.alive), size), np.float32)
-        last = dict(vectors)
-        self._has_vector[list(last)] = False
-        known = {slot: blob for slot, blob in last.items() if blob and len(blob) == 4 * size}
-        if known:
-            slots = list(known)
-            self._vectors[slots] = np.frombuffer(b"".join(known.values()), np.float32).reshape(-1, size)
-            self._has_vector[slots] = self.alive[slots]
-
-    def cosine(self, query: Floats) -> Floats:
-        scores = np.full(len(self.alive), np.nan, np.float32)
-        if self._vectors.shape[1] == query.shape[0]:
-            known = self._has_vector
-            scores[known] = (self._vectors @ query)[known]
-        return scores
-
-    def _grow(self) -> None:
-        self.alive, self.created = _doubled(self.alive), _doubled(self.created)
-        self.lengths, self.ranks = _doubled(self.lengths), _doubled(self.ranks)
-        self._has_vector, self._vectors = _doubled(self._has_vector), _doubled(self._vectors)
-
-
-def _doubled(values: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([values, np.zeros_like(values)])
+def _state(change: Change, document: Document, vector: bytes | None) -> tuple[int, int | None]:
+    text = hash((document.current_terms, change.kind, change.created_at, document.situation))
+    return text, None if vector is None else hash(vector)

@@ -1,111 +1,151 @@
-"""From per-document signals to one order: score fusion of lexical and dense evidence."""
+"""From evidence to one order: score fusion in two stages, the second with late interaction over the best candidates.
+
+Each kind of evidence is brought to one scale, spread within its session, and added up by weight. Score fusion rather
+than rank fusion: how much better one text matches than the next is evidence too (Bruch et al. 2023).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.analysis import analyze
-from inference_core.retrieval.index import CollectionStatistics, Floats, ScopeIndex
+from inference_core.retrieval import evidence
+from inference_core.retrieval.evidence import DECIMALS, over_maximum, spread, standardized
+from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.late_interaction import dimensions_of, interact
+from inference_core.retrieval.pool import Place, Pool
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.relevance import Signals, relevance
+from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights
 
-DENSE_SCALE: Final = 4.0
-LEXICAL_WEIGHT: Final = 1.0
-COVERAGE_WEIGHT: Final = 1.0
-MAX_QUERY_CHARACTERS: Final = 8_192
-_DECIMALS: Final = 5
-_NO_SPREAD: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What is looked for: analysed terms and, if there is a model, a vector of unit length."""
-
-    terms: Sequence[str]
-    vector: Floats | None = None
+CANDIDATES: Final = 100
+_FIRST_PORTION: Final = 256
+_GROWTH: Final = 8
+TokensOf = Callable[[Sequence[Place]], Sequence[bytes | None]]
+"""Gives the packed token vectors of documents, None where there are none."""
+Shares = dict[str, Floats]
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that matches: which index it is in, its slot there, and its score (higher is better)."""
+    """A document that matches, its score (higher is better), its relevance from 0 to 1, and the shares of the score."""
 
-    index: int
-    slot: int
+    place: Place
     score: float
+    relevance: float
+    shares: dict[str, float]
 
 
 class Ranking:
     """Matching documents of several indexes, the best first."""
 
-    def __init__(self, indexes: NDArray[np.intp], slots: NDArray[np.intp], scores: Floats) -> None:
-        self._indexes = indexes
-        self._slots = slots
-        self._scores = scores
+    def __init__(self, pool: Pool, shares: Shares, signals: Signals, is_hit: NDArray[np.bool_]) -> None:
+        self._pool = pool
+        self._shares = shares
+        self._signals = signals
+        self._is_hit = is_hit
+        self._scores = _total(shares, len(pool))
 
     def of(self, indexes: Collection[int]) -> Iterator[Hit]:
-        """The hits in ``indexes``, the best first."""
-        for at in np.flatnonzero(np.isin(self._indexes, list(indexes))):
-            yield Hit(int(self._indexes[at]), int(self._slots[at]), float(self._scores[at]))
+        """The hits in ``indexes``, the best first; of equal ones the newest."""
+        wanted = self._is_hit & np.isin(self._pool.owners, list(indexes))
+        for at in _in_order(self._pool, self._scores, wanted):
+            shares = {name: round(float(share[at]), DECIMALS) for name, share in self._shares.items()}
+            yield Hit(self._pool.place(at), float(self._scores[at]), relevance(self._signals, at), shares)
 
 
-def query_of(text: str, vector: bytes | None) -> Query:
-    """The query of a text and, if there is one, its vector."""
-    terms = analyze(text[:MAX_QUERY_CHARACTERS])
-    return Query(terms, None if vector is None else np.frombuffer(vector, np.float32))
-
-
-def rank(indexes: Sequence[ScopeIndex], query: Query) -> Ranking:
-    """The documents of ``indexes`` by score, the best first; of equal ones the newest.
+def rank(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> Ranking:
+    """The documents of ``indexes`` by score, the best first.
 
     Statistics run over all indexes together. Without a query vector only documents that hold a term are hits.
+    ``tokens_of`` is asked for the token vectors of the best candidates, if the query has some too.
     """
-    sizes = [index.slots for index in indexes]
-    if not sum(sizes):
-        return Ranking(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
-    statistics = CollectionStatistics.of(indexes, query.terms)
-    lexical, coverage = _joined([index.bm25(query.terms, statistics) for index in indexes])
-    alive = np.concatenate([index.alive for index in indexes])
-    dense = None if query.vector is None else np.concatenate([index.cosine(query.vector) for index in indexes])
-    eligible = alive & (lexical > 0) if dense is None else alive & ((lexical > 0) | ~np.isnan(dense))
-    scores = np.round(fuse(lexical, coverage, dense, alive), _DECIMALS)
-    created = np.concatenate([index.created for index in indexes])
-    found = np.flatnonzero(eligible)
-    ranks = np.concatenate([index.ranks for index in indexes])
-    order = found[np.lexsort((ranks[found], -created[found], -scores[found]))]
-    ends = np.cumsum(np.array(sizes, np.intp))
-    owners = np.searchsorted(ends, order, side="right")
-    starts = ends - np.array(sizes, np.intp)
-    return Ranking(owners, order - starts[owners], scores[order])
+    pool = Pool(indexes)
+    bm25, coverage = pool.bm25(query.terms)
+    signals = Signals(coverage=coverage)
+    if query.vector is None:
+        shares = _first_stage(pool, query, LEXICAL, bm25, signals)
+        return Ranking(pool, shares, signals, bm25 > 0)
+    signals.closeness = evidence.closeness(pool, query.vector)
+    is_hit = (bm25 > 0) | ~np.isnan(signals.closeness)
+    shares = _first_stage(pool, query, HYBRID, bm25, signals)
+    candidates = list(islice(_in_order(pool, _total(shares, len(pool)), is_hit), CANDIDATES))
+    late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
+    weights = HYBRID
+    if late is not None:
+        weights = LATE
+        shares = _first_stage(pool, query, LATE, bm25, signals)
+        shares["late_interaction"] = spread(late, LATE.late, pool.order)
+    if weights.feedback:
+        likely = standardized(signals.closeness) + (0 if late is None else late)
+        shares["feedback"] = weights.feedback * evidence.feedback(pool, candidates, likely)
+    return Ranking(pool, shares, signals, is_hit)
 
 
-def fuse(lexical: Floats, coverage: Floats, dense: Floats | None, alive: NDArray[np.bool_]) -> Floats:
-    """One score per document.
-
-    Lexical evidence is BM25 over its maximum, scaled by how much of the query the best document really covers, so that
-    the best of a bad lexical match does not count as a good one. Dense evidence is standardised over the living
-    documents; a document without a vector counts as an average one.
-    """
-    best = float(np.max(lexical, where=alive, initial=0.0))
-    covered = float(np.max(coverage, where=alive, initial=0.0))
-    evidence = COVERAGE_WEIGHT * coverage
-    if best > 0:
-        evidence = evidence + (LEXICAL_WEIGHT * covered / best) * lexical
-    return evidence if dense is None else evidence + standardized(dense, alive) / DENSE_SCALE
+def _first_stage(pool: Pool, query: Query, weights: Weights, bm25: Floats, signals: Signals) -> Shares:
+    """The evidence that is there for all documents, by kind."""
+    shares = {"lexical": spread(over_maximum(bm25), weights.lexical, pool.order)}
+    if weights.coverage:
+        shares["coverage"] = weights.coverage * signals.coverage
+    if signals.closeness is not None:
+        shares["dense"] = spread(standardized(signals.closeness), weights.dense, pool.order)
+    return shares | _priors(pool, query, weights)
 
 
-def standardized(scores: Floats, alive: NDArray[np.bool_]) -> Floats:
-    """``scores`` minus their mean, over their standard deviation; 0 where there is none."""
-    known = scores[alive & ~np.isnan(scores)]
-    if not len(known):
-        return np.zeros_like(scores)
-    spread = float(known.std())
-    if spread < _NO_SPREAD:
-        return np.zeros_like(scores)
-    return np.nan_to_num((scores - known.mean()) / spread)
+def _priors(pool: Pool, query: Query, weights: Weights) -> Shares:
+    shares = {
+        "role": weights.not_assistant * evidence.not_assistant(pool),
+        "importance": weights.importance * evidence.importance(pool),
+    }
+    if query.wants_action:
+        shares["guidance"] = weights.guidance * evidence.guidance(pool)
+    if query.interval is not None:
+        shares["time"] = weights.interval * evidence.within(pool, query.interval)
+    return shares
 
 
-def _joined(parts: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    return np.concatenate([first for first, _ in parts]), np.concatenate([second for _, second in parts])
+def _late(pool: Pool, query: Query, candidates: Sequence[int], tokens_of: TokensOf, signals: Signals) -> Floats | None:
+    """Standardised late-interaction evidence of the candidates, 0 for all others; None if nobody has token vectors."""
+    if query.tokens is None or not candidates:
+        return None
+    found = tokens_of([pool.place(at) for at in candidates])
+    usable = {
+        at: packed
+        for at, packed in zip(candidates, found, strict=True)
+        if packed is not None and dimensions_of(packed) == query.tokens.shape[1]
+    }
+    if not usable:
+        return None
+    interaction = interact(query.tokens, list(usable.values()))
+    late = np.zeros(len(pool), np.float32)
+    late[list(usable)] = standardized(interaction.evidence)
+    signals.similarity = np.full(len(pool), np.nan, np.float32)
+    signals.similarity[list(usable)] = interaction.similarity
+    return late
+
+
+def _total(shares: Shares, size: int) -> NDArray[np.float64]:
+    total = np.zeros(size)
+    for share in shares.values():
+        total += share
+    return np.round(total, DECIMALS)
+
+
+def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: NDArray[np.bool_]) -> Iterator[int]:
+    """The wanted positions by score, then age, then key; sorted in portions, as few of them are ever asked for."""
+    left = np.flatnonzero(wanted)
+    created, ranks = pool.column(lambda columns: columns.created), pool.column(lambda columns: columns.ranks)
+    portion = _FIRST_PORTION
+    while len(left):
+        head = np.ones(len(left), np.bool_)
+        if len(left) > portion:
+            head = scores[left] >= -np.partition(-scores[left], portion)[portion]
+        chosen = left[head]
+        yield from chosen[np.lexsort((ranks[chosen], -created[chosen], -scores[chosen]))].tolist()
+        left, portion = left[~head], portion * _GROWTH

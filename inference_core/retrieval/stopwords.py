@@ -1,4 +1,4 @@
-"""English function words: too frequent to tell one memory from another."""
+"""English function words, too frequent to tell one memory from another, and words of questions about a conversation."""
 
 from __future__ import annotations
 
@@ -144,3 +144,59 @@ STOP_WORDS: Final = frozenset(
         "d",
     ]
 )
+
+META_WORDS: Final = frozenset(
+    [
+        "ask",
+        "asked",
+        "asking",
+        "asks",
+        "chat",
+        "chats",
+        "chatted",
+        "chatting",
+        "conversation",
+        "conversations",
+        "discuss",
+        "discussed",
+        "discusses",
+        "discussing",
+        "discussion",
+        "discussions",
+        "earlier",
+        "exactly",
+        "many",
+        "mention",
+        "mentioned",
+        "mentioning",
+        "mentions",
+        "much",
+        "order",
+        "previous",
+        "previously",
+        "recall",
+        "recalled",
+        "remember",
+        "remembered",
+        "remembers",
+        "remind",
+        "reminded",
+        "reminder",
+        "said",
+        "say",
+        "saying",
+        "says",
+        "speak",
+        "spoke",
+        "spoken",
+        "talk",
+        "talked",
+        "talking",
+        "talks",
+        "tell",
+        "telling",
+        "tells",
+        "told",
+    ]
+)
+"""English words of a query that are about asking and about the conversation itself, not about what was said in it."""

@@ -59,13 +59,14 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetVector:
-    """Adds a vector to a text that has none of ``model`` yet; skipped if the row has changed since ``version``."""
+    """Adds vectors to a text that has none of ``model`` yet; skipped if the row has changed since ``version``."""
 
     namespace: Namespace
     key: str
     version: int
     model: str
     vector: bytes
+    tokens: bytes | None = None
 
 
 Write = Put | Delete | SetVector
@@ -113,6 +114,10 @@ class Backend(Protocol):
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key, None where there is none."""
+        ...
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The packed token vectors of each key's text, None where there are none."""
         ...
 
     def newest(

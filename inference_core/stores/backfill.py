@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from inference_core.embeddings.documents import embed_documents_now
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, InferenceCoreError
 from inference_core.memory.namespaces import Namespace
@@ -21,10 +22,11 @@ _PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
 class Backfill:
     """One daemon thread that embeds what is pending, at once and whenever it is woken; failures are retried later."""
 
-    def __init__(self, backend: Backend, writer: GroupWriter, embedder: Embedder) -> None:
+    def __init__(self, backend: Backend, writer: GroupWriter, embedder: Embedder, *, with_tokens: bool) -> None:
         self._backend = backend
         self._writer = writer
         self._embedder = embedder
+        self._with_tokens = with_tokens
         self._refused: set[tuple[Namespace, str, int]] = set()
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -70,18 +72,21 @@ class Backfill:
         portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
         try:
             if portion:
-                fill(self._writer, self._embedder, portion)
+                self._fill(portion)
         except EmbeddingError:
             if not self._fill_singly(portion):
                 raise
         return bool(portion)
+
+    def _fill(self, portion: Sequence[Pending]) -> None:
+        fill(self._writer, self._embedder, portion, with_tokens=self._with_tokens)
 
     def _fill_singly(self, portion: Sequence[Pending]) -> bool:
         """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could."""
         refused: list[Pending] = []
         for row in portion:
             try:
-                fill(self._writer, self._embedder, [row])
+                self._fill([row])
             except EmbeddingError:
                 refused.append(row)
         if len(refused) < len(portion):
@@ -89,14 +94,19 @@ class Backfill:
         return len(refused) < len(portion)
 
 
-def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending]) -> None:
+def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending], *, with_tokens: bool) -> None:
     """Embeds ``portion`` and stores the vectors. Raises EmbeddingError, StoreError."""
-    vectors = embedder.embed_now([pending.text for pending in portion])
+    made = embed_documents_now(embedder, [pending.text for pending in portion], with_tokens=with_tokens)
     writer.submit(
         [
             SetVector(
-                namespace=row.namespace, key=row.key, version=row.version, model=embedder.fingerprint, vector=vector
+                namespace=row.namespace,
+                key=row.key,
+                version=row.version,
+                model=embedder.fingerprint,
+                vector=vectors.vector,
+                tokens=vectors.tokens,
             )
-            for row, vector in zip(portion, vectors, strict=True)
+            for row, vectors in zip(portion, made, strict=True)
         ]
     ).result()

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inference_core.drivers import Plan, Pool, Wait
+from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
@@ -44,9 +45,11 @@ class StoreEngine:
         index_bytes: int = DEFAULT_INDEX_BYTES,
         max_batches: int | None = None,
         owns_embedder: bool = True,
+        late_interaction: bool = True,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
+        self.late_interaction = late_interaction
         _check_vector_space(backend, embedder)
         self.pool = Pool(WORKERS, "memory-store")
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
@@ -55,7 +58,7 @@ class StoreEngine:
         self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
         self._closed = False
-        self._backfill = Backfill(backend, self._writer, embedder) if embedder else None
+        self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -97,11 +100,11 @@ class StoreEngine:
 
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
-        vector, reason = yield from self._query_vector(search)
-        groups = yield from self.pool.call(self._searched, search, vector)
+        vectors, reason = yield from self._query_vectors(search)
+        groups = yield from self.pool.call(self._searched, search, vectors)
         if self._backfill and not self.backend.capabilities.change_feed:
             self._backfill.wake()  # such a backend knows what is pending only in what was read
-        return SearchResult(groups, RecallMode.LEXICAL if vector is None else RecallMode.HYBRID, reason)
+        return SearchResult(groups, RecallMode.LEXICAL if vectors is None else RecallMode.HYBRID, reason)
 
     def close(self) -> None:
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
@@ -127,24 +130,28 @@ class StoreEngine:
         if not texts or self.embedder is None:
             return list(batch)
         try:
-            vectors = yield from self.embedder.documents(texts, EMBED_TIMEOUT_S)
+            vectors = yield from embed_documents(
+                self.embedder, texts, EMBED_TIMEOUT_S, with_tokens=self.late_interaction
+            )
         except (EmbeddingError, StoreUnavailable):
             return list(batch)
         model = self.embedder.fingerprint
         made = iter(vectors)
         return [_with_vector(write, model, made) for write in batch]
 
-    def _query_vector(self, search: Search) -> Plan[tuple[bytes | None, str | None]]:
+    def _query_vectors(self, search: Search) -> Plan[tuple[QueryVectors | None, str | None]]:
         if self.embedder is None:
             return None, "no embedding model"
         try:
-            vector = yield from self.embedder.query(search.text, search.embed_timeout)
+            vectors = yield from embed_query(
+                self.embedder, search.text, search.embed_timeout, with_tokens=self.late_interaction
+            )
         except (EmbeddingError, StoreUnavailable) as error:
             return None, str(error)
-        return vector, None
+        return vectors, None
 
-    def _searched(self, search: Search, vector: bytes | None) -> list[list[Found]]:
-        return self._searcher().ranked(search, vector)
+    def _searched(self, search: Search, vectors: QueryVectors | None) -> list[list[Found]]:
+        return self._searcher().ranked(search, vectors)
 
     def _searcher(self) -> Searcher:
         with self._lock:
@@ -160,10 +167,11 @@ def _waits_for_vector(write: Write) -> bool:
     return isinstance(write, Put) and write.document is not None and write.document.vector is None
 
 
-def _with_vector(write: Write, model: str, vectors: Iterator[bytes]) -> Write:
+def _with_vector(write: Write, model: str, vectors: Iterator[DocumentVectors]) -> Write:
     if not isinstance(write, Put) or write.document is None:
         return write
-    return replace(write, document=write.document._replace(model=model, vector=next(vectors)))
+    vector, tokens = next(vectors)
+    return replace(write, document=write.document._replace(model=model, vector=vector, tokens=tokens))
 
 
 def _apply_alone(backend: Backend, batch: Sequence[Write]) -> list[int]:

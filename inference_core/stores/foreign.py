@@ -25,7 +25,7 @@ from langgraph.store.memory import InMemoryStore
 from inference_core.clock import aware
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.stores.backend import (
     Capabilities,
     Delete,
@@ -86,6 +86,10 @@ class ForeignBackend:
         """The row of each key."""
         found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
         return [_row(item) if item else None for item in found]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """None: a foreign store keeps no token vectors, which would multiply the size of its values."""
+        return [None] * len(keys)
 
     def newest(
         self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
@@ -236,6 +240,7 @@ def _value(write: Put, row: Row | None) -> dict[str, Any]:
     extra: dict[str, Any] = {"version": (row.version if row else 0) + 1, "created_at": aware(first).isoformat()}
     if write.document:
         extra["text"] = write.document.text
+        extra["situation"] = list(write.document.situation)
         if write.document.vector:
             extra |= _vector_fields(write.document.model, write.document.vector)
     return json.loads(write.value) | {EXTRA: extra}
@@ -285,5 +290,13 @@ def _document(row: Row) -> Document | None:
     if not isinstance(text, str) or not text.strip():
         return None
     vector = extra.get("vector")
-    document = Document.of(text)
+    document = Document.of(text, _situation(extra.get("situation")))
     return document._replace(model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document
+
+
+def _situation(stored: Any) -> Situation:
+    match stored:
+        case [str(session), bool(by_assistant), None | int() | float() as happened, int() | float() as importance]:
+            return Situation(session, by_assistant, happened, importance)
+        case _:
+            return Situation()

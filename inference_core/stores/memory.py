@@ -62,6 +62,12 @@ class InMemoryBackend:
         with self._open():
             return [self._row(namespace, key) for namespace, key in keys]
 
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The packed token vectors of each key."""
+        with self._open():
+            cells = [self._scopes.get(namespace, {}).get(key) for namespace, key in keys]
+        return [cell.document.tokens if cell and cell.document else None for cell in cells]
+
     def newest(
         self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
     ) -> list[Row]:
@@ -195,4 +201,4 @@ def _changed(write: Write, cell: _Cell | None, alive: _Cell | None) -> _Cell | N
         return replace(alive, version=alive.version + 1, kind="", value=None, document=None)
     if alive.document is None or alive.version != write.version:
         return None
-    return replace(alive, document=alive.document._replace(model=write.model, vector=write.vector))
+    return replace(alive, document=alive.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))

@@ -30,7 +30,7 @@ def reembed(url: str, embeddings: EmbeddingsSpec, progress: Callable[[int, int],
         total = backend.count(backend.namespaces())
         done = 0
         while portion := backend.pending(embedder.fingerprint, PORTION):
-            fill(writer, embedder, portion)
+            fill(writer, embedder, portion, with_tokens=True)
             done += len(portion)
             if progress:
                 progress(done, total)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 
 from inference_core.memory.namespaces import Namespace
@@ -22,6 +23,7 @@ class Search:
     """A ranked search: each group of scopes gives its own ``limit`` best rows, the statistics are those of all.
 
     ``kinds`` and ``accept`` are applied before the cut. ``embed_timeout`` bounds the wait for the query's vector.
+    ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -30,14 +32,17 @@ class Search:
     kinds: frozenset[str] | None = None
     accept: Callable[[Row], bool] | None = None
     embed_timeout: float = 2.0
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row and its score; higher is better."""
+    """A row, its score (higher is better), its relevance from 0 to 1, and what its score is made of."""
 
     row: Row
     score: float
+    relevance: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from inference_core.embeddings.documents import QueryVectors
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.index import ScopeIndex
-from inference_core.retrieval.ranking import Hit, query_of, rank
+from inference_core.retrieval.pool import Place
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import Hit, Ranking, rank
 from inference_core.stores.backend import Backend
 from inference_core.stores.indexes import IndexCache, one_user_at_a_time
 from inference_core.stores.search import Found, Search
@@ -25,30 +28,42 @@ class Searcher:
         analyze("loads the stemmer")
         self.indexes = IndexCache(backend, model, max_bytes)
 
-    def ranked(self, search: Search, vector: bytes | None) -> list[list[Found]]:
-        """The best rows of each group, the best first; ``vector`` is the query's, None if there is none.
+    def ranked(self, search: Search, vectors: QueryVectors | None) -> list[list[Found]]:
+        """The best rows of each group, the best first; ``vectors`` are the query's, None if there are none.
 
         Raises StoreError.
         """
-        query = query_of(search.text, vector)
+        query = Query.of(search.text, search.now, *(vectors or ()))
         results: list[list[Found]] = [[] for _ in search.groups]
         for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
-            indexes, ranking = self.indexes.use(scopes, lambda found: (found, rank(found, query)))
+            indexes, ranking = self.indexes.use(
+                scopes, lambda found, scopes=scopes: self._ranking(scopes, found, query)
+            )
             for at, group in enumerate(search.groups):
                 owners = [owner for owner, scope in enumerate(scopes) if scope in group]
                 results[at] += self._best(search, scopes, indexes, ranking.of(owners))
         return [sorted(found, key=_by_score)[: search.limit] for found in results]
+
+    def _ranking(
+        self, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex], query: Query
+    ) -> tuple[Sequence[ScopeIndex], Ranking]:
+        def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
+            return self._backend.tokens([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
+
+        return indexes, rank(indexes, query, tokens_of)
 
     def _best(
         self, search: Search, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex], hits: Iterator[Hit]
     ) -> list[Found]:
         """The best rows that the search accepts, fetched in small portions until there are enough."""
         found: list[Found] = []
-        wanted = (hit for hit in hits if search.kinds is None or indexes[hit.index].kinds[hit.slot] in search.kinds)
+        kinds = search.kinds
+        wanted = (hit for hit in hits if kinds is None or indexes[hit.place.index].kinds[hit.place.slot] in kinds)
         while len(found) < search.limit and (portion := list(islice(wanted, search.limit - len(found) + _SPARE))):
-            rows = self._backend.get([(scopes[hit.index], indexes[hit.index].keys[hit.slot]) for hit in portion])
+            places = [hit.place for hit in portion]
+            rows = self._backend.get([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
             found += [
-                Found(row, hit.score)
+                Found(row, hit.score, hit.relevance, hit.shares)
                 for row, hit in zip(rows, portion, strict=True)
                 if row is not None and (search.accept is None or search.accept(row))
             ]

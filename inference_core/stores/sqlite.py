@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.stores import sqlite_schema
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.codec import from_micros, pack_namespace, unpack_namespace, unpack_value
@@ -65,17 +65,18 @@ class SqliteBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         found: dict[Key, Row] = {}
+        condition = "r.value IS NOT NULL"
         with self._reader() as reader:
-            for namespace in {namespace for namespace, _ in keys}:
-                wanted = list({key for owner, key in keys if owner == namespace})
-                for start in range(0, len(wanted), _MAX_VARIABLES):
-                    chunk = wanted[start : start + _MAX_VARIABLES]
-                    query = (
-                        f"SELECT {_ROW} FROM {_ROWS} "
-                        f"WHERE s.namespace = ? AND r.value IS NOT NULL AND r.key IN ({_marks(chunk)})"
-                    )
-                    rows = map(_row, reader.execute(query, [pack_namespace(namespace), *chunk]))
-                    found |= {(row.namespace, row.key): row for row in rows}
+            for columns in _by_key(reader, f"SELECT {_ROW} FROM {_ROWS}", keys, condition):
+                row = _row(columns)
+                found[row.namespace, row.key] = row
+        return [found.get(key) for key in keys]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The packed token vectors of each key."""
+        query = f"SELECT s.namespace, r.key, t.tokens FROM {_ROWS} JOIN memory_tokens t ON t.row = r.id"
+        with self._reader() as reader:
+            found = {(unpack_namespace(name), key): tokens for name, key, tokens in _by_key(reader, query, keys)}
         return [found.get(key) for key in keys]
 
     def newest(
@@ -120,7 +121,8 @@ class SqliteBackend:
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
         query = (
-            "SELECT r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.model, r.vector "
+            "SELECT r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.session, r.by_assistant, "
+            "r.happened, r.importance, r.model, r.vector "
             f"FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
         )
         with self._reader() as reader:
@@ -225,6 +227,18 @@ def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
         return StoreError(f"SQLite refused the write: {error}")
 
 
+def _by_key(
+    reader: sqlite3.Connection, query: str, keys: Sequence[Key], condition: str = "TRUE"
+) -> Generator[tuple[Any, ...]]:
+    """What ``query`` over rows and their scopes finds of ``keys``."""
+    for namespace in {namespace for namespace, _ in keys}:
+        wanted = list({key for owner, key in keys if owner == namespace})
+        for start in range(0, len(wanted), _MAX_VARIABLES):
+            chunk = wanted[start : start + _MAX_VARIABLES]
+            limits = f"WHERE s.namespace = ? AND {condition} AND r.key IN ({_marks(chunk)})"
+            yield from reader.execute(f"{query} {limits}", [pack_namespace(namespace), *chunk])
+
+
 def _marks(values: Iterable[object]) -> str:
     return ",".join("?" for _ in values)
 
@@ -248,6 +262,8 @@ def _row(found: tuple[Any, ...]) -> Row:
 
 
 def _change(found: tuple[Any, ...]) -> Change:
-    seq, key, kind, created, text, terms, analyzer, model, vector = found
-    document = None if text is None else Document(text=text, terms=terms, analyzer=analyzer, model=model, vector=vector)
-    return Change(seq, key, kind, created / 1e6, document)
+    seq, key, kind, created, text, terms, analyzer, session, by_assistant, happened, importance, model, vector = found
+    if text is None:
+        return Change(seq, key, kind, created / 1e6, None)
+    situation = Situation(session, bool(by_assistant), happened, importance)
+    return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, situation, model, vector))

@@ -32,9 +32,17 @@ _MIGRATIONS: Final = {
         text TEXT,
         terms TEXT,
         analyzer TEXT,
+        session TEXT NOT NULL DEFAULT '',
+        by_assistant INTEGER NOT NULL DEFAULT 0,
+        happened REAL,
+        importance REAL NOT NULL DEFAULT 0.5,
         model TEXT NOT NULL DEFAULT '',
         vector BLOB,
         UNIQUE (scope, key)
+    );
+    CREATE TABLE memory_tokens (
+        row INTEGER PRIMARY KEY REFERENCES memory_rows (id) ON DELETE CASCADE,
+        tokens BLOB NOT NULL
     );
     CREATE UNIQUE INDEX memory_rows_by_seq ON memory_rows (scope, seq);
     CREATE INDEX memory_rows_by_age ON memory_rows (scope, created DESC, key) WHERE value IS NOT NULL;

@@ -11,7 +11,8 @@ from inference_core.drivers import Plan
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
-from inference_core.retrieval.documents import Document
+from inference_core.memory.trust import Origin
+from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
 
@@ -50,13 +51,26 @@ def record_of(row: Row) -> MemoryRecord:
     )
 
 
+def situation_of(record: MemoryRecord) -> Situation:
+    """What ranking knows of ``record`` besides its text; a pinned memory is as important as can be.
+
+    What an agent saved through a tool is about the user; what it saved without one is what it said itself.
+    """
+    return Situation(
+        session=record.session_id or "",
+        by_assistant=record.source.origin is Origin.AGENT and record.source.tool is None,
+        happened_at=record.happened_at.timestamp(),
+        importance=1.0 if record.pinned else record.importance,
+    )
+
+
 def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     """The write that stores ``record``, if it is at version ``expected``."""
     return Put(
         namespace=record.namespace,
         key=record.id,
         value=encode_json(record.to_value(), what="memory"),
-        document=Document.of(record.indexed_text),
+        document=Document.of(record.indexed_text, situation_of(record)),
         kind=record.memory_type.value,
         created_at=record.created_at,
         updated_at=record.updated_at,

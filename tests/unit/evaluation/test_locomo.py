@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import DATA
 
 from inference_core.errors import InvalidInput
 from inference_core.evaluation.locomo import load_locomo
+from inference_core.memory.trust import Origin
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "conversation.json"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "conversation.json"
 
 
 def written(tmp_path: Path, samples: Any) -> Path:
@@ -42,6 +44,19 @@ def test_malformed_evidence_is_read_leniently_and_counted(tmp_path: Path):
     assert (loaded.questions[0].answer, loaded.questions[1].answer) == ("7", None)
     assert loaded.dropped_evidence == 2
     assert loaded.turns[1].text == "hi [shares a photo: a boat]"
+
+
+def test_an_agent_is_known_by_its_name():
+    garden, _ = load_locomo(DATA / "evaluation" / "locomo.json")
+    assert [turn.origin for turn in garden.turns[:3]] == [Origin.USER, Origin.AGENT, Origin.USER]
+    assert [turn.session for turn in garden.turns] == ["session_1"] * 3 + ["session_2"] * 3
+
+
+def test_the_headline_leaves_out_adversarial_questions_and_keeps_those_without_a_category():
+    garden, _ = load_locomo(DATA / "evaluation" / "locomo.json")
+    assert [question.category for question in garden.questions] == ["4", "1", "2", "5", "uncategorized", "4", "4"]
+    assert [question.in_overall for question in garden.questions] == [True, True, True, False, True, True, True]
+    assert [question.names_evidence for question in garden.questions] == [True] * 5 + [False, True]
 
 
 @pytest.mark.parametrize(

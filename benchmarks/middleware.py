@@ -1,0 +1,80 @@
+"""What the middleware itself costs a turn of an agent among n memories; the time of a model is left out."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any, Final
+
+import ours
+from command import Options, Result, bar, described, plain, run
+from corpus import ASKER, queries, turns
+from langchain.agents import create_agent
+from report import Row
+from timing import WARM_UP, by_turns, quantile, scratch
+
+from inference_core import MemoryMiddleware, MemoryStore
+from inference_core.testing import ScriptedChatModel
+
+TURNS: Final = 200
+BAR_MS: Final = 6
+LATE_BAR_MS: Final = 15
+EXPECTED: Final = "recalled"
+
+
+class Agent:
+    """An agent that always answers the same, with memory on ``store`` or without any."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        middleware = [MemoryMiddleware()] if store else []
+        model = ScriptedChatModel(turns=["answered"], record=False)
+        self._agent: Any = create_agent(model, store=store, middleware=middleware)
+        self._expected = EXPECTED if store else None
+        self.unexpected = 0
+
+    def turn(self, text: str) -> None:
+        """One run of the agent."""
+        result = self._agent.invoke({"messages": [("user", text)]}, context={"user_id": ASKER})
+        self.unexpected += result.get("memory_status") != self._expected
+
+
+def measured(options: Options) -> Result:
+    """The differences of medians and of 95th percentiles, with memory and without."""
+    with scratch() as folder, ExitStack() as opened:
+        path = folder / "memory.db"
+        store = opened.enter_context(ours.opened(path))
+        ours.fill(store, turns(options.n, options.users), options.n)
+        late = opened.enter_context(ours.opened_late(path))
+        agents = {"without": Agent(), "ours": Agent(store), **({"late": Agent(late)} if late else {})}
+        calls = {name: agent.turn for name, agent in agents.items()}
+        taken = by_turns(calls, queries(TURNS + WARM_UP), "taking turns")
+    medians = {name: quantile(times) for name, times in taken.items()}
+    tails = {name: quantile(times, 0.95) for name, times in taken.items()}
+    result: Result = {"n": options.n, "users": options.users, "without_ms": medians["without"]}
+    for name in ("ours", "late"):
+        prefix = name if name == "ours" else f"ours_{name}"
+        result[f"{prefix}_ms"] = medians[name] - medians["without"] if name in taken else None
+        result[f"{prefix}_p95_ms"] = tails[name] - tails["without"] if name in taken else None
+    return result | {"not_recalled": sum(agent.unexpected for agent in agents.values())}
+
+
+def table(result: Result) -> list[Row]:
+    """The report's rows."""
+    missed = result["not_recalled"]
+    return [
+        plain("a turn without memory, median", result["without_ms"]),
+        plain(f"memory adds to a turn {described(result)}, median", result["ours_ms"]),
+        bar("memory adds to a turn, 95th percentile", result["ours_p95_ms"], BAR_MS),
+        plain("with late interaction, median", result["ours_late_ms"], missing="does not apply"),
+        bar("with late interaction, 95th percentile", result["ours_late_p95_ms"], LATE_BAR_MS),
+        ("turns that were answered without recall", str(missed), "0", missed == 0),
+    ]
+
+
+def rows() -> list[Row]:
+    """What is measured at the usual size."""
+    return table(measured(Options()))
+
+
+if __name__ == "__main__":
+    sys.exit(run("middleware", measured, table, __doc__))

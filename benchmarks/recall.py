@@ -1,0 +1,112 @@
+"""Hybrid recall among n memories: ours, LangGraph's stores, and the floor; the time of a model is left out.
+
+With several users the question goes to one small user, whose store is also measured when nobody else is in it.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import ours
+import peers
+from command import Options, Result, bar, described, plain, run
+from corpus import ASKER, large_query, own_turns, queries, turns
+from langgraph.store.base import BaseStore
+from peers import Search
+from report import Row
+from timing import WARM_UP, by_turns, milliseconds, quantile, scratch
+
+from inference_core import AgentMemoryStoreService, MemoryStore
+
+QUERIES: Final = 60
+LARGE_BAR_MS: Final = 100
+SMALL_USER_BAR_MS: Final = 1.5
+ALONE_BAR: Final = 1.5
+
+
+def measured(options: Options) -> Result:
+    """Medians in milliseconds, and how they compare."""
+    asked = queries(QUERIES + WARM_UP)
+    with scratch() as folder, ExitStack() as opened:
+        searches = _ours(options, folder, opened) | _others(options, folder, opened)
+        taken = by_turns(searches, asked, "asking")
+        large_ms = milliseconds(searches["ours"], large_query())
+    medians = {name: quantile(times) for name, times in taken.items()}
+    mine, alone = medians["ours"], medians.get("alone")
+    return {
+        "n": options.n,
+        **{f"{name}_ms": medians.get(name) for name in ("ours", "inmemory", "sqlite", "floor")},
+        "ratio_inmemory": medians["inmemory"] / mine,
+        "ratio_floor": mine / medians["floor"],
+        "ours_p95_ms": quantile(taken["ours"], 0.95),
+        "ours_late_ms": medians.get("late"),
+        "ours_service_ms": medians["service"],
+        "ours_64kb_ms": large_ms,
+        "users": options.users,
+        "ours_alone_ms": alone,
+        "ratio_alone": alone and mine / alone,
+        "sqlite_reason": peers.why_no_vectors(),
+    }
+
+
+def _ours(options: Options, folder: Path, opened: ExitStack) -> dict[str, Search]:
+    """Our store through its LangGraph face, the service, with late interaction, and with the asking user alone."""
+    path = folder / "ours.db"
+    store = opened.enter_context(ours.opened(path))
+    ours.fill(store, turns(options.n, options.users), options.n)
+    found = {"ours": peers.searching(store, ASKER), "service": _recalling(store)}
+    if late := opened.enter_context(ours.opened_late(path)):
+        found["late"] = peers.searching(late, ASKER)
+    if options.users > 1:
+        alone = opened.enter_context(ours.opened(folder / "alone.db"))
+        own = own_turns(options.n, options.users)
+        ours.fill(alone, own, len(own))
+        found["alone"] = peers.searching(alone, ASKER)
+    return found
+
+
+def _others(options: Options, folder: Path, opened: ExitStack) -> dict[str, Search]:
+    stores: dict[str, BaseStore] = {"inmemory": peers.in_memory()}
+    if peers.why_no_vectors() is None:
+        stores["sqlite"] = opened.enter_context(peers.sqlite_store(folder / "peer.db"))
+    for store in stores.values():
+        peers.fill(store, turns(options.n, options.users), options.n)
+    floor = peers.Floor(own_turns(options.n, options.users))
+    return {name: peers.searching(store, ASKER) for name, store in stores.items()} | {"floor": floor.search}
+
+
+def _recalling(store: MemoryStore) -> Search:
+    service = AgentMemoryStoreService(store, timeout=None)
+    return partial(service.sync.recall_memories, ASKER, k=peers.LIMIT)
+
+
+def table(result: Result) -> list[Row]:
+    """The report's rows."""
+    what, mine = f"ours {described(result)}", result["ours_ms"]
+    several = result["users"] > 1
+    return [
+        bar(what, mine, SMALL_USER_BAR_MS) if several else plain(what, mine),
+        plain("ours, 95th percentile", result["ours_p95_ms"]),
+        plain("ours, through the service", result["ours_service_ms"]),
+        plain("ours, with late interaction", result["ours_late_ms"], missing="does not apply"),
+        plain("InMemoryStore", result["inmemory_ms"]),
+        plain("SqliteStore", result["sqlite_ms"], missing=f"none: {result['sqlite_reason']}"),
+        plain("floor: numpy product + FTS5", result["floor_ms"]),
+        plain("InMemoryStore over ours", result["ratio_inmemory"], ""),
+        plain("ours over the floor", result["ratio_floor"], ""),
+        *([bar("ours over the same user alone", result["ratio_alone"], ALONE_BAR, "")] if several else []),
+        bar("one query of 64 KB", result["ours_64kb_ms"], LARGE_BAR_MS),
+    ]
+
+
+def rows() -> list[Row]:
+    """What is measured at the usual size."""
+    return table(measured(Options()))
+
+
+if __name__ == "__main__":
+    sys.exit(run("recall", measured, table, __doc__))

@@ -1,0 +1,76 @@
+"""Documents and queries as the index wants them: by passage, packed; token vectors of what carries meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from inference_core.drivers import Plan
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.tokens import TextEncoding
+from inference_core.retrieval.analysis import is_content_token
+from inference_core.retrieval.passages import passages
+
+if TYPE_CHECKING:
+    from inference_core.retrieval.vectors import Floats
+
+
+class DocumentVectors(NamedTuple):
+    """What `pack_vectors` made of a text's passages, and what `pack_tokens` made of their tokens if there are any."""
+
+    vector: bytes
+    tokens: bytes | None
+
+
+class QueryVectors(NamedTuple):
+    """A query's vector and those of its content tokens (tokens, dimensions)."""
+
+    vector: Floats
+    tokens: Floats | None
+
+
+def embed_documents(
+    embedder: Embedder, texts: Sequence[str], timeout: float | None, *, with_tokens: bool
+) -> Plan[list[DocumentVectors]]:
+    """Plan: the vectors of each text. Raises EmbeddingError or DeadlineExceeded."""
+    parts = [passages(text) for text in texts]
+    encodings = yield from embedder.documents([passage for part in parts for passage in part], timeout)
+    return _packed(parts, encodings, with_tokens=with_tokens)
+
+
+def embed_documents_now(embedder: Embedder, texts: Sequence[str], *, with_tokens: bool) -> list[DocumentVectors]:
+    """The vectors of each text, made in the caller's thread. Raises EmbeddingError."""
+    parts = [passages(text) for text in texts]
+    encodings = embedder.embed_now([passage for part in parts for passage in part])
+    return _packed(parts, encodings, with_tokens=with_tokens)
+
+
+def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_tokens: bool) -> Plan[QueryVectors]:
+    """Plan: the vectors of a query. Raises EmbeddingError or DeadlineExceeded."""
+    encoding = yield from embedder.query(text, timeout)
+    return QueryVectors(encoding.vector, _content(encoding) if with_tokens else None)
+
+
+def _packed(
+    parts: Sequence[Sequence[str]], encodings: Sequence[TextEncoding], *, with_tokens: bool
+) -> list[DocumentVectors]:
+    left = iter(encodings)
+    return [_document([next(left) for _ in part], with_tokens=with_tokens) for part in parts]
+
+
+def _document(encodings: Sequence[TextEncoding], *, with_tokens: bool) -> DocumentVectors:
+    import numpy as np  # noqa: PLC0415 - keeps the import of the package light
+
+    from inference_core.retrieval.late_interaction import pack_tokens  # noqa: PLC0415
+    from inference_core.retrieval.vectors import pack_vectors  # noqa: PLC0415
+
+    vector = pack_vectors(np.stack([encoding.vector for encoding in encodings]))
+    tokens = [encoding.tokens for encoding in encodings if encoding.tokens is not None and len(encoding.tokens)]
+    return DocumentVectors(vector, pack_tokens(tokens) if with_tokens and tokens else None)
+
+
+def _content(encoding: TextEncoding) -> Floats | None:
+    if encoding.tokens is None:
+        return None
+    chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)]
+    return encoding.tokens[chosen] if chosen else encoding.tokens

@@ -1,0 +1,45 @@
+"""The data sets by name, and their splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from inference_core.errors import InvalidInput
+from inference_core.evaluation import DATASETS
+from inference_core.evaluation.atomic import load_atomic
+from inference_core.evaluation.beam import load_beam
+from inference_core.evaluation.conversations import Conversation
+from inference_core.evaluation.locomo import load_locomo
+
+ALL: Final = "all"
+FIRST_HALF: Final = "first-half"
+SECOND_HALF: Final = "second-half"
+
+
+def load_dataset(name: str, path: Path, split: str = ALL, limit: int | None = None) -> list[Conversation]:
+    """The conversations of a data set, at most ``limit`` of the ``split``.
+
+    The halves are by the order of the conversations, the first one gets the odd one; any other split is the name of a
+    folder of BEAM. Raises InvalidInput for an unknown name or split, or if nothing is left or can be read.
+    """
+    if name not in DATASETS:
+        raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    halves = split in (ALL, FIRST_HALF, SECOND_HALF)
+    if not halves and name != "beam":
+        raise InvalidInput(f"Unknown split {split!r} of {name}; known: {ALL}, {FIRST_HALF}, {SECOND_HALF}")
+    if name == "beam":
+        conversations = load_beam(path, None if halves else split)
+    else:
+        conversations = load_locomo(path) if name == "locomo" else load_atomic(path)
+    chosen = _part(conversations, split)[:limit]
+    if not any(conversation.questions for conversation in chosen):
+        raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
+    return chosen
+
+
+def _part(conversations: list[Conversation], split: str) -> list[Conversation]:
+    middle = (len(conversations) + 1) // 2
+    if split == FIRST_HALF:
+        return conversations[:middle]
+    return conversations[middle:] if split == SECOND_HALF else conversations

@@ -1,0 +1,90 @@
+"""Measures of a ranking against the ids that are relevant, each from 0 to 1, and how sure a mean of them is.
+
+A ranked id counts once, at its first place. Every measure needs at least one relevant id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+DEPTH: Final = 20
+"""How many hits are asked for and looked at."""
+MEASURES: Final = ("R@5", "R@10", "R@20", "any@10", "all@10", "MRR", "nDCG@10")
+RESAMPLES: Final = 2_000
+SEED: Final = 20_260
+_TAILS: Final = (2.5, 97.5)
+_MIN_GROUPS: Final = 2
+
+
+def recall_at(ranked: Sequence[str], relevant: Collection[str], k: int) -> float:
+    """Share of the relevant ids that are among the first ``k``."""
+    return len(set(_top(ranked, k)) & set(relevant)) / len(set(relevant))
+
+
+def reciprocal_rank(ranked: Sequence[str], relevant: Collection[str], k: int = DEPTH) -> float:
+    """One over the place of the first relevant id, 0 if none is among the first ``k`` (Voorhees, TREC-8, 1999)."""
+    return next((1 / place for place, name in enumerate(_top(ranked, k), 1) if name in relevant), 0.0)
+
+
+def ndcg_at(ranked: Sequence[str], relevant: Collection[str], k: int) -> float:
+    """Discounted cumulative gain of the first ``k``, over that of the ideal order; gains are 0 or 1.
+
+    Discount log2(place + 1), after Järvelin and Kekäläinen, ACM TOIS 20 (2002).
+    """
+    gain = sum(_discount(place) for place, name in enumerate(_top(ranked, k), 1) if name in relevant)
+    return gain / sum(_discount(place) for place in range(1, min(k, len(set(relevant))) + 1))
+
+
+def measures(ranked: Sequence[str], relevant: Collection[str]) -> dict[str, float]:
+    """All of MEASURES for one question."""
+    recall = recall_at(ranked, relevant, 10)
+    return {
+        "R@5": recall_at(ranked, relevant, 5),
+        "R@10": recall,
+        "R@20": recall_at(ranked, relevant, 20),
+        "any@10": float(recall > 0),
+        "all@10": float(recall == 1),
+        "MRR": reciprocal_rank(ranked, relevant),
+        "nDCG@10": ndcg_at(ranked, relevant, 10),
+    }
+
+
+def session_any_at(ranked: Sequence[str], relevant: Collection[str], sessions: Mapping[str, str], k: int) -> float:
+    """1 if a relevant id's session is among the first ``k`` distinct sessions of the ranking, else 0.
+
+    ``sessions`` is the session of each id. The measure of session retrieval that published memory systems report.
+    """
+    found = list(dict.fromkeys(sessions[name] for name in ranked if name in sessions))[:k]
+    return float(any(sessions.get(name) in found for name in relevant))
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The value below which ``percent`` of ``values`` lie, interpolated; None without values."""
+    return float(np.percentile(values, percent)) if values else None
+
+
+def confidence_interval(groups: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """95 % interval of the mean over all values, by resampling whole groups (percentile bootstrap, seeded).
+
+    Questions about one conversation are not independent, so conversations are resampled (Field and Welsh, JRSS B 69,
+    2007). None with fewer than two groups that have values.
+    """
+    sizes = np.array([len(group) for group in groups if group], np.float64)
+    if len(sizes) < _MIN_GROUPS:
+        return None
+    sums = np.array([math.fsum(group) for group in groups if group])
+    drawn = np.random.default_rng(SEED).integers(0, len(sizes), (RESAMPLES, len(sizes)))
+    low, high = np.percentile(sums[drawn].sum(1) / sizes[drawn].sum(1), _TAILS)
+    return float(low), float(high)
+
+
+def _top(ranked: Sequence[str], k: int) -> list[str]:
+    return list(dict.fromkeys(ranked))[:k]
+
+
+def _discount(place: int) -> float:
+    return 1 / math.log2(place + 1)

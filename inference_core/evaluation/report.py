@@ -1,0 +1,136 @@
+"""A summary as Markdown, as JSON data, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from inference_core.errors import InvalidInput, MissingExtra
+from inference_core.evaluation.experiment import SESSIONS, Figures, Summary
+from inference_core.evaluation.metrics import MEASURES
+
+_FRACTION_DIGITS: Final = 4
+_MS_DIGITS: Final = 3
+_BLUE: Final = "#4477aa"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was measured on what, and what came out."""
+
+    dataset: str
+    system: str
+    split: str
+    summary: Summary
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data: fractions to four digits, latencies in ms, None where nothing was counted."""
+        summary = self.summary
+        categories = summary.by_category
+        relevance = summary.unanswerable_relevance
+        return {
+            "dataset": self.dataset,
+            "system": self.system,
+            "split": self.split,
+            "overall": _fractions(summary.overall.means),
+            "by_category": {name: _fractions(figures.means) for name, figures in categories.items()},
+            "latency_ms": {
+                "p50": _rounded(summary.latency_p50, _MS_DIGITS),
+                "p95": _rounded(summary.latency_p95, _MS_DIGITS),
+            },
+            "questions": summary.questions,
+            "questions_overall": summary.overall.questions,
+            "questions_by_category": {name: figures.questions for name, figures in categories.items()},
+            "dropped": summary.dropped,
+            f"session_any@{SESSIONS}": _rounded(summary.session_any),
+            "confidence": {
+                "R@10": _interval(summary.overall),
+                "by_category": {name: {"R@10": _interval(figures)} for name, figures in categories.items()},
+            },
+            "unanswerable": {
+                "questions": summary.unanswerable,
+                "relevance": None if relevance is None else _fractions(asdict(relevance)),
+            },
+        }
+
+    def to_markdown(self) -> str:
+        """The report as a Markdown table with a few lines below it, in percent."""
+        rows = {"**overall**": self.summary.overall, **self.summary.by_category}
+        table = [
+            ["category", "questions", *MEASURES, "R@10, 95 % interval"],
+            ["---", *["---:"] * (len(MEASURES) + 2)],
+            *([name, str(figures.questions), *_cells(figures)] for name, figures in rows.items()),
+        ]
+        lines = ["| " + " | ".join(cells) + " |" for cells in table]
+        heading = f"{self.dataset} ({self.split}), {self.system}; percent"
+        return "\n".join([heading, "", *lines, "", *self._notes(), ""])
+
+    def _notes(self) -> list[str]:
+        summary = self.summary
+        notes = [
+            f"- Recall: {_ms(summary.latency_p50)} (p50), {_ms(summary.latency_p95)} (p95)",
+            f"- Questions: {summary.questions} counted, {summary.dropped} dropped for want of usable evidence",
+        ]
+        if summary.session_any is not None:
+            notes.append(f"- Session any@{SESSIONS} (at least one right session): {_percent(summary.session_any)}")
+        if (relevance := summary.unanswerable_relevance) is not None:
+            notes.append(
+                f"- Relevance of the best hit of {summary.unanswerable} unanswerable questions: mean "
+                f"{relevance.mean:.2f}, median {relevance.median:.2f}, highest {relevance.max:.2f}"
+            )
+        return notes
+
+    def plot(self, path: Path) -> None:
+        """Writes R@10 by category, with the intervals, as a picture; the ending of ``path`` names its format.
+
+        Raises MissingExtra without matplotlib, InvalidInput if the file cannot be written or its format is unknown.
+        """
+        try:
+            from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+        except ImportError as error:
+            raise MissingExtra("--plot", "eval") from error
+        figure: Any = Figure(figsize=(8, 4.5), layout="constrained")
+        self._draw(figure.subplots())
+        try:
+            figure.savefig(path, dpi=150)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"The picture {path} cannot be written: {error}") from error
+
+    def _draw(self, axes: Any) -> None:
+        rows = {"overall": self.summary.overall, **self.summary.by_category}
+        names = [f"{name} ({figures.questions})" for name, figures in rows.items()]
+        axes.barh(names, [figures.means["R@10"] or 0.0 for figures in rows.values()], color=_BLUE)
+        for name, figures in zip(names, rows.values(), strict=True):
+            if figures.interval is not None:
+                axes.plot(figures.interval, [name, name], color="black", marker="|")
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("R@10, with the 95 % interval over conversations")
+        axes.set_title(f"{self.dataset} ({self.split}): {self.system}")
+
+
+def _rounded(value: float | None, digits: int = _FRACTION_DIGITS) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _fractions(means: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: _rounded(value) for name, value in means.items()}
+
+
+def _interval(figures: Figures) -> list[float | None] | None:
+    return None if figures.interval is None else [_rounded(bound) for bound in figures.interval]
+
+
+def _cells(figures: Figures) -> list[str]:
+    interval = "-" if figures.interval is None else "-".join(f"{bound * 100:.1f}" for bound in figures.interval)
+    return [*(_percent(figures.means[name]) for name in MEASURES), interval]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.1f}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"

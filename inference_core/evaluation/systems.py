@@ -1,0 +1,276 @@
+"""What is measured: this package's memory as a user sets it up, and the systems that it is compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from langgraph.store.memory import InMemoryStore
+from numpy.typing import NDArray
+
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.factory import make_embedder
+from inference_core.errors import EmbeddingError, InvalidInput, MissingExtra
+from inference_core.evaluation import SYSTEMS
+from inference_core.evaluation.conversations import Conversation, ConversationTurn
+from inference_core.memory.trust import MemorySource
+from inference_core.retrieval.analysis import analyze
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.stores.factory import open_store
+
+T = TypeVar("T")
+V = TypeVar("V")
+_LOG = logging.getLogger(__name__)
+MAX_CONTENT_BYTES: Final = 1_000_000
+_CONCURRENT_SAVES: Final = 4
+"""More would wait for their vectors longer than a save does."""
+_EMBEDDED_AT_ONCE: Final = 32
+_BACKFILL_PATIENCE_S: Final = 600.0
+_POLL_S: Final = 0.02
+_MINILM_DIMENSIONS: Final = 384
+_TINY: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A turn that was recalled; ``relevance`` is how sure the system is of it, None if it does not say."""
+
+    id: str
+    relevance: float | None = None
+
+
+Recall = Callable[[str, int], Awaitable[list[Hit]]]
+"""The best ``k`` turns of one conversation for a question, the best first."""
+Advance = Callable[[], None]
+"""Hears of each turn and each question that is done."""
+
+
+class System(Protocol):
+    """Something that remembers conversations and recalls turns of them."""
+
+    async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Remembers every turn; what is returned recalls from this conversation alone."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the system holds."""
+        ...
+
+
+def make_system(name: str, embeddings: str = "auto") -> System:
+    """The system of that name; ``embeddings`` is the model of those that can have another one.
+
+    Raises InvalidInput for an unknown name, MissingExtra, ConfigurationError, EmbeddingError.
+    """
+    if name == "ours":
+        return MemoryService(embeddings)
+    if name == "ours-no-late":
+        return MemoryService(embeddings, late_interaction=False)
+    if name == "lexical":
+        return MemoryService(None)
+    if name == "langgraph-inmemory":
+        return LangGraphInMemory()
+    if name == "dense":
+        return Dense(embeddings)
+    if name == "bm25":
+        return BM25()
+    raise InvalidInput(f"Unknown system {name!r}; known: {', '.join(SYSTEMS)}")
+
+
+class MemoryService:
+    """AgentMemoryStoreService over a new SQLite file, one memory a turn, one user a conversation."""
+
+    def __init__(self, embeddings: str | None, **options: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        try:
+            self._store = open_store(f"sqlite:///{self._folder.name}/memory.db", embeddings=embeddings, **options)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        if embeddings is not None and self._store.engine.embedder is None:
+            _LOG.warning("No embedding model is installed (extra: local): recall is by words alone")
+        self._service = AgentMemoryStoreService(self._store, max_content_bytes=MAX_CONTENT_BYTES, timeout=None)
+
+    async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Saves the turns in their order, a window of them at the same time, and waits until all have vectors.
+
+        A save takes its time when it starts, so creation times keep the order of the turns.
+        """
+        embedder = self._store.engine.embedder
+        if embedder is not None:
+            await asyncio.to_thread(_load, embedder)
+        turn_of: dict[str, str] = {}
+        for start in range(0, len(conversation.turns), _CONCURRENT_SAVES):
+            window = conversation.turns[start : start + _CONCURRENT_SAVES]
+            ids = await asyncio.gather(*(self._save(conversation.id, turn, advance) for turn in window))
+            turn_of.update(zip(ids, (turn.id for turn in window), strict=True))
+        if embedder is not None:
+            await self._until_embedded(embedder)
+
+        async def recall(query: str, k: int) -> list[Hit]:
+            found = await self._service.recall_memories(conversation.id, query, k)
+            return [Hit(turn_of[memory.id], getattr(memory, "relevance", None)) for memory in found]
+
+        return recall
+
+    def close(self) -> None:
+        """Closes the store and deletes its file."""
+        self._store.close()
+        self._folder.cleanup()
+
+    async def _save(self, user_id: str, turn: ConversationTurn, advance: Advance) -> str:
+        memory_id = await self._service.save_memory(
+            user_id,
+            turn.content,
+            turn.memory_type,
+            session_id=turn.session,
+            valid_from=turn.at,
+            source=MemorySource(origin=turn.origin),
+        )
+        advance()
+        return memory_id
+
+    async def _until_embedded(self, embedder: Embedder) -> None:
+        """Texts that could not be embedded at once get their vectors in the background; recall needs all of them."""
+        deadline = monotonic() + _BACKFILL_PATIENCE_S
+        while self._store.engine.backend.pending(embedder.fingerprint, 1):
+            if monotonic() > deadline:
+                raise EmbeddingError("The embedding model does not keep up: memories still wait for their vectors")
+            await asyncio.sleep(_POLL_S)
+
+
+class LangGraphInMemory:
+    """LangGraph's InMemoryStore with the local model over ``[date] speaker: text``: what there is without this package.
+
+    Raises MissingExtra without the ``local`` extra.
+    """
+
+    def __init__(self) -> None:
+        self._model = _model("local", "langgraph-inmemory")
+
+    async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Puts every turn into a new store."""
+        index: Any = {"dims": _MINILM_DIMENSIONS, "embed": self._model, "fields": ["text"]}
+        store = InMemoryStore(index=index)
+        for turn in conversation.turns:
+            store.put(("memories",), turn.id, {"text": f"{_dated(turn)}{turn.content}"})
+            advance()
+
+        async def recall(query: str, k: int) -> list[Hit]:
+            return [Hit(item.key) for item in store.search(("memories",), query=query, limit=k)]
+
+        return recall
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+class Dense:
+    """Exact cosine between the question and the plain content. Raises MissingExtra, ConfigurationError."""
+
+    def __init__(self, embeddings: str) -> None:
+        self._model = _model(embeddings, "dense")
+
+    async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Embeds the turns."""
+        turns = conversation.turns
+        made: list[list[float]] = []
+        for start in range(0, len(turns), _EMBEDDED_AT_ONCE):
+            window = turns[start : start + _EMBEDDED_AT_ONCE]
+            made += await asyncio.to_thread(_vectors, self._model.embed_documents, [turn.content for turn in window])
+            for _ in window:
+                advance()
+        vectors = np.array(made, np.float32).reshape(len(turns), -1)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
+
+        async def recall(query: str, k: int) -> list[Hit]:
+            vector = await asyncio.to_thread(_vectors, self._model.embed_query, query)
+            return _best(turns, vectors @ np.array(vector, np.float32), k)
+
+        return recall
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+class BM25:
+    """Plain BM25 over stems without stop words (Robertson and Zaragoza, FnTIR 3, 2009; idf as in Lucene)."""
+
+    k1: Final = 1.2
+    b: Final = 0.75
+
+    async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Counts the terms of the turns."""
+        turns = conversation.turns
+        analyzed: list[list[str]] = []
+        for turn in turns:
+            analyzed.append(analyze(turn.content))
+            advance()
+        weights = self._weights(analyzed)
+
+        async def recall(query: str, k: int) -> list[Hit]:
+            scores = np.zeros(len(turns))
+            for term in analyze(query):
+                for at, weight in weights.get(term, ()):
+                    scores[at] += weight
+            return _best(turns, scores, min(k, int(np.count_nonzero(scores))))
+
+        return recall
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+    def _weights(self, texts: Sequence[Sequence[str]]) -> dict[str, list[tuple[int, float]]]:
+        """For each term, the texts that hold it and its weight in them."""
+        mean_length = sum(map(len, texts)) / max(len(texts), 1) or 1.0
+        frequencies: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        for at, terms in enumerate(texts):
+            norm = self.k1 * (1 - self.b + self.b * len(terms) / mean_length)
+            for term, count in Counter(terms).items():
+                frequencies[term].append((at, count * (self.k1 + 1) / (count + norm)))
+        return {
+            term: [
+                (at, weight * math.log1p((len(texts) - len(found) + 0.5) / (len(found) + 0.5))) for at, weight in found
+            ]
+            for term, found in frequencies.items()
+        }
+
+
+def _model(spec: str, system: str) -> Embeddings:
+    """The model that ``spec`` names. Raises MissingExtra if ``system`` cannot have one."""
+    embedder = make_embedder(spec)
+    if embedder is None:
+        raise MissingExtra(f"The system {system!r}", "local")
+    return embedder.model
+
+
+def _vectors(embed: Callable[[T], V], given: T) -> V:
+    """What the model makes of ``given``. Raises EmbeddingError for whatever it raises."""
+    try:
+        return embed(given)
+    except Exception as error:
+        raise EmbeddingError(f"The embedding model failed: {error}") from error
+
+
+def _load(embedder: Embedder) -> None:
+    embedder.warm()
+    if not embedder.wait_ready():
+        raise EmbeddingError(embedder.failure or "The embedding model does not answer")
+
+
+def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], k: int) -> list[Hit]:
+    """The ``k`` turns of the highest scores; of equal ones the earliest."""
+    return [Hit(turns[int(at)].id) for at in np.argsort(-scores, kind="stable")[:k]]
+
+
+def _dated(turn: ConversationTurn) -> str:
+    return "" if turn.at is None else f"[{turn.at:%d %B %Y}] "

@@ -1,0 +1,89 @@
+"""Folding of letters: case, compatibility forms, accents, and which characters are part of words.
+
+Case folding and NFKC follow the Unicode Standard (annexes 15 and 31). Unlike in ``re``, marks count as letters here: the
+vowel signs of Devanagari and Thai do not split words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Final
+
+UNSPACED: Final = (
+    "\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1780-\u17d3\u3005-\u3007\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Han, Kana and Hangul, for a character class: scripts without spaces between words."""
+MARKS: Final = "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3\u3099\u309a"
+"""Marks of those scripts, for a character class."""
+_NOISE: Final = re.compile(r"([^\w\s]{32})[^\w\s]+")
+_KEPT: Final = frozenset("_'-.:@/+#")
+_DROPPED_BEFORE_STEMMING: Final = re.compile(
+    "[\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
+    "\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]"
+)
+_REPLACED: Final = {"\u0451": "\u0435", "\u2018": "'", "\u2019": "'", "\u02bc": "'", "\u2010": "-", "\u2212": "-"}
+_EMOJI: Final = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001f1e5\U0001f200-\U0001faff]")
+_FLAGS: Final = re.compile("[\U0001f1e6-\U0001f1ff]")
+_WITHOUT_DECOMPOSITION: Final = str.maketrans(
+    {
+        "\u00e6": "ae",
+        "\u00f0": "d",
+        "\u00f8": "o",
+        "\u00fe": "th",
+        "\u0111": "d",
+        "\u0127": "h",
+        "\u0131": "i",
+        "\u0142": "l",
+        "\u0153": "oe",
+    }
+)
+_ACCENTS: Final = re.compile("[\u0300-\u036f]")
+_HAS_LATIN_OR_GREEK: Final = re.compile("[a-z\u00df-\u024f\u0370-\u03ff\u1e00-\u1fff]")
+
+
+def folded(text: str) -> str:
+    """``text`` in lower case, what is no part of a word as spaces; never much longer than it was.
+
+    Accents stay: stemmers need them. Emoji stand between spaces; marks that only add to a letter are left out.
+    Runs of more than 32 marks and punctuation characters are cut, because normalisation takes quadratic time for them.
+    """
+    compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: len(text)]
+    return unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
+
+
+@lru_cache(maxsize=65_536)
+def without_accents(word: str) -> str:
+    """A folded word of Latin or Greek letters without accents: "łódź" as "lodz"; others as they are."""
+    if word.isascii() or not _HAS_LATIN_OR_GREEK.search(word):
+        return word
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFD", word.translate(_WITHOUT_DECOMPOSITION)))
+    return unicodedata.normalize("NFC", bare)
+
+
+class _Letters(dict[int, str]):
+    """By code point what stands for it in folded text; filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        made = self[code] = _form(chr(code))
+        return made
+
+
+def _form(letter: str) -> str:
+    if letter in _KEPT or _FLAGS.match(letter):
+        return letter
+    if letter in _REPLACED:
+        return _REPLACED[letter]
+    if _DROPPED_BEFORE_STEMMING.match(letter):
+        return ""
+    if _EMOJI.match(letter):
+        return f" {letter} "
+    category = unicodedata.category(letter)
+    if category[0] in "LN" or category in ("Mn", "Mc"):
+        return letter
+    return "" if category == "Cf" else " "
+
+
+_LETTERS: Final = _Letters()

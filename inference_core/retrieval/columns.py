@@ -1,0 +1,175 @@
+"""The numbers of an index's slots, in arrays that double when they are full."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.retrieval.vectors import Floats, unpack_first_vectors, unpack_vectors
+
+_INITIAL_CAPACITY: Final = 64
+_UNKNOWN: Final = np.nan
+
+
+class NewSlot(NamedTuple):
+    """What is known of a slot when it is taken. ``rank`` decides between equals; ``length`` is in terms."""
+
+    slot: int
+    created: float
+    length: int
+    rank: int
+    kind: int
+    session: int
+    by_assistant: bool
+    happened: float
+    importance: float
+
+
+class Columns:
+    """Per slot: life, times, length, rank, session, role, importance and vectors."""
+
+    def __init__(self) -> None:
+        self.alive = np.zeros(_INITIAL_CAPACITY, np.bool_)
+        self.created = np.zeros(_INITIAL_CAPACITY, np.float64)
+        self.lengths = np.zeros(_INITIAL_CAPACITY, np.float32)
+        self.ranks = np.zeros(_INITIAL_CAPACITY, np.uint32)
+        self.kinds = np.zeros(_INITIAL_CAPACITY, np.uint16)
+        self.sessions = np.zeros(_INITIAL_CAPACITY, np.int64)
+        self.by_assistant = np.zeros(_INITIAL_CAPACITY, np.bool_)
+        self.happened = np.zeros(_INITIAL_CAPACITY, np.float64)
+        self.importance = np.zeros(_INITIAL_CAPACITY, np.float32)
+        self.vectors = _Vectors()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(column.nbytes for column in self._all()) + self.vectors.nbytes
+
+    def extend(self, added: Sequence[NewSlot]) -> None:
+        """Fills new slots."""
+        if not added:
+            return
+        slots, created, lengths, ranks, kinds, sessions, by_assistant, happened, importance = map(
+            np.array, zip(*added, strict=True)
+        )
+        while slots[-1] >= len(self.alive):
+            self._grow()
+        self.alive[slots] = True
+        self.created[slots], self.happened[slots] = created, happened
+        self.lengths[slots], self.ranks[slots], self.kinds[slots] = lengths, ranks, kinds
+        self.sessions[slots], self.by_assistant[slots], self.importance[slots] = sessions, by_assistant, importance
+
+    def kill(self, slot: int) -> int:
+        """Ends a slot's life; its length in terms."""
+        self.alive[slot] = False
+        self.vectors.forget(slot)
+        return int(self.lengths[slot])
+
+    def _all(self) -> list[NDArray[Any]]:
+        return [value for value in vars(self).values() if isinstance(value, np.ndarray)]
+
+    def _grow(self) -> None:
+        for name, value in list(vars(self).items()):
+            if isinstance(value, np.ndarray):
+                setattr(self, name, doubled(cast("NDArray[Any]", value)))
+
+
+class _Vectors:
+    """The first vector of each slot in a matrix, those of further passages in a second one with their owners."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total: NDArray[np.float64] = np.zeros(0)
+        self._known = np.zeros(_INITIAL_CAPACITY, np.bool_)
+        self._first: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
+        self._owners = array("q")
+        self._further: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return self._first.nbytes + self._further.nbytes + self._known.nbytes
+
+    @property
+    def size(self) -> int:
+        """Dimensions; 0 before there is a vector."""
+        return self._first.shape[1]
+
+    def set(self, packed: dict[int, bytes]) -> None:
+        """Gives vectors to living slots that have none; those of another size than the first are left out."""
+        same: dict[int, list[int]] = {}
+        for slot, blob in packed.items():
+            same.setdefault(len(blob), []).append(slot)
+        for slots in same.values():
+            if unpack_vectors(packed[slots[0]]).shape[0] == 1:
+                self._set_first(slots, unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32))
+            else:
+                for slot in slots:
+                    self._set_passages(slot, unpack_vectors(packed[slot]).astype(np.float32))
+
+    def of(self, slot: int) -> Floats | None:
+        """The first vector of ``slot``; None if it has none."""
+        return self._first[slot] if slot < len(self._known) and self._known[slot] else None
+
+    def forget(self, slot: int) -> None:
+        """Takes the vectors of ``slot`` away."""
+        if slot >= len(self._known) or not self._known[slot]:
+            return
+        self._known[slot] = False
+        further = self._further_of(slot)
+        self._count(-1, np.concatenate([self._first[slot][None], self._further[further]]))
+        for at in further:
+            self._owners[at] = -1
+
+    def products(self, query: Floats, slots: int) -> Floats:
+        """Per slot the largest inner product of its vectors and ``query``; NaN where there is none."""
+        scores = np.full(slots, _UNKNOWN, np.float32)
+        if self.size != query.shape[0]:
+            return scores
+        known = self._known[:slots]
+        products = self._first[: len(known)] @ query
+        scores[: len(known)][known] = products[known]
+        if self._owners:
+            owners = np.frombuffer(self._owners, np.int64)
+            living = owners >= 0
+            np.maximum.at(scores, owners[living], (self._further[: len(owners)] @ query)[living])
+        return scores
+
+    def _set_first(self, slots: Sequence[int], vectors: Floats) -> None:
+        if not self.size:
+            self._first = np.zeros((len(self._known), vectors.shape[1]), np.float32)
+            self._further = np.zeros((_INITIAL_CAPACITY, vectors.shape[1]), np.float32)
+            self.total = np.zeros(vectors.shape[1])
+        if vectors.shape[1] != self.size:
+            return
+        while max(slots) >= len(self._known):
+            self._known, self._first = doubled(self._known), doubled(self._first)
+        self._known[slots] = True
+        self._first[slots] = vectors
+        self._count(1, vectors)
+
+    def _set_passages(self, slot: int, vectors: Floats) -> None:
+        self._set_first([slot], vectors[:1])
+        if vectors.shape[1] != self.size:
+            return
+        start = len(self._owners)
+        while start + len(vectors) - 1 > len(self._further):
+            self._further = doubled(self._further)
+        self._further[start : start + len(vectors) - 1] = vectors[1:]
+        self._owners.extend([slot] * (len(vectors) - 1))
+        self._count(1, vectors[1:])
+
+    def _further_of(self, slot: int) -> NDArray[np.intp]:
+        return np.flatnonzero(np.frombuffer(self._owners, np.int64) == slot) if self._owners else np.empty(0, np.intp)
+
+    def _count(self, sign: int, vectors: Floats) -> None:
+        self.count += sign * len(vectors)
+        self.total += sign * vectors.sum(axis=0, dtype=np.float64)
+
+
+def doubled(values: NDArray[Any]) -> NDArray[Any]:
+    """``values`` and as much room again."""
+    return np.concatenate([values, np.zeros_like(values)])

@@ -1,0 +1,76 @@
+"""The living documents of several indexes, seen as one collection in session order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.retrieval.columns import Columns
+from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.sessions import SessionOrder
+from inference_core.retrieval.vectors import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a document is: which of the indexes, and its slot there."""
+
+    index: int
+    slot: int
+
+
+class Pool:
+    """Positions are those of ``order``; every array that it gives has a value for each position."""
+
+    def __init__(self, indexes: Sequence[ScopeIndex]) -> None:
+        sizes = [index.slots for index in indexes]
+        self.indexes = indexes
+        self.order = SessionOrder.joined([index.order for index in indexes], sizes)
+        self._starts = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(1, np.intp)
+        self.owners = np.searchsorted(self._starts, self.order.slots, side="right") - 1
+
+    def __len__(self) -> int:
+        return len(self.order.slots)
+
+    def place(self, at: int) -> Place:
+        """Where the document at a position is."""
+        owner = int(self.owners[at])
+        return Place(owner, int(self.order.slots[at] - self._starts[owner]))
+
+    def column(self, read: Callable[[Columns], NDArray[Any]]) -> NDArray[Any]:
+        """One of the indexes' columns."""
+        return self._placed([read(index.columns)[: index.slots] for index in self.indexes])
+
+    def kinds_in(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
+        """Whether each document's kind is one of ``kinds``."""
+        return self._placed([index.is_of(kinds) for index in self.indexes])
+
+    def bm25(self, terms: Sequence[str]) -> tuple[Floats, Floats]:
+        """BM25 score and coverage; the statistics are those of all indexes together."""
+        statistics = CollectionStatistics.of(self.indexes, terms)
+        parts = [index.bm25(terms, statistics) for index in self.indexes]
+        return self._placed([scores for scores, _ in parts]), self._placed([coverage for _, coverage in parts])
+
+    def products(self, query: Floats) -> Floats:
+        """The largest inner product of each document's vectors and ``query``; NaN where there is no vector."""
+        return self._placed([index.columns.vectors.products(query, index.slots) for index in self.indexes])
+
+    def vector(self, at: int) -> Floats | None:
+        """The first vector of the document at a position."""
+        place = self.place(at)
+        return self.indexes[place.index].columns.vectors.of(place.slot)
+
+    def mean_vector(self, size: int) -> Floats:
+        """The mean of all vectors that have ``size`` dimensions; zeros if there are none."""
+        held = [index.columns.vectors for index in self.indexes if index.columns.vectors.size == size]
+        total = np.sum([vectors.total for vectors in held], axis=0) if held else np.zeros(size)
+        return (total / max(sum(vectors.count for vectors in held), 1)).astype(np.float32)
+
+    def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Values by slot, index after index, as values by position."""
+        joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
+        return joined[self.order.slots]

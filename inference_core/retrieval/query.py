@@ -1,0 +1,53 @@
+"""What is looked for, read from the text of a query."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from inference_core.retrieval.analysis import analyze_query
+from inference_core.retrieval.time_expressions import interval_of
+from inference_core.retrieval.vectors import Floats
+
+MAX_QUERY_CHARACTERS: Final = 8_192
+_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f", "\u037e")
+_OPENS_A_QUESTION: Final = re.compile(
+    r"(?:who|whom|whose|what|when|where|which|why|how|did|do|does|is|are|was|were|am|has|have|had|can|could|would|"
+    r"should|will|may)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Analysed terms; the text's vector and its content tokens' vectors, if there is a model; and what it asks for.
+
+    ``interval`` are the seconds since 1970 between which it happened, if the text says so. ``wants_action``: it asks
+    the agent to do something rather than to know something.
+    """
+
+    terms: list[str] = field(default_factory=list[str])
+    vector: Floats | None = None
+    tokens: Floats | None = None
+    interval: tuple[float, float] | None = None
+    wants_action: bool = False
+
+    @classmethod
+    def of(cls, text: str, now: datetime, vector: Floats | None = None, tokens: Floats | None = None) -> Query:
+        """The query that ``text`` is at the instant ``now``, in the user's time zone."""
+        text = text[:MAX_QUERY_CHARACTERS]
+        interval = interval_of(text, now)
+        return cls(
+            terms=analyze_query(text),
+            vector=vector,
+            tokens=tokens if tokens is not None and len(tokens) else None,
+            interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),
+            wants_action=_wants_action(text),
+        )
+
+
+def _wants_action(text: str) -> bool:
+    clean = text.strip()
+    return bool(clean) and not clean.endswith(_QUESTION_MARKS) and not _OPENS_A_QUESTION.match(clean)

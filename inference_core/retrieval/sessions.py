@@ -1,0 +1,74 @@
+"""What surrounds a text in its session: the turn before, those near by, the answer, and the session's best.
+
+Positions are those of a `SessionOrder`: the turns of a session stand next to each other, the oldest first. A text
+without a session stands alone. Evidence that spreads from neighbours is the context window of conversation search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.retrieval.vectors import Floats
+
+SESSIONLESS: Final = -1
+_BEST: Final = 3
+
+
+class SessionOrder(NamedTuple):
+    """``slots`` by session and time; ``session`` numbers each position's session, ``starts`` says where each begins."""
+
+    slots: NDArray[np.intp]
+    session: NDArray[np.intp]
+    starts: NDArray[np.intp]
+
+    @classmethod
+    def of(
+        cls,
+        slots: NDArray[np.intp],
+        sessions: NDArray[np.int64],
+        created: NDArray[np.float64],
+        ranks: NDArray[np.uint32],
+    ) -> SessionOrder:
+        """The order of ``slots``; every sessionless one is a session of its own."""
+        codes = np.where(sessions == SESSIONLESS, -1 - slots, sessions)
+        by_session = np.lexsort((ranks, created, codes))
+        codes = codes[by_session]
+        is_start = np.ones(len(codes), np.bool_)
+        is_start[1:] = codes[1:] != codes[:-1]
+        return cls(slots[by_session], np.cumsum(is_start) - 1, np.flatnonzero(is_start))
+
+    @classmethod
+    def joined(cls, orders: Sequence[SessionOrder], sizes: Sequence[int]) -> SessionOrder:
+        """The orders of several indexes one after the other; ``sizes`` are the slots of each."""
+        if len(orders) == 1:
+            return orders[0]
+        offsets = [0, 0, 0]
+        parts: list[tuple[NDArray[np.intp], ...]] = []
+        for order, size in zip(orders, sizes, strict=True):
+            parts.append(tuple(part + offset for part, offset in zip(order, offsets, strict=True)))
+            offsets = [offsets[0] + size, offsets[1] + len(order.starts), offsets[2] + len(order.slots)]
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def shifted(self, values: Floats, by: int) -> Floats:
+        """At each position the value ``by`` turns earlier (later if negative) in the session, 0 where there is none."""
+        result = np.zeros_like(values)
+        if not 0 < abs(by) < len(values):
+            return result
+        later, earlier = slice(abs(by), None), slice(None, -abs(by))
+        target, source = (later, earlier) if by > 0 else (earlier, later)
+        result[target] = values[source] * (self.session[later] == self.session[earlier])
+        return result
+
+    def best(self, values: Floats) -> Floats:
+        """At each position a third of the sum of the session's three best values; equal values count once."""
+        left = values.astype(np.float32)
+        total = np.zeros(len(self.starts), np.float32)
+        for _ in range(_BEST if len(values) else 0):
+            top = np.maximum.reduceat(left, self.starts)
+            total += np.where(np.isfinite(top), top, 0)
+            left[left == top[self.session]] = -np.inf
+        return (total / np.float32(_BEST))[self.session]

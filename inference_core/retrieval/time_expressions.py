@@ -1,0 +1,344 @@
+"""The time that a query speaks of: "last week", "in May 2023", "on 8 May" as an interval of whole days.
+
+Own rules and no library: dateparser's search takes from milliseconds to seconds for a text, knows instants and no
+intervals, and takes "may" for a month. Here precision goes first: what is not certain is no time. English, and dates
+with month names in German, Spanish, French and Chinese. Weeks begin on Monday; seasons are those of the north, by
+month. A date without a year is the latest one that has begun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from itertools import count
+from typing import Final
+
+from inference_core.retrieval.analysis import analyze
+
+MAX_CHARACTERS: Final = 1_000
+"""Text beyond this many characters is not looked at."""
+Span = tuple[date, date]
+_ENGLISH_MONTHS: Final = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
+_MONTHS: Final = {
+    name: number
+    for number, names in enumerate(
+        [
+            "january januar enero janvier",
+            "february februar febrero f\u00e9vrier fevrier",
+            "march m\u00e4rz maerz marzo mars",
+            "april abril avril",
+            "may mai mayo",
+            "june juni junio juin",
+            "july juli julio juillet",
+            "august agosto ao\u00fbt aout",
+            "september septiembre septembre",
+            "october oktober octubre octobre",
+            "november noviembre novembre",
+            "december dezember diciembre d\u00e9cembre decembre",
+        ],
+        start=1,
+    )
+    for name in names.split()
+}
+_SHORT_MONTHS: Final = {name.lower()[:3]: number for number, name in enumerate(_ENGLISH_MONTHS, start=1)} | {"sept": 9}
+_COUNTS: Final = {
+    word: number
+    for number, words in enumerate(
+        [
+            "",
+            "a an one",
+            "two couple",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+        ]
+    )
+    for word in words.split()
+}
+_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_SEASONS: Final = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
+_ORDINALS: Final = {"first": 1, "second": 2, "third": 3, "fourth": 4}
+_DAYS: Final = {
+    "the day before yesterday": -2,
+    "yesterday": -1,
+    "last night": -1,
+    "today": 0,
+    "tonight": 0,
+    "this morning": 0,
+    "this afternoon": 0,
+    "this evening": 0,
+    "tomorrow": 1,
+}
+
+
+def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
+    """The interval of time that ``text`` names, from its start to before its end, in the zone of the aware ``now``.
+
+    None if it names none, or several, or only a bound of one ("before May"). Never raises.
+    """
+    try:
+        span = _span(text[:MAX_CHARACTERS].casefold(), now.date())
+    except (OverflowError, ValueError):
+        return None
+    if span is None or span[0] >= span[1]:
+        return None
+    start, end = (datetime.combine(day, time.min, now.tzinfo) for day in span)
+    return start, end
+
+
+def date_terms(moment: datetime) -> list[str]:
+    """The index terms by which the day of ``moment`` is asked for in English: day of the month, month and year."""
+    return analyze(f"{moment.day} {_ENGLISH_MONTHS[moment.month - 1]} {moment.year}")
+
+
+def _span(text: str, today: date) -> Span | None:
+    """The one span that the first matching rule finds: rules go from the particular to the general."""
+    if not _HINT.search(text):
+        return None
+    for pattern, rule in _RULES:
+        found = {span for match in pattern.finditer(text) if (span := _bounded(match, rule(match, today), today))}
+        if found:
+            return found.pop() if len(found) == 1 else None
+    return None
+
+
+def _bounded(match: re.Match[str], span: Span | None, today: date) -> Span | None:
+    """``span`` until today after "since"; an empty one if it is only an end of what is meant."""
+    if span is None:
+        return None
+    lead = match.string[max(0, match.start() - _MAX_LEAD) : match.start()]
+    if _SINCE.search(lead) or match[0].startswith(_SINCE_WORDS):
+        return span[0], today + timedelta(days=1)
+    return (today, today) if _ONE_END.search(lead) else span
+
+
+def _day(start: date) -> Span:
+    return start, start + timedelta(days=1)
+
+
+def _week(day: date) -> Span:
+    start = day - timedelta(days=day.weekday())
+    return start, start + timedelta(days=7)
+
+
+def _months(year: int, month: int, length: int = 1) -> Span:
+    """``length`` months from a month on, which may lie outside 1 to 12."""
+    first, end = year * 12 + month - 1, year * 12 + month - 1 + length
+    return date(first // 12, first % 12 + 1, 1), date(end // 12, end % 12 + 1, 1)
+
+
+def _begun(today: date, span_of: Callable[[int], Span]) -> Span:
+    """The latest of the spans of years that has begun; years in which the day does not exist are passed over."""
+    for year in range(today.year, today.year - 9, -1):
+        try:
+            span = span_of(year)
+        except ValueError:
+            continue
+        if span[0] <= today:
+            return span
+    raise ValueError
+
+
+def _calendar(match: re.Match[str], today: date) -> Span | None:
+    """A day, a month or a year by the groups ``year``, ``month`` or ``name``, and ``day``, as far as they are there."""
+    groups = match.groupdict()
+    year, day = groups.get("year"), groups.get("day")
+    month = _month(groups.get("month") or groups.get("name"))
+    if not month:
+        return _months(int(year or 0), 1, 12)
+
+    def span_of(year: int) -> Span:
+        return _day(date(year, month, int(day))) if day else _months(year, month)
+
+    return span_of(int(year)) if year else _begun(today, span_of)
+
+
+def _month(name: str | None) -> int:
+    if name is None:
+        return 0
+    return int(name) if name.isdecimal() else _MONTHS.get(name) or _SHORT_MONTHS[name]
+
+
+def _slashed(match: re.Match[str], _: date) -> Span | None:
+    """08/05/2023 is two dates; 28/05/2023 is one."""
+    first, second, year = (int(group) for group in match.groups())
+    if first != second and max(first, second) <= 12:  # noqa: PLR2004 - months of a year
+        return None
+    return _day(date(year, min(first, second), max(first, second)))
+
+
+def _range(match: re.Match[str], today: date) -> Span:
+    """The years of a range belong to both ends; the first month may lie in the year before."""
+    first, last = _month(match["first"]), _month(match["last"])
+    year = int(match["year"]) if match["year"] else _begun(today, lambda year: _months(year, last))[0].year
+    start = int(match["start"]) if match["start"] else year - (first > last)
+    return _months(start, first)[0], _months(year, last)[1]
+
+
+def _years(match: re.Match[str], _: date) -> Span:
+    return date(int(match["first"]), 1, 1), date(int(match["last"]) + 1, 1, 1)
+
+
+def _day_by_name(match: re.Match[str], today: date) -> Span:
+    return _day(today + timedelta(days=_DAYS[match[0]]))
+
+
+def _ago(match: re.Match[str], today: date) -> Span:
+    """The day, calendar week, month or year so long ago."""
+    return _unit(match["unit"], today, -_count(match))
+
+
+def _rolling(match: re.Match[str], today: date) -> Span:
+    """The time from so long ago until the end of today."""
+    number, unit = _count(match), match["unit"]
+    if unit in ("day", "week"):
+        start = today - timedelta(days=number * (7 if unit == "week" else 1))
+    else:
+        month, _ = _months(today.year, today.month - number * (12 if unit == "year" else 1))
+        start = month + timedelta(days=min(today.day, 28) - 1)
+    return start, today + timedelta(days=1)
+
+
+def _count(match: re.Match[str]) -> int:
+    given = match.groupdict().get("count", "1")
+    return int(given) if given.isdecimal() else _COUNTS[given]
+
+
+def _this_or_last(match: re.Match[str], today: date) -> Span:
+    is_this, unit = match["which"] in ("this", "current"), match["unit"]
+    if unit in _SEASONS:
+        return _this_season(unit, today) if is_this else _last_season(unit, today)
+    return _unit(unit, today, 0 if is_this else -1)
+
+
+def _unit(unit: str, today: date, offset: int) -> Span:
+    if unit == "day":
+        return _day(today + timedelta(days=offset))
+    if unit in ("week", "weekend"):
+        start, end = _week(today + timedelta(days=7 * offset))
+        return (end - timedelta(days=2), end) if unit == "weekend" else (start, end)
+    if unit == "quarter":
+        return _months(today.year, (today.month - 1) // 3 * 3 + 1 + 3 * offset, 3)
+    return _months(today.year, today.month + offset) if unit == "month" else _months(today.year + offset, 1, 12)
+
+
+def _this_season(season: str, today: date) -> Span:
+    """Until May "this winter" is the one that began in the year before."""
+    is_from_last_year = season == "winter" and today.month < _SEASONS["summer"]
+    return _months(today.year - is_from_last_year, _SEASONS[season], 3)
+
+
+def _last_season(season: str, today: date) -> Span:
+    """The latest season of that name that is over."""
+    year = next(year for year in count(today.year, -1) if _months(year, _SEASONS[season], 3)[1] <= today)
+    return _months(year, _SEASONS[season], 3)
+
+
+def _season(match: re.Match[str], _: date) -> Span:
+    return _months(int(match["year"]), _SEASONS[match["season"]], 3)
+
+
+def _quarter(match: re.Match[str], today: date) -> Span:
+    number = _ORDINALS.get(match["number"]) or int(match["number"])
+    if match["year"]:
+        return _months(int(match["year"]), number * 3 - 2, 3)
+    return _begun(today, lambda year: _months(year, number * 3 - 2, 3))
+
+
+def _weekday(match: re.Match[str], today: date) -> Span:
+    """The latest such day before today; "on Friday" may be today."""
+    back = (today.weekday() - _WEEKDAYS.index(match["day"])) % 7
+    return _day(today - timedelta(days=back or (0 if match["which"] == "on" else 7)))
+
+
+def _month_alone(match: re.Match[str], today: date) -> Span:
+    """The latest such month that has begun; "last May" is over, "this May" is this year's."""
+    month = _MONTHS[match["name"]]
+    if match["which"] == "this":
+        return _months(today.year, month)
+    before = today.replace(day=1) - timedelta(days=1) if match["which"] == "last" else today
+    return _begun(before, lambda year: _months(year, month))
+
+
+_YEAR: Final = r"(?P<year>(?:19|20)\d\d)\b"
+_FULL: Final = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_NAME: Final = rf"(?P<name>{_FULL}|{'|'.join(sorted(_SHORT_MONTHS, key=len, reverse=True))})\b\.?"
+_DAY: Final = r"\b(?P<day>\d{1,2})(?:st|nd|rd|th|er|\.)?\s+(?:of\s+|de\s+)?"
+_OF: Final = r",?\s+(?:of\s+|del?\s+)?"
+_SEASON: Final = "|".join(_SEASONS)
+_UNITS: Final = "(?P<unit>day|week|month|year)s?"
+_NUMBER: Final = rf"(?P<count>\d{{1,3}}|{'|'.join(_COUNTS)})(?:\s+of)?"
+_SINCE_WORDS: Final = ("since", "seit", "desde", "depuis")
+_SINCE_ANY: Final = "|".join(_SINCE_WORDS)
+_SINCE: Final = re.compile(rf"\b(?:{_SINCE_ANY})\s+(?:the\s+)?\Z")
+_ONE_END: Final = re.compile(r"(?:\b(?:before|after|until|till|by)\s+(?:the\s+)?|\d\s*(?:and|to|or|-|\u2013)\s*)\Z")
+_MAX_LEAD: Final = 20
+_HINT: Final = re.compile(
+    rf"\d|\b(?:ago|last|past|previous|this|current|on|yesterday|today|tonight|tomorrow|{_FULL})\b"
+)
+Rule = Callable[[re.Match[str], date], Span | None]
+_RULES: Final[list[tuple[re.Pattern[str], Rule]]] = [
+    (re.compile(pattern), rule)
+    for pattern, rule in [
+        (
+            (
+                rf"\b(?:between|from)\s+(?P<first>{_FULL})(?:\s+(?P<start>(?:19|20)\d\d))?\s+(?:and|to|until|through)\s+"
+                rf"(?P<last>{_FULL})\b(?:\s+(?P<year>(?:19|20)\d\d)\b)?(?!\s+\d)"
+            ),
+            _range,
+        ),
+        (
+            r"\b(?:between|from)\s+(?P<first>(?:19|20)\d\d)\s+(?:and|to|until|through)\s+(?P<last>(?:19|20)\d\d)\b",
+            _years,
+        ),
+        (r"(?<![\w-])(?P<year>(?:19|20)\d\d)([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})(?!\d)", _calendar),
+        (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
+        (r"(?<![\d.])(?P<day>\d{1,2})\.\s?(?P<month>\d{1,2})\.\s?(?P<year>(?:19|20)\d\d)(?!\d)", _calendar),
+        (r"(?<![\d/])(\d{1,2})/(\d{1,2})/((?:19|20)\d\d)(?!\d)", _slashed),
+        (_DAY + _NAME + _OF + _YEAR, _calendar),
+        (r"\b" + _NAME + r"\s+(?P<day>\d{1,2})(?:st|nd|rd|th)?,?\s+" + _YEAR, _calendar),
+        (r"\b" + _NAME + _OF + _YEAR, _calendar),
+        (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74(?P<month>\d{1,2})\u6708", _calendar),
+        (r"(?<![\w-])(?P<year>(?:19|20)\d\d)-(?P<month>\d\d)(?![-\w])", _calendar),
+        (_DAY + rf"(?P<name>{_FULL})\b(?!\s+(?:be|have|not)\b)", _calendar),
+        (rf"\b(?!may|march|mar)(?P<name>{_FULL})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b", _calendar),
+        (r"\b(?P<name>march|may)\s+(?P<day>\d{1,2})(?:st|nd|rd|th)\b", _calendar),
+        (r"\bon\s+(?P<name>march|may)\s+(?P<day>\d{1,2})\b", _calendar),
+        (r"(?<!\d)(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
+        (r"(?<!\d)(?P<month>\d{1,2})\u6708(?!\d)", _calendar),
+        (r"\b(?:the day before yesterday|(?<!day before )yesterday|last night|today|tonight)\b", _day_by_name),
+        (r"\b(?:this (?:morning|afternoon|evening)|(?<!day after )tomorrow)\b", _day_by_name),
+        (rf"\b{_NUMBER}\s+{_UNITS}\s+ago\b", _ago),
+        (rf"\b(?:last|past)\s+{_NUMBER}\s+{_UNITS}\b", _rolling),
+        (r"\bpast\s+(?P<unit>day|week|month|year)\b", _rolling),
+        (rf"\b(?P<season>{_SEASON})\s+(?:of\s+)?{_YEAR}", _season),
+        (r"\bq(?P<number>[1-4])(?:\s*(?:of\s+|/\s*)?(?P<year>(?:19|20)\d\d))?\b", _quarter),
+        (rf"\b(?P<number>{'|'.join(_ORDINALS)})\s+quarter\s+(?:of\s+)?{_YEAR}", _quarter),
+        (rf"\b(?P<which>on|last|past)\s+(?P<day>{'|'.join(_WEEKDAYS)})\b", _weekday),
+        (
+            rf"\b(?P<which>last|previous|this|current)\s+(?P<unit>weekend|week|month|year|quarter|{_SEASON})\b",
+            _this_or_last,
+        ),
+        (rf"\b(?P<which>this)\s+(?!may\b|march\b)(?P<name>{_FULL})\b", _month_alone),
+        (
+            rf"\b(?P<which>in|during|last|of|throughout|im|en|{_SINCE_ANY})\s+(?P<name>{_FULL})\b(?!\s+(?:be|have|not|\d))",
+            _month_alone,
+        ),
+        (
+            rf"\b(?:in|during|throughout|en|{_SINCE_ANY}|year|jahr|jahre|a\u00f1o|ann\u00e9e)\s+{_YEAR}",
+            _calendar,
+        ),
+        (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74", _calendar),
+    ]
+]

@@ -1,0 +1,34 @@
+"""How vectors are kept: the half-precision matrix of a text's passages, one row each, of unit length.
+
+Sums of half-precision numbers in double precision are exact, so that a mean does not depend on their order.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+_HEADER: Final = struct.Struct("<HH")
+
+
+def pack_vectors(vectors: Floats) -> bytes:
+    """``vectors`` (passages, dimensions) as bytes."""
+    return _HEADER.pack(*vectors.shape) + vectors.astype("<f2").tobytes()
+
+
+def unpack_vectors(packed: bytes) -> NDArray[np.float16]:
+    """The matrix (passages, dimensions) that `pack_vectors` was given, to half precision."""
+    rows, columns = _HEADER.unpack_from(packed)
+    return np.frombuffer(packed, "<f2", rows * columns, _HEADER.size).reshape(rows, columns)
+
+
+def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
+    """The first vector of each text (texts, dimensions); all were packed with as many passages and dimensions."""
+    _, columns = _HEADER.unpack_from(packed[0])
+    matrix = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
+    start = _HEADER.size
+    return np.ascontiguousarray(matrix[:, start : start + 2 * columns]).view("<f2")

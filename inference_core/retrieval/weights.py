@@ -1,0 +1,65 @@
+"""How much each kind of evidence counts: all weights of ranking, in one place, few and round.
+
+Chosen on one half of several data sets and measured on the other; see `docs/retrieval.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Spread(NamedTuple):
+    """Weights of one kind of evidence: a turn's own, and that of its surroundings within the session."""
+
+    own: float = 0.0
+    previous: float = 0.0
+    around: float = 0.0
+    reply: float = 0.0
+    best: float = 0.0
+
+
+class Weights(NamedTuple):
+    """Weights of everything that adds to a score."""
+
+    lexical: Spread = Spread()
+    coverage: float = 0.0
+    dense: Spread = Spread()
+    late: Spread = Spread()
+    feedback: float = 0.0
+    not_assistant: float = 0.0
+    guidance: float = 0.0
+    interval: float = 0.0
+    importance: float = 0.0
+
+
+LATE: Final = Weights(
+    lexical=Spread(own=1, previous=1, around=0.25, reply=1, best=1),
+    dense=Spread(own=1, reply=0.5, best=0.5),
+    late=Spread(own=2, previous=0.5, around=0.25, best=1),
+    feedback=0.5,
+    not_assistant=2,
+    guidance=2,
+    interval=1,
+    importance=0.5,
+)
+"""Words, meaning and token vectors."""
+HYBRID: Final = Weights(
+    lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
+    coverage=1,
+    dense=Spread(own=2, previous=0.5, around=0.25, reply=0.5, best=1),
+    feedback=0.5,
+    not_assistant=2,
+    guidance=2,
+    interval=1,
+    importance=0.5,
+)
+"""Words and meaning. Also the first stage, which picks the candidates of late interaction."""
+LEXICAL: Final = Weights(
+    lexical=Spread(own=2, previous=1, around=0.5, reply=1, best=2),
+    coverage=2,
+    not_assistant=2,
+    guidance=0.5,
+    interval=1,
+    importance=0.5,
+)
+"""Words alone."""
