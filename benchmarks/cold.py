@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import ours
 import peers
 from command import Options, Result, bar, described, plain, run
-from corpus import ASKER, own_turns, queries, turns
+from corpus import ASKER, own_turns, queries
 from report import Row
 from timing import quantile, scratch, watched
 
@@ -75,8 +75,8 @@ def measured(options: Options) -> Result:
     """Medians over several processes."""
     with scratch() as folder:
         path = folder / "memory.db"
-        with ours.opened(path) as store:
-            ours.fill(store, turns(options.n, options.users), options.n)
+        with ours.filled(path, options):
+            pass
         disk = ours.disk_bytes(path)
         probes = [_apart(path) for _ in watched(range(RUNS), "opening")]
         traced = _apart(path, traced=True)

@@ -6,22 +6,18 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from zlib import crc32
 
+import ours
+from corpus import SESSION_TURNS, Turn
 from report import Row, publish
+from timing import scratch
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
-from inference_core.memory.record import MemoryRecord
-from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import Put
-from inference_core.stores.engine import EMBEDDING_META
-from inference_core.stores.sqlite import SqliteBackend
+from inference_core.embeddings.tokens import TextEncoding
 
 MEMORIES = 10_000
 RUNS = 5
@@ -51,44 +47,38 @@ print(json.dumps({"seen": seen, "found": "barometer" in hits[0].value["content"]
 """
 
 
-def filled() -> str:
-    """The URL of a store with the memories and their vectors."""
-    path = Path(tempfile.mkdtemp()) / "memory.db"
-    backend = SqliteBackend(path)
+class FewTexts(LocalEmbeddings):
+    """The local model, which reads only ``some`` texts and takes any other for one of them."""
+
+    def __init__(self, some: list[str]) -> None:
+        super().__init__()
+        self._known = dict(zip(some, super().encode(some), strict=True))
+        self._others = list(self._known.values())
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The encodings of the texts or of others in their place."""
+        return [self._known.get(text, self._others[crc32(text.encode()) % len(self._others)]) for text in texts]
+
+
+def fill(path: Path) -> None:
+    """Makes a store with the memories and their vectors."""
     now = datetime.now(UTC)
     texts = [f"Note {at}: the {at % 97}. visit to harbour {at % 53} took {at % 7} hours" for at in range(MEMORIES)]
     texts[MEMORIES // 2] = WANTED
-    some = [*texts[:50], WANTED]
-    vectors = dict(zip(some, Embedder(LocalEmbeddings(), FINGERPRINT).embed_now(some), strict=True))
-    batch: list[Put] = []
-    for at, text in enumerate(texts):
-        record = MemoryRecord(
-            id=f"m{at}",
-            content=text,
-            memory_type=MemoryType.FACTS,
-            category=MemoryCategory.SEMANTIC,
-            namespace=("ada", "semantic"),
-            created_at=now,
-            updated_at=now,
-        )
-        vector = vectors.get(text, vectors[some[at % 50]])
-        document = Document.of(text)._replace(model=FINGERPRINT, vector=vector)
-        batch.append(replace(put_of(record), document=document))
-    backend.apply([batch])
-    backend.set_meta(EMBEDDING_META, FINGERPRINT)
-    backend.close()
-    return f"sqlite:///{path}"
+    model = FewTexts([*texts[:50], WANTED])
+    said = [Turn("ada", at // SESSION_TURNS, at, text, now) for at, text in enumerate(texts)]
+    with ours.opened(path, Embedder(model, FINGERPRINT), late=True) as store:
+        ours.fill(store, said, MEMORIES)
 
 
 def rows() -> list[Row]:
     """Medians over several fresh processes."""
-    url = filled()
-    runs = [
-        json.loads(
-            subprocess.run([sys.executable, "-c", PROGRAM, url], capture_output=True, text=True, check=True).stdout
-        )
-        for _ in range(RUNS)
-    ]
+    with scratch() as folder:
+        fill(folder / "memory.db")
+        command = [sys.executable, "-c", PROGRAM, ours.url(folder / "memory.db")]
+        runs = [
+            json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(RUNS)
+        ]
     first = statistics.median(run["seen"][0]["recall_ms"] for run in runs)
     status = ", ".join(sorted({run["seen"][0]["status"] for run in runs}))
     hybrid = statistics.median(run["seen"][-1]["since_open_ms"] for run in runs)

@@ -10,7 +10,6 @@ import asyncio
 import multiprocessing
 import sqlite3
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from report import Row, publish
+from timing import scratch
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.services.user_memories import count_user_memories
@@ -68,27 +68,27 @@ def alone(path: str, start: Any, saves: int) -> None:
     connection.close()
 
 
-def rate(work: Work, saves: int) -> tuple[float, str]:
-    """Saves per second of all processes together, and the file."""
-    path = str(Path(tempfile.mkdtemp()) / "memory.db")
+def rate(work: Work, saves: int, path: Path) -> float:
+    """Saves per second of all processes together into the file at ``path``."""
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(PROCESSES + 1)
-    processes = [context.Process(target=work, args=(path, start, saves)) for _ in range(PROCESSES)]
+    processes = [context.Process(target=work, args=(str(path), start, saves)) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
     start.wait()
     began = time.perf_counter()
     for process in processes:
         process.join()
-    return PROCESSES * SAVERS * saves / (time.perf_counter() - began), path
+    return PROCESSES * SAVERS * saves / (time.perf_counter() - began)
 
 
 def rows() -> list[Row]:
     """Both rates and their ratio."""
-    single, _ = rate(alone, 10)
-    together, path = rate(joined, 100)
-    with open_store(f"sqlite:///{path}", embeddings=None) as store:
-        stored = sum(count_user_memories(store, f"user{at}")["total"] for at in range(SAVERS))
+    with scratch() as folder:
+        single = rate(alone, 10, folder / "alone.db")
+        together = rate(joined, 100, folder / "joined.db")
+        with open_store(f"sqlite:///{folder / 'joined.db'}", embeddings=None) as store:
+            stored = sum(count_user_memories(store, f"user{at}")["total"] for at in range(SAVERS))
     expected = PROCESSES * SAVERS * 100
     return [
         ("saves a second, one commit each (bare sqlite3)", f"{single:.0f}", "", None),

@@ -119,7 +119,7 @@ def main() -> int:
     """Measures, draws and writes benchmarks/results/growth.json."""
     mpl.use("agg")
     arguments = _arguments()
-    chosen = [one for one in OPERATIONS if not arguments.operations or one.name in arguments.operations]
+    chosen = [one for one in OPERATIONS if not arguments.only or one.name in arguments.only]
     results = measured(chosen, arguments.max_n)
     for operation in chosen:
         draw(operation, results[operation.name])
@@ -130,7 +130,8 @@ def main() -> int:
 def _arguments() -> Any:
     parser = argparse.ArgumentParser(prog="sh scripts/bench growth", description=__doc__)
     parser.add_argument("--max-n", type=int, default=SIZES[-1], help="largest store (default: %(default)s)")
-    parser.add_argument("operations", nargs="*", choices=[[], *(one.name for one in OPERATIONS)], help="default: all")
+    names = [one.name for one in OPERATIONS]
+    parser.add_argument("--only", action="append", choices=names, help="one operation; may be repeated (default: all)")
     return parser.parse_args()
 
 

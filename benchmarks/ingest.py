@@ -23,6 +23,7 @@ from timing import scratch, seconds, watched
 from inference_core import AgentMemoryStoreService
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
+from inference_core.embeddings.tokens import TextEncoding
 
 WINDOW: Final = 32
 PORTION: Final = 500
@@ -41,7 +42,7 @@ class WatchedEmbeddings(LocalEmbeddings):
         self._since = 0.0
         self._guard = threading.Lock()
 
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
         """What the model answers; ``busy_s`` is for how long at least one call was running."""
         with self._guard:
             self.batches.append(texts)
@@ -49,7 +50,7 @@ class WatchedEmbeddings(LocalEmbeddings):
             self._running += 1
             self.at_once = max(self.at_once, self._running)
         try:
-            return super().embed_documents(texts)
+            return super().encode(texts)
         finally:
             with self._guard:
                 self._running -= 1
@@ -66,7 +67,7 @@ def measured(options: Options) -> Result:
     model.load()
     alone.load()
     saving_s = alone_s = 0.0
-    with scratch() as folder, ours.opened(folder / "memory.db", Embedder(model, FINGERPRINT)) as store:
+    with scratch() as folder, ours.opened(folder / "memory.db", Embedder(model, FINGERPRINT), late=True) as store:
         service = AgentMemoryStoreService(store, timeout=None)
         portions = list(portioned(turns(options.n, options.users), PORTION))
         for portion in watched(portions, f"saving {options.n} turns"):
@@ -105,7 +106,7 @@ async def _saver(service: AgentMemoryStoreService, waiting: Iterator[Turn]) -> N
 def _embedded(model: LocalEmbeddings, batches: Sequence[list[str]], at_once: int) -> None:
     """The same calls of the model, as many at once."""
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(model.embed_documents, batches))
+        list(pool.map(model.encode, batches))
 
 
 def table(result: Result) -> list[Row]:

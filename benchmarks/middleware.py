@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import ours
 from command import Options, Result, bar, described, plain, run
-from corpus import ASKER, queries, turns
+from corpus import ASKER, queries
 from langchain.agents import create_agent
 from report import Row
 from timing import WARM_UP, by_turns, quantile, scratch
@@ -41,20 +41,17 @@ class Agent:
 def measured(options: Options) -> Result:
     """The differences of medians and of 95th percentiles, with memory and without."""
     with scratch() as folder, ExitStack() as opened:
-        path = folder / "memory.db"
-        store = opened.enter_context(ours.opened(path))
-        ours.fill(store, turns(options.n, options.users), options.n)
-        late = opened.enter_context(ours.opened_late(path))
-        agents = {"without": Agent(), "ours": Agent(store), **({"late": Agent(late)} if late else {})}
+        store = opened.enter_context(ours.filled(folder / "ours.db", options))
+        late = opened.enter_context(ours.filled_late(folder / "late.db", options))
+        agents = {"without": Agent(), "ours": Agent(store), "ours_late": Agent(late)}
         calls = {name: agent.turn for name, agent in agents.items()}
         taken = by_turns(calls, queries(TURNS + WARM_UP), "taking turns")
     medians = {name: quantile(times) for name, times in taken.items()}
     tails = {name: quantile(times, 0.95) for name, times in taken.items()}
     result: Result = {"n": options.n, "users": options.users, "without_ms": medians["without"]}
-    for name in ("ours", "late"):
-        prefix = name if name == "ours" else f"ours_{name}"
-        result[f"{prefix}_ms"] = medians[name] - medians["without"] if name in taken else None
-        result[f"{prefix}_p95_ms"] = tails[name] - tails["without"] if name in taken else None
+    for name in ("ours", "ours_late"):
+        result[f"{name}_ms"] = medians[name] - medians["without"]
+        result[f"{name}_p95_ms"] = tails[name] - tails["without"]
     return result | {"not_recalled": sum(agent.unexpected for agent in agents.values())}
 
 
@@ -65,7 +62,7 @@ def table(result: Result) -> list[Row]:
         plain("a turn without memory, median", result["without_ms"]),
         plain(f"memory adds to a turn {described(result)}, median", result["ours_ms"]),
         bar("memory adds to a turn, 95th percentile", result["ours_p95_ms"], BAR_MS),
-        plain("with late interaction, median", result["ours_late_ms"], missing="does not apply"),
+        plain("with late interaction, median", result["ours_late_ms"]),
         bar("with late interaction, 95th percentile", result["ours_late_p95_ms"], LATE_BAR_MS),
         ("turns that were answered without recall", str(missed), "0", missed == 0),
     ]

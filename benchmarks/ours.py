@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from corpus import Turn
-from hashing import HashingEmbeddings
+from command import Options
+from corpus import Turn, turns
+from hashing import HashingEmbeddings, HashingTokenEmbeddings
 from timing import watched
 
 from inference_core import MemoryStore, open_store
 from inference_core.drivers import run
 from inference_core.embeddings.factory import EmbeddingsSpec
-from inference_core.errors import ConfigurationError
 from inference_core.services.operations.scope import put_of
 
 T = TypeVar("T")
 BATCH: Final = 500
+_HASHING: Final = HashingEmbeddings()
 
 
 def url(path: Path) -> str:
@@ -29,33 +30,31 @@ def url(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path, embeddings: EmbeddingsSpec = "hashing", **options: Any) -> Generator[MemoryStore]:
-    """The store at ``path``, without late interaction unless ``options`` say otherwise."""
-    spec = HashingEmbeddings() if embeddings == "hashing" else embeddings
-    try:
-        store = open_store(url(path), embeddings=spec, **{"late_interaction": False, **options})
-    except (ConfigurationError, TypeError):
-        if options.get("late_interaction"):
-            raise
-        store = open_store(url(path), embeddings=spec, **options)
-    with store:
+def opened(path: Path, embeddings: EmbeddingsSpec = _HASHING, *, late: bool = False) -> Generator[MemoryStore]:
+    """The store at ``path``, with late interaction or without."""
+    with open_store(url(path), embeddings=embeddings, late_interaction=late) as store:
         yield store
 
 
 @contextmanager
-def opened_late(path: Path, embeddings: EmbeddingsSpec = "hashing") -> Generator[MemoryStore | None]:
-    """The store at ``path`` with late interaction; None where that does not apply."""
-    with ExitStack() as stack:
-        try:
-            store = stack.enter_context(opened(path, embeddings, late_interaction=True))
-        except (ConfigurationError, TypeError):
-            store = None
+def filled(path: Path, options: Options, embeddings: EmbeddingsSpec = _HASHING) -> Generator[MemoryStore]:
+    """A new store at ``path`` with all the memories that ``options`` ask for, without late interaction."""
+    with opened(path, embeddings) as store:
+        fill(store, turns(options.n, options.users), options.n)
         yield store
 
 
-def fill(store: MemoryStore, turns: Iterable[Turn], count: int) -> None:
-    """Saves ``turns`` as memories, ``BATCH`` in a commit; their vectors are there when it returns."""
-    portions = portioned(turns, BATCH)
+@contextmanager
+def filled_late(path: Path, options: Options) -> Generator[MemoryStore]:
+    """The same with token vectors and late interaction."""
+    with opened(path, HashingTokenEmbeddings(), late=True) as store:
+        fill(store, turns(options.n, options.users), options.n)
+        yield store
+
+
+def fill(store: MemoryStore, said: Iterable[Turn], count: int) -> None:
+    """Saves what was ``said`` as memories, ``BATCH`` in a commit; their vectors are there when it returns."""
+    portions = portioned(said, BATCH)
     for portion in watched(portions, f"saving {count} memories", -(-count // BATCH)):
         run(store.engine.write([put_of(turn.record()) for turn in portion]))
 

@@ -12,6 +12,7 @@ import ours
 import peers
 from command import Options, Result, bar, described, plain
 from corpus import Turn, turns
+from hashing import HashingEmbeddings
 from langgraph.store.base import BaseStore
 from report import Row
 from timing import by_turns, quantile, scratch
@@ -54,9 +55,8 @@ def measured(options: Options, verb: Verb, arguments: Sequence[Turn]) -> Result:
 def _ours(options: Options, folder: Path, opened: ExitStack, verb: Verb) -> dict[str, Write]:
     """Our service with the trivial embedding, and without any."""
     found: dict[str, Write] = {}
-    for name, embeddings in (("ours", "hashing"), ("plain", None)):
-        store = opened.enter_context(ours.opened(folder / f"{name}.db", embeddings))
-        ours.fill(store, turns(options.n, options.users), options.n)
+    for name, embeddings in (("ours", HashingEmbeddings()), ("plain", None)):
+        store = opened.enter_context(ours.filled(folder / f"{name}.db", options, embeddings))
         found[name] = partial(verb, AgentMemoryStoreService(store).sync)
     return found
 

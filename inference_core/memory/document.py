@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,9 @@ def _iso(moment: datetime | None) -> str | None:
 class MemoryStoreDocument:
     """A recalled memory: its id, its stored value, the caller's own metadata and how well it matched.
 
-    ``score`` orders the hits of one recall (higher is better); None where nothing was ranked.
+    ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
+    the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
+    by kind of evidence.
     """
 
     id: str
@@ -32,6 +34,8 @@ class MemoryStoreDocument:
     score: float | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    relevance: float | None = None
+    explanation: dict[str, float] | None = None
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
@@ -76,6 +80,14 @@ class MemoryStoreDocument:
     def updated_at_iso(self) -> str | None:
         """When it was last written, in ISO 8601."""
         return _iso(self.updated_at)
+
+
+class RecalledMemories(list[MemoryStoreDocument]):
+    """The memories that a recall found; ``left_out`` has those that were not given, each with the reason, if asked."""
+
+    def __init__(self, memories: Iterable[MemoryStoreDocument] = ()) -> None:
+        super().__init__(memories)
+        self.left_out: list[tuple[MemoryStoreDocument, str]] = []
 
 
 @dataclass

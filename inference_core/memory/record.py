@@ -70,11 +70,6 @@ class MemoryRecord:
         """The text that recall searches: topic and content."""
         return f"{self.topic}: {self.content}" if self.topic else self.content
 
-    def is_current(self, now: datetime) -> bool:
-        """Whether it still holds at ``now``: not superseded, not expired, its validity not over."""
-        ends = [moment for moment in (self.valid_to, self.expires_at) if moment is not None]
-        return self.superseded_by is None and all(now < end for end in ends)
-
     def to_value(self) -> dict[str, Any]:
         """The record as the JSON value that stores hold; id, namespace, version and update time are the row's."""
         value: dict[str, Any] = {

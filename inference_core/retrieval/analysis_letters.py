@@ -1,7 +1,7 @@
 """Folding of letters: case, compatibility forms, accents, and which characters are part of words.
 
-Case folding and NFKC follow the Unicode Standard (annexes 15 and 31). Unlike in ``re``, marks count as letters here: the
-vowel signs of Devanagari and Thai do not split words.
+Case folding and NFKC follow the Unicode Standard (annexes 15 and 31). Marks count as letters, which they do not in
+``re``: the vowel signs of Devanagari and Thai do not split words.
 """
 
 from __future__ import annotations

@@ -110,9 +110,10 @@ class _Vectors:
                 for slot in slots:
                     self._set_passages(slot, unpack_vectors(packed[slot]).astype(np.float32))
 
-    def of(self, slot: int) -> Floats | None:
-        """The first vector of ``slot``; None if it has none."""
-        return self._first[slot] if slot < len(self._known) and self._known[slot] else None
+    def rows(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.bool_], Floats]:
+        """Which of ``slots`` have vectors, and the first vector of each (anything where there is none)."""
+        within = np.minimum(slots, len(self._known) - 1)
+        return self._known[within] & (within == slots), self._first[within]
 
     def forget(self, slot: int) -> None:
         """Takes the vectors of ``slot`` away."""

@@ -5,6 +5,7 @@ Functions take a `Pool` and give an array by its positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,11 +34,19 @@ def over_maximum(scores: Floats) -> Floats:
 
 def standardized(scores: Floats) -> Floats:
     """``scores`` minus their mean, over four standard deviations; 0 where there is no score or no spread."""
-    known = scores[~np.isnan(scores)]
-    spread = float(known.std(dtype=np.float64)) if len(known) else 0.0
-    if spread < _NO_SPREAD:
+    unknown = np.isnan(scores)
+    known = scores[~unknown] if unknown.any() else scores
+    if not len(known):
         return np.zeros_like(scores)
-    return np.nan_to_num((scores - known.mean(dtype=np.float64)) / (DEVIATIONS * spread)).astype(np.float32)
+    exact = known.astype(np.float64)
+    mean = float(exact.mean())
+    exact -= mean
+    deviation = math.sqrt(float(exact @ exact) / len(exact))
+    if deviation < _NO_SPREAD:
+        return np.zeros_like(scores)
+    result = (scores - np.float32(mean)) * np.float32(1 / (DEVIATIONS * deviation))
+    result[unknown] = 0
+    return result
 
 
 def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
@@ -65,13 +74,12 @@ def closeness(pool: Pool, query: Floats) -> Floats:
 
 def feedback(pool: Pool, candidates: Sequence[int], scores: Floats) -> Floats:
     """How close the ``candidates`` are to the best three of them by ``scores`` (Rocchio 1971); 0 for all others."""
-    vectors = {at: vector for at in candidates if (vector := pool.vector(at)) is not None}
     result = np.zeros(len(pool), np.float32)
-    if len(vectors) > FEEDBACK_TEXTS:
-        matrix = np.stack(list(vectors.values()))
-        best = np.argsort(-np.round(scores[list(vectors)], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]
-        target = matrix[best].mean(axis=0) - pool.mean_vector(matrix.shape[1])
-        result[list(vectors)] = standardized(matrix @ target)
+    known, vectors = pool.first_vectors(np.array(candidates, np.intp))
+    if len(known) > FEEDBACK_TEXTS:
+        best = np.argsort(-np.round(scores[known], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]
+        target = vectors[best].mean(axis=0) - pool.mean_vector(vectors.shape[1])
+        result[known] = standardized(vectors @ target)
     return result
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
+
+from inference_core.retrieval.analysis_letters import UNSPACED
 
 PASSAGE_WORDS: Final = 90
 MAX_PASSAGES: Final = 64
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
 _LONG_WORD: Final = 24
+_UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
@@ -18,21 +22,14 @@ def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
     """
     if len(text) <= limit or _size(text) <= limit:
         return [text]
-    found: list[str] = []
-    current: list[str] = []
-    size = 0
-    for part in _parts(text, limit):
-        if current and size + _size(part) > limit and len(found) < MAX_PASSAGES - 1:
-            found.append(" ".join(current))
-            current, size = [], 0
-        current.append(part)
-        size += _size(part)
-    return [*found, " ".join(current)]
+    found = _joined(_parts(text, limit), limit)
+    rest = found[MAX_PASSAGES - 1 :]
+    return [*found[: MAX_PASSAGES - 1], " ".join(rest)] if rest else found
 
 
 def _size(text: str) -> int:
-    """Length in words; a long run of characters without spaces counts as several."""
-    return sum(1 if len(word) <= _LONG_WORD else len(word) // 2 for word in text.split())
+    """Length in words; a run of characters without spaces counts as several if it is long or of such a script."""
+    return sum((len(word) + 1) // 2 if len(word) > _LONG_WORD or _UNSPACED.search(word) else 1 for word in text.split())
 
 
 def _parts(text: str, limit: int) -> list[str]:
@@ -42,12 +39,25 @@ def _parts(text: str, limit: int) -> list[str]:
         if _size(sentence) <= limit:
             parts.append(sentence)
         else:
-            words = [piece for word in sentence.split() for piece in _pieces(word, limit)]
-            parts += [" ".join(words[start : start + limit]) for start in range(0, len(words), limit)]
+            parts += _joined([piece for word in sentence.split() for piece in _pieces(word, limit)], limit)
     return parts
 
 
+def _joined(parts: Sequence[str], limit: int) -> list[str]:
+    """As many parts at a time as have at most ``limit`` words together."""
+    found: list[str] = []
+    current: list[str] = []
+    size = 0
+    for part in parts:
+        if current and size + _size(part) > limit:
+            found.append(" ".join(current))
+            current, size = [], 0
+        current.append(part)
+        size += _size(part)
+    return [*found, " ".join(current)]
+
+
 def _pieces(word: str, limit: int) -> list[str]:
-    if len(word) <= _LONG_WORD:
+    if _size(word) <= 1:
         return [word]
     return [word[start : start + 2 * limit] for start in range(0, len(word), 2 * limit)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ class Pool:
         self._starts = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(1, np.intp)
         self.owners = np.searchsorted(self._starts, self.order.slots, side="right") - 1
 
+    @cached_property
+    def created(self) -> NDArray[np.float64]:
+        """When each document was created, in seconds since 1970."""
+        return self.column(lambda columns: columns.created)
+
+    @cached_property
+    def ranks(self) -> NDArray[np.uint32]:
+        """A number of each document's key, the same in every process, that decides between equals."""
+        return self.column(lambda columns: columns.ranks)
+
     def __len__(self) -> int:
         return len(self.order.slots)
 
@@ -59,10 +70,19 @@ class Pool:
         """The largest inner product of each document's vectors and ``query``; NaN where there is no vector."""
         return self._placed([index.columns.vectors.products(query, index.slots) for index in self.indexes])
 
-    def vector(self, at: int) -> Floats | None:
-        """The first vector of the document at a position."""
-        place = self.place(at)
-        return self.indexes[place.index].columns.vectors.of(place.slot)
+    def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
+        """Those of ``positions`` that have vectors, in their order, and the first vector of each."""
+        size = max((index.columns.vectors.size for index in self.indexes), default=0)
+        vectors = np.zeros((len(positions), size), np.float32)
+        known = np.zeros(len(positions), np.bool_)
+        owners = self.owners[positions]
+        for owner in np.unique(owners):
+            own = np.flatnonzero(owners == owner)
+            slots = self.order.slots[positions[own]] - self._starts[owner]
+            found, rows = self.indexes[owner].columns.vectors.rows(slots)
+            if rows.shape[1] == size:
+                known[own], vectors[own] = found, rows
+        return positions[known], vectors[known]
 
     def mean_vector(self, size: int) -> Floats:
         """The mean of all vectors that have ``size`` dimensions; zeros if there are none."""

@@ -54,7 +54,9 @@ class Ranking:
 
     def of(self, indexes: Collection[int]) -> Iterator[Hit]:
         """The hits in ``indexes``, the best first; of equal ones the newest."""
-        wanted = self._is_hit & np.isin(self._pool.owners, list(indexes))
+        wanted = self._is_hit
+        if len(indexes) < len(self._pool.indexes):
+            wanted = wanted & np.isin(self._pool.owners, list(indexes))
         for at in _in_order(self._pool, self._scores, wanted):
             shares = {name: round(float(share[at]), DECIMALS) for name, share in self._shares.items()}
             yield Hit(self._pool.place(at), float(self._scores[at]), relevance(self._signals, at), shares)
@@ -69,32 +71,34 @@ def rank(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None
     pool = Pool(indexes)
     bm25, coverage = pool.bm25(query.terms)
     signals = Signals(coverage=coverage)
+    lexical = over_maximum(bm25)
     if query.vector is None:
-        shares = _first_stage(pool, query, LEXICAL, bm25, signals)
+        shares = _first_stage(pool, query, LEXICAL, lexical, coverage)
         return Ranking(pool, shares, signals, bm25 > 0)
     signals.closeness = evidence.closeness(pool, query.vector)
     is_hit = (bm25 > 0) | ~np.isnan(signals.closeness)
-    shares = _first_stage(pool, query, HYBRID, bm25, signals)
+    dense = standardized(signals.closeness)
+    shares = _first_stage(pool, query, HYBRID, lexical, coverage, dense)
     candidates = list(islice(_in_order(pool, _total(shares, len(pool)), is_hit), CANDIDATES))
     late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
-    weights = HYBRID
-    if late is not None:
-        weights = LATE
-        shares = _first_stage(pool, query, LATE, bm25, signals)
-        shares["late_interaction"] = spread(late, LATE.late, pool.order)
-    if weights.feedback:
-        likely = standardized(signals.closeness) + (0 if late is None else late)
-        shares["feedback"] = weights.feedback * evidence.feedback(pool, candidates, likely)
+    if late is None:
+        shares["feedback"] = HYBRID.feedback * evidence.feedback(pool, candidates, dense)
+        return Ranking(pool, shares, signals, is_hit)
+    shares = _first_stage(pool, query, LATE, lexical, coverage, dense)
+    shares["late_interaction"] = spread(late, LATE.late, pool.order)
+    shares["feedback"] = LATE.feedback * evidence.feedback(pool, candidates, dense + late)
     return Ranking(pool, shares, signals, is_hit)
 
 
-def _first_stage(pool: Pool, query: Query, weights: Weights, bm25: Floats, signals: Signals) -> Shares:
+def _first_stage(
+    pool: Pool, query: Query, weights: Weights, lexical: Floats, coverage: Floats, dense: Floats | None = None
+) -> Shares:
     """The evidence that is there for all documents, by kind."""
-    shares = {"lexical": spread(over_maximum(bm25), weights.lexical, pool.order)}
+    shares = {"lexical": spread(lexical, weights.lexical, pool.order)}
     if weights.coverage:
-        shares["coverage"] = weights.coverage * signals.coverage
-    if signals.closeness is not None:
-        shares["dense"] = spread(standardized(signals.closeness), weights.dense, pool.order)
+        shares["coverage"] = weights.coverage * coverage
+    if dense is not None:
+        shares["dense"] = spread(dense, weights.dense, pool.order)
     return shares | _priors(pool, query, weights)
 
 
@@ -140,7 +144,7 @@ def _total(shares: Shares, size: int) -> NDArray[np.float64]:
 def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: NDArray[np.bool_]) -> Iterator[int]:
     """The wanted positions by score, then age, then key; sorted in portions, as few of them are ever asked for."""
     left = np.flatnonzero(wanted)
-    created, ranks = pool.column(lambda columns: columns.created), pool.column(lambda columns: columns.ranks)
+    created, ranks = pool.created, pool.ranks
     portion = _FIRST_PORTION
     while len(left):
         head = np.ones(len(left), np.bool_)

@@ -26,9 +26,10 @@ class Signals:
     similarity: Floats | None = None
 
 
-_LEXICAL: Final = (-4.0, 5.0)
-_HYBRID: Final = (-5.0, 3.0, 8.0)
-_LATE: Final = (-8.0, 2.0, 4.0, 9.0)
+_LEXICAL: Final = (-3.2, 3.5)
+_HYBRID: Final = (-3.0, 2.0, 3.5)
+_LATE: Final = (-3.1, 1.9, 3.8, 0.3)
+"""The intercept, and the weights of coverage, closeness and similarity."""
 
 
 def relevance(signals: Signals, at: int) -> float:

@@ -164,7 +164,6 @@ META_WORDS: Final = frozenset(
         "discussion",
         "discussions",
         "earlier",
-        "exactly",
         "many",
         "mention",
         "mentioned",

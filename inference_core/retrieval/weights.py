@@ -44,9 +44,9 @@ LATE: Final = Weights(
 )
 """Words, meaning and token vectors."""
 HYBRID: Final = Weights(
-    lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
-    coverage=1,
-    dense=Spread(own=2, previous=0.5, around=0.25, reply=0.5, best=1),
+    lexical=Spread(own=2, previous=1, around=0.5, reply=1, best=2),
+    coverage=2,
+    dense=Spread(own=2, previous=0.5, reply=0.5, best=1),
     feedback=0.5,
     not_assistant=2,
     guidance=2,

@@ -19,12 +19,15 @@ from inference_core.embeddings.documents import DocumentVectors, QueryVectors, e
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.reranking import RERANKED, Reranker, as_reranker, reordered
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
-from inference_core.stores.search import Found, RecallMode, Search, SearchResult
+from inference_core.stores.search import Found, LeftOut, RecallMode, Search, SearchResult
 from inference_core.stores.writer import GroupWriter
 
 if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
+
     from inference_core.stores.searcher import Searcher
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +38,12 @@ DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 
 
 class StoreEngine:
-    """The one way from operations to a database. Raises EmbeddingMismatch if ``embedder`` is not the store's."""
+    """The one way from operations to a database. Raises EmbeddingMismatch if ``embedder`` is not the store's.
+
+    ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
+    ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
+    the order of the best; if it fails, the order stays.
+    """
 
     def __init__(
         self,
@@ -46,10 +54,12 @@ class StoreEngine:
         max_batches: int | None = None,
         owns_embedder: bool = True,
         late_interaction: bool = True,
+        reranker: Reranker | BaseDocumentCompressor | None = None,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
         self.late_interaction = late_interaction
+        self._reranker = as_reranker(reranker)
         _check_vector_space(backend, embedder)
         self.pool = Pool(WORKERS, "memory-store")
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
@@ -101,10 +111,17 @@ class StoreEngine:
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         vectors, reason = yield from self._query_vectors(search)
-        groups = yield from self.pool.call(self._searched, search, vectors)
+        wider = replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
+        groups, left_out = yield from self.pool.call(self._searched, wider, vectors)
         if self._backfill and not self.backend.capabilities.change_feed:
             self._backfill.wake()  # such a backend knows what is pending only in what was read
-        return SearchResult(groups, RecallMode.LEXICAL if vectors is None else RecallMode.HYBRID, reason)
+        if self._reranker:
+            try:
+                groups = yield from self.pool.call(_reranked, self._reranker, search, groups)
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
+                reason = f"The re-ranker failed: {error}"
+                groups = [group[: search.limit] for group in groups]
+        return SearchResult(groups, RecallMode.LEXICAL if vectors is None else RecallMode.HYBRID, reason, left_out)
 
     def close(self) -> None:
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
@@ -150,7 +167,7 @@ class StoreEngine:
             return None, str(error)
         return vectors, None
 
-    def _searched(self, search: Search, vectors: QueryVectors | None) -> list[list[Found]]:
+    def _searched(self, search: Search, vectors: QueryVectors | None) -> tuple[list[list[Found]], list[LeftOut]]:
         return self._searcher().ranked(search, vectors)
 
     def _searcher(self) -> Searcher:
@@ -161,6 +178,12 @@ class StoreEngine:
                 model = self.embedder.fingerprint if self.embedder else ""
                 self._made_searcher = Searcher(self.backend, model, self._index_bytes)
             return self._made_searcher
+
+
+def _reranked(reranker: Reranker, search: Search, groups: Sequence[Sequence[Found]]) -> list[list[Found]]:
+    texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
+    orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
+    return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)]
 
 
 def _waits_for_vector(write: Write) -> bool:

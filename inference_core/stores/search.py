@@ -22,22 +22,27 @@ class RecallMode(str, Enum):
 class Search:
     """A ranked search: each group of scopes gives its own ``limit`` best rows, the statistics are those of all.
 
-    ``kinds`` and ``accept`` are applied before the cut. ``embed_timeout`` bounds the wait for the query's vector.
-    ``now`` is what "last week" is counted from, in the user's time zone.
+    ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``collapses``: of rows whose
+    contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
+    ``diversity`` is what a content that repeats another one entirely loses of its score. ``embed_timeout`` bounds the
+    wait for the query's vector. ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
     text: str
     limit: int
     kinds: frozenset[str] | None = None
-    accept: Callable[[Row], bool] | None = None
+    reject: Callable[[Row], str | None] | None = None
+    collapses: bool = False
+    max_characters: int | None = None
+    diversity: float = 0.0
     embed_timeout: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row, its score (higher is better), its relevance from 0 to 1, and what its score is made of."""
+    """A row, its score (higher is better), its relevance from 0 to 1, and the shares of its score."""
 
     row: Row
     score: float
@@ -46,9 +51,18 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A row that would have been among the best but for ``reason``."""
+
+    found: Found
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The rows of each group, the best first; how they were ranked; and, if not by all evidence, why."""
+    """The rows of each group, the best first; how they were ranked; if not by all evidence, why; what was left out."""
 
     groups: list[list[Found]]
     mode: RecallMode
     reason: str | None = None
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])

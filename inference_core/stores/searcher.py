@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -15,7 +16,8 @@ from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import Hit, Ranking, rank
 from inference_core.stores.backend import Backend
 from inference_core.stores.indexes import IndexCache, one_user_at_a_time
-from inference_core.stores.search import Found, Search
+from inference_core.stores.search import Found, LeftOut, Search
+from inference_core.stores.selection import Selection
 
 _SPARE: Final = 4
 
@@ -28,46 +30,45 @@ class Searcher:
         analyze("loads the stemmer")
         self.indexes = IndexCache(backend, model, max_bytes)
 
-    def ranked(self, search: Search, vectors: QueryVectors | None) -> list[list[Found]]:
-        """The best rows of each group, the best first; ``vectors`` are the query's, None if there are none.
+    def ranked(self, search: Search, vectors: QueryVectors | None) -> tuple[list[list[Found]], list[LeftOut]]:
+        """The best rows of each group, the best first, and what was left out.
 
-        Raises StoreError.
+        ``vectors`` are the query's, None if there are none. Raises StoreError.
         """
         query = Query.of(search.text, search.now, *(vectors or ()))
         results: list[list[Found]] = [[] for _ in search.groups]
+        left_out: list[LeftOut] = []
         for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
-            indexes, ranking = self.indexes.use(
-                scopes, lambda found, scopes=scopes: self._ranking(scopes, found, query)
-            )
+            indexes, ranking = self.indexes.use(scopes, partial(self._ranking, scopes, query))
             for at, group in enumerate(search.groups):
                 owners = [owner for owner, scope in enumerate(scopes) if scope in group]
-                results[at] += self._best(search, scopes, indexes, ranking.of(owners))
-        return [sorted(found, key=_by_score)[: search.limit] for found in results]
+                selection = self._selected(search, scopes, indexes, ranking.of(owners))
+                results[at] += selection.rows()
+                left_out += selection.left_out
+        return [sorted(found, key=_by_score)[: search.limit] for found in results], left_out
 
     def _ranking(
-        self, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex], query: Query
+        self, scopes: Sequence[Namespace], query: Query, indexes: Sequence[ScopeIndex]
     ) -> tuple[Sequence[ScopeIndex], Ranking]:
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
             return self._backend.tokens([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
 
         return indexes, rank(indexes, query, tokens_of)
 
-    def _best(
+    def _selected(
         self, search: Search, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex], hits: Iterator[Hit]
-    ) -> list[Found]:
-        """The best rows that the search accepts, fetched in small portions until there are enough."""
-        found: list[Found] = []
+    ) -> Selection:
+        """The best rows that the search takes, fetched in small portions until there are enough."""
+        selection = Selection(search)
         kinds = search.kinds
         wanted = (hit for hit in hits if kinds is None or indexes[hit.place.index].kinds[hit.place.slot] in kinds)
-        while len(found) < search.limit and (portion := list(islice(wanted, search.limit - len(found) + _SPARE))):
+        while selection.missing > 0 and (portion := list(islice(wanted, selection.missing + _SPARE))):
             places = [hit.place for hit in portion]
             rows = self._backend.get([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
-            found += [
-                Found(row, hit.score, hit.relevance, hit.shares)
-                for row, hit in zip(rows, portion, strict=True)
-                if row is not None and (search.accept is None or search.accept(row))
-            ]
-        return found
+            for row, hit in zip(rows, portion, strict=True):
+                if row is not None and selection.missing > 0:
+                    selection.offer(Found(row, hit.score, hit.relevance, hit.shares))
+        return selection
 
 
 def _by_score(found: Found) -> float:

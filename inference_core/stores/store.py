@@ -115,7 +115,7 @@ class MemoryStore(BaseStore):
             groups=[scopes],
             text=op.query or "",
             limit=op.offset + op.limit,
-            accept=lambda row: accept(row.value),
+            reject=lambda row: None if accept(row.value) else "filter",
         )
         result = yield from self.engine.search(search)
         return [_search_item(found.row, found.score) for found in result.groups[0][op.offset :]]

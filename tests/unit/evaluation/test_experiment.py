@@ -32,7 +32,7 @@ class Scripted:
         async def recall(query: str, k: int) -> list[Hit]:
             await asyncio.sleep(self.wait_s)
             self.asked.append((conversation.id, query, k))
-            return [Hit(name, self.relevance) for name in self.answers[query]]
+            return [Hit(name, None if place else self.relevance) for place, name in enumerate(self.answers[query])]
 
         return recall
 
@@ -75,7 +75,7 @@ async def test_the_interval_is_over_conversations_not_over_questions():
 
 
 async def test_questions_without_usable_evidence_are_dropped_and_unanswerable_ones_judged_by_their_best_hit():
-    system = Scripted({"lost": ["1"], "none": ["2"], "found": ["3"]}, relevance=0.25)
+    system = Scripted({"lost": ["1"], "none": ["2", "4"], "found": ["3"]}, relevance=0.25)
     asked = (question("lost", "a"), question("none", "a", named=False), question("found", "a", "3"))
     found = await summary_of(system, conversation("one", *asked))
     assert (found.questions, found.dropped, found.unanswerable) == (1, 2, 1)
@@ -94,7 +94,7 @@ async def test_no_relevance_is_made_up():
 async def test_sessions_are_counted_where_there_are_any():
     # Seven sessions of two turns; the five first of the ranking are s0 to s4.
     system = Scripted({"fifth": ["0", "1", "2", "4", "6", "8"], "sixth": ["0", "2", "4", "6", "8", "10"]})
-    asked = (question("fifth", "a", "9"), question("sixth", "a", "10"))
+    asked = (question("fifth", "a", "9"), question("sixth", "a", "10"), question("fifth", "z", "9", overall=False))
     assert (await summary_of(system, conversation("one", *asked))).session_any == 0.5
     bare = tuple(ConversationTurn(turn.id, None, None, None, "text") for turn in TURNS)
     assert (await summary_of(system, conversation("one", *asked, turns=bare))).session_any is None

@@ -90,7 +90,7 @@ def test_the_interval_has_the_width_of_the_normal_approximation():
     assert found is not None
     mean = np.mean(groups)
     half = 1.96 * math.sqrt(mean * (1 - mean) / 400)
-    assert found == pytest.approx((mean - half, mean + half), abs=0.01)
+    assert found == pytest.approx((mean - half, mean + half), abs=0.004)
 
 
 def test_the_interval_is_the_same_every_time_and_needs_two_groups():

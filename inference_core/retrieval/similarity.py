@@ -1,0 +1,90 @@
+"""How alike two texts are by their words: what is said twice, and what adds little.
+
+Word sets rather than vectors: a negation or another number hardly moves a vector and changes everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+_WORD: Final = re.compile(r"\w+(?:[.:,'-]\w+)*")
+_EMPTY_WORDS: Final = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "i",
+        "me",
+        "my",
+        "mine",
+        "you",
+        "your",
+        "he",
+        "him",
+        "his",
+        "she",
+        "her",
+        "it",
+        "its",
+        "we",
+        "us",
+        "our",
+        "they",
+        "them",
+        "their",
+        "user",
+        "this",
+        "that",
+        "and",
+        "of",
+        "to",
+        "at",
+        "on",
+        "in",
+        "for",
+        "with",
+    ]
+)
+"""English words without which a note says the same; no negation, quantity or modal verb is among them."""
+
+
+@lru_cache(maxsize=4_096)
+def words_of(text: str) -> frozenset[str]:
+    """The words of ``text``, in lower case."""
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+def says_the_same(first: frozenset[str], second: frozenset[str]) -> bool:
+    """Whether two texts differ in nothing but empty words, so that one of them is enough."""
+    return bool(first) and first ^ second <= _EMPTY_WORDS and not first <= _EMPTY_WORDS
+
+
+def overlap(first: frozenset[str], second: frozenset[str]) -> float:
+    """The share of all words that both have, from 0 to 1 (Jaccard 1901)."""
+    return len(first & second) / max(len(first | second), 1)
+
+
+def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diversity: float) -> list[int]:
+    """Positions of ``limit`` texts, each the best of what is left after what it repeats has been taken off its score.
+
+    Maximal marginal relevance (Carbonell and Goldstein 1998): score minus ``diversity`` times the largest overlap.
+    """
+    words = [words_of(text) for text in texts]
+    left, chosen = list(range(len(texts))), list[int]()
+    repeats = [0.0] * len(texts)
+    while left and len(chosen) < limit:
+        best = max(left, key=lambda at: (scores[at] - diversity * repeats[at], -at))
+        left.remove(best)
+        chosen.append(best)
+        for at in left:
+            repeats[at] = max(repeats[at], overlap(words[at], words[best]))
+    return chosen

@@ -1,0 +1,74 @@
+"""From ranked rows to those that are given: valid ones, each said once, various, within the budget."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inference_core.retrieval.similarity import diversified, says_the_same, words_of
+from inference_core.stores.backend import Row
+from inference_core.stores.search import Found, LeftOut, Search
+
+_CHOICE: Final = 3
+"""Diversity chooses among this many times as many rows as are wanted."""
+
+
+class Selection:
+    """Takes the rows of one group, the best first, until it ``is_full``."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._wanted = search.limit * _CHOICE if search.diversity else search.limit
+        self._found: list[Found] = []
+        self.left_out: list[LeftOut] = []
+
+    @property
+    def missing(self) -> int:
+        """How many more rows it takes."""
+        return self._wanted - len(self._found)
+
+    def offer(self, found: Found) -> None:
+        """Takes ``found``, or notes why it is left out."""
+        reason = self._search.reject(found.row) if self._search.reject else None
+        if reason is None and self._search.collapses:
+            reason = self._duplicate(found.row)
+        if reason is None:
+            self._found.append(found)
+        else:
+            self.left_out.append(LeftOut(found, reason))
+
+    def rows(self) -> list[Found]:
+        """What is given, the best first."""
+        chosen = self._found
+        if self._search.diversity:
+            texts, scores = [_content(found.row) for found in chosen], [found.score for found in chosen]
+            picked = diversified(scores, texts, self._search.limit, self._search.diversity)
+            self._leave_out([found for at, found in enumerate(chosen) if at not in picked], "repeats others")
+            chosen = [chosen[at] for at in picked]
+        return self._within_budget(chosen)
+
+    def _within_budget(self, chosen: list[Found]) -> list[Found]:
+        left = self._search.max_characters
+        if left is None:
+            return chosen
+        kept: list[Found] = []
+        for found in chosen:
+            size = len(_content(found.row))
+            if size <= left:
+                kept.append(found)
+                left -= size
+            else:
+                self._leave_out([found], "budget")
+        return kept
+
+    def _duplicate(self, row: Row) -> str | None:
+        words = words_of(_content(row))
+        twin = next((one.row.key for one in self._found if says_the_same(words, words_of(_content(one.row)))), None)
+        return None if twin is None else f"duplicate of {twin}"
+
+    def _leave_out(self, rows: list[Found], reason: str) -> None:
+        self.left_out += [LeftOut(found, reason) for found in rows]
+
+
+def _content(row: Row) -> str:
+    content = row.value.get("content")
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,68 @@
+"""Small indexes, texts and queries for the tests of ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from inference_core.retrieval.analysis import ANALYZER
+from inference_core.retrieval.documents import Change, Document, Situation
+from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.ranking import TokensOf, rank
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.vectors import Floats, pack_vectors
+
+MODEL = "m"
+NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
+EAST, NORTH, WEST = (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0)
+Vector = Sequence[float]
+
+
+def floats(*values: float | Vector) -> Floats:
+    return np.array(values, np.float32)
+
+
+def packed(*vectors: Vector) -> bytes:
+    return pack_vectors(floats(*vectors))
+
+
+def put(
+    key: str,
+    terms: str = "",
+    *vectors: Vector,
+    created: float = 0.0,
+    kind: str = "facts",
+    session: str = "",
+    by_assistant: bool = False,
+    happened: float | None = None,
+    importance: float = 0.5,
+    model: str = MODEL,
+) -> Change:
+    """A text that consists of ``terms``, with a vector for each of its passages."""
+    situation = Situation(session, by_assistant, happened, importance)
+    vector = packed(*vectors) if vectors else None
+    return Change(1, key, kind, created, Document(terms, terms, ANALYZER, situation, model, vector))
+
+
+def delete(key: str) -> Change:
+    return Change(1, key, "", 0.0, None)
+
+
+def index_of(*changes: Change) -> ScopeIndex:
+    index = ScopeIndex(MODEL)
+    index.update(changes)
+    return index
+
+
+def scores_of(
+    indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None
+) -> list[tuple[str, float]]:
+    """Key and score of each hit, the best first."""
+    hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
+    return [(indexes[hit.place.index].keys[hit.place.slot], hit.score) for hit in hits]
+
+
+def keys_of(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> list[str]:
+    return [key for key, _ in scores_of(indexes, query, tokens_of)]

@@ -1,0 +1,95 @@
+"""Several indexes as one collection."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from retrieval_support import EAST, NORTH, WEST, delete, floats, index_of, put
+
+from inference_core.retrieval.columns import Columns
+from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.pool import Place, Pool
+
+NONE = float("nan")
+
+
+def _keys(pool: Pool) -> list[str]:
+    return [pool.indexes[place.index].keys[place.slot] for place in map(pool.place, range(len(pool)))]
+
+
+def _three() -> Pool:
+    """A session in each of two indexes, among dead slots and texts without a session; the third index is empty."""
+    first = index_of(
+        put("b", "tea", EAST, created=2, session="s", kind="goals"),
+        put("dead", "tea tea tea", EAST, EAST),
+        put("a", "green tea", NORTH, WEST, created=1, session="s"),
+        delete("dead"),
+        put("c", "car"),
+    )
+    second = index_of(put("d", "tea", created=4, session="s"), put("e", "car", WEST, created=3, session="s"))
+    return Pool([first, index_of(), second])
+
+
+def test_the_living_documents_of_all_indexes_have_a_position_each():
+    pool = _three()
+    assert _keys(pool) == ["c", "a", "b", "e", "d"]
+    assert pool.owners.tolist() == [0, 0, 0, 2, 2]
+    assert pool.place(1) == Place(0, 2)
+    assert pool.place(4) == Place(2, 0)
+    assert pool.order.session.tolist() == [0, 1, 1, 2, 2]
+
+
+def test_columns_and_kinds_are_given_by_position():
+    pool = _three()
+    assert pool.column(lambda columns: columns.created).tolist() == [0, 1, 2, 3, 4]
+    assert pool.kinds_in(frozenset({"goals", "other"})).tolist() == [False, False, True, False, False]
+    assert not pool.kinds_in(frozenset()).any()
+
+
+def test_terms_are_weighed_by_the_statistics_of_all_indexes():
+    pool = _three()
+    scores, coverage = pool.bm25(["tea"])
+    statistics = CollectionStatistics.of(pool.indexes, ["tea"])
+    assert (statistics.documents, statistics.length, statistics.frequency["tea"]) == (5, 6, 3)
+    mean = 6 / 5
+    one, two = (2.2 / (1 + 1.2 * (0.25 + 0.75 * length / mean)) for length in (1, 2))
+    idf = statistics.idf("tea")
+    assert scores.tolist() == pytest.approx([0, idf * two, idf * one, 0, idf * one])
+    assert coverage.tolist() == [0, 1, 1, 0, 1]
+
+
+def test_products_and_vectors_are_those_of_the_documents():
+    pool = _three()
+    assert pool.products(floats(*WEST)).tolist() == pytest.approx([NONE, 1, -1, 1, NONE], nan_ok=True)
+    found = [pool.vector(at) for at in range(len(pool))]
+    assert [vector is not None and tuple(vector.tolist()) for vector in found] == [False, NORTH, EAST, WEST, False]
+
+
+def test_the_mean_vector_is_that_of_all_living_passages():
+    assert _three().mean_vector(2).tolist() == [-0.25, 0.25]
+
+
+def test_the_mean_vector_is_taken_from_vectors_of_the_wanted_size():
+    pool = Pool([index_of(put("a", "x", EAST)), index_of(put("b", "x", (0.0, 0.0, 1.0)))])
+    assert pool.mean_vector(2).tolist() == [1, 0]
+    assert pool.mean_vector(3).tolist() == [0, 0, 1]
+    assert pool.mean_vector(4).tolist() == [0, 0, 0, 0]
+    assert pool.products(floats(*EAST)).tolist() == pytest.approx([1, NONE], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "indexes", [[], [index_of()], [index_of(), index_of(put("a", "tea", EAST), delete("a"))]], ids=["none", "one", "two"]
+)
+def test_a_collection_without_documents(indexes: list[ScopeIndex]):
+    pool = Pool(indexes)
+    scores, coverage = pool.bm25(["tea"])
+    created = pool.column(lambda columns: columns.created)
+    assert len(pool) == len(scores) == len(coverage) == len(created) == len(pool.products(floats(*EAST))) == 0
+    assert pool.kinds_in(frozenset({"facts"})).tolist() == []
+    assert pool.mean_vector(2).tolist() == [0, 0]
+
+
+def test_the_arrays_of_an_index_are_longer_than_its_slots():
+    pool = Pool([index_of(put("a")), index_of(put("b"))])
+    assert len(Columns().alive) > 1
+    assert np.array_equal(pool.column(lambda columns: columns.alive), [True, True])
