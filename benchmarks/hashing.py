@@ -48,6 +48,10 @@ class HashingTokenEmbeddings(HashingEmbeddings):
         """The vectors of each text and of its words."""
         return [self._encoding(_words(text)) for text in texts]
 
+    def encode_query(self, text: str) -> TextEncoding:
+        """The same for a query."""
+        return self.encode([text])[0]
+
     def _encoding(self, words: list[str]) -> TextEncoding:
         hashes = _hashes(words)
         return TextEncoding(self.vector(hashes).astype(np.float32), self._tokens[hashes % _TOKEN_VECTORS], tuple(words))

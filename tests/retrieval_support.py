@@ -10,8 +10,8 @@ import numpy as np
 from inference_core.retrieval.analysis import ANALYZER
 from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.retrieval.index import ScopeIndex
-from inference_core.retrieval.ranking import TokensOf, rank
 from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import TokensOf, rank
 from inference_core.retrieval.vectors import Floats, pack_vectors
 
 MODEL = "m"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,11 @@ def add_to(commands: Any) -> None:
     command.add_argument("--system", choices=SYSTEMS, default="ours", help="what is measured (default: ours)")
     command.add_argument("--split", default="all", help="all, first-half, second-half, or a folder of BEAM")
     command.add_argument("--limit", type=_positive, metavar="N", help="only the first N conversations of the split")
-    command.add_argument("--embeddings", default="auto", help="model of ours, ours-no-late and dense (default: auto)")
+    command.add_argument(
+        "--embeddings",
+        default=os.environ.get("AGENT_MEMORY_EMBEDDINGS", "auto"),
+        help="model of ours, ours-no-late and dense (default: AGENT_MEMORY_EMBEDDINGS, else auto)",
+    )
     command.add_argument("--plot", type=Path, metavar="FILE", help="write R@10 by category as a picture, e.g. r.png")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     command.set_defaults(run=run)

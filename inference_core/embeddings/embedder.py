@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from langchain_core.embeddings import Embeddings
 
@@ -43,7 +43,6 @@ class Embedder:
         self._ready = threading.Event()
         self._failures = 0
         self._paused_until = 0.0
-        self._gives_tokens = isinstance(model, TokenEmbeddings)
         if load is None:
             self._ready.set()
 
@@ -71,7 +70,7 @@ class Embedder:
         """Plan: the encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
         native = self._native("query", text)
         listed = native and partial(_listed, native)
-        call = self._call([text]) if self._gives_tokens else lambda: [self.model.embed_query(text)]
+        call = partial(_listed_now, self._query_call(), text)
         encodings = yield from self._ask(call, listed, 1, timeout)
         return encodings[0]
 
@@ -134,8 +133,11 @@ class Embedder:
 
     def _call(self, texts: list[str]) -> Callable[[], Sequence[Any]]:
         return partial(
-            cast("TokenEmbeddings", self.model).encode if self._gives_tokens else self.model.embed_documents, texts
+            self.model.encode if isinstance(self.model, TokenEmbeddings) else self.model.embed_documents, texts
         )
+
+    def _query_call(self) -> Callable[[str], Any]:
+        return self.model.encode_query if isinstance(self.model, TokenEmbeddings) else self.model.embed_query
 
     def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
         try:
@@ -163,15 +165,14 @@ class Embedder:
     def _normalized(self, found: TextEncoding | Sequence[float]) -> TextEncoding:
         import numpy as np  # noqa: PLC0415 - keeps the import of the package light
 
-        encoding = found if isinstance(found, TextEncoding) else TextEncoding(np.asarray(found, dtype=np.float32))
-        values = encoding.vector
+        values = found.vector if isinstance(found, TextEncoding) else np.asarray(found, dtype=np.float32)
         norm = float(np.linalg.norm(values)) if values.ndim == 1 and len(values) else 0.0
         if not math.isfinite(norm) or norm == 0:
             raise EmbeddingError("The embedding model returned an empty vector, zeros or NaN")
         if self.dimensions not in (None, len(values)):
             raise EmbeddingError(f"The embedding model returned {len(values)} dimensions, not {self.dimensions}")
         self.dimensions = len(values)
-        return encoding._replace(vector=values / norm)
+        return found if isinstance(found, TextEncoding) else TextEncoding(values / norm)
 
     def _warm(self, load: Callable[[], None]) -> None:
         try:
@@ -180,6 +181,10 @@ class Embedder:
             self.failure = f"The embedding model could not be loaded: {error}"
             _LOG.warning("%s; recall is lexical only", self.failure)
         self._ready.set()
+
+
+def _listed_now(call: Callable[[str], Any], text: str) -> list[Any]:
+    return [call(text)]
 
 
 async def _listed(call: Callable[[], Awaitable[list[float]]]) -> list[list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from langchain_core.embeddings import Embeddings
@@ -12,12 +13,15 @@ from inference_core.errors import ConfigurationError, MissingExtra
 
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
 EmbeddingsSpec = Embeddings | Embedder | str | None
-"""``"auto"``: the local model if it is installed, else none. ``"local"``: English. ``"local-multilingual"``: sixteen
-languages. ``"provider:model"``, also with ``@dimensions``. Any LangChain ``Embeddings`` object. None: no vectors."""
+"""``"auto"``: the local models that are installed, else none. ``"local"``: English. ``"local-multilingual"``: sixteen
+languages. ``"local-by-language"``: each text by the one that fits its language. ``"provider:model"``, also with
+``@dimensions``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
 
 
-def make_embedder(spec: EmbeddingsSpec | Literal["auto"]) -> Embedder | None:
+def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = None) -> Embedder | None:
     """The embedder that ``spec`` names; None for none.
+
+    ``"auto"`` takes the model that made a store's vectors, whose fingerprint is ``known``, if it is installed.
 
     Raises MissingExtra if what it needs is not installed, ConfigurationError if it names nothing known.
     """
@@ -28,9 +32,8 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"]) -> Embedder | None:
     if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"embeddings must be a name, an Embeddings object or None, not {type(spec).__name__}")
     if spec == "auto":
-        return _local_if_installed()
-    makers = {"local": _local, "local-multilingual": _multilingual}
-    return makers[spec]() if spec in makers else _provider(spec)
+        return _automatic(known)
+    return _LOCAL[spec]() if spec in _LOCAL else _provider(spec)
 
 
 def _local() -> Embedder:
@@ -49,11 +52,24 @@ def _multilingual() -> Embedder:
     return Embedder(model, FINGERPRINT, model.load)
 
 
-def _local_if_installed() -> Embedder | None:
+def _by_language() -> Embedder:
     try:
-        return _local()
-    except MissingExtra:
-        return None
+        from inference_core.embeddings.by_language import FINGERPRINT, LanguageEmbeddings  # noqa: PLC0415 - extras
+    except ImportError as error:
+        raise MissingExtra("embeddings='local-by-language'", "local,local-multilingual") from error
+    model = LanguageEmbeddings()
+    return Embedder(model, FINGERPRINT, model.load)
+
+
+_LOCAL: Final = {"local-by-language": _by_language, "local": _local, "local-multilingual": _multilingual}
+
+
+def _automatic(known: str | None) -> Embedder | None:
+    installed: list[Embedder] = []
+    for make in _LOCAL.values():
+        with suppress(MissingExtra):
+            installed.append(make())
+    return next((one for one in installed if one.fingerprint == known), installed[0] if installed else None)
 
 
 def _provider(spec: str) -> Embedder:
@@ -62,7 +78,7 @@ def _provider(spec: str) -> Embedder:
     name, _, dimensions = spec.partition("@")
     if ":" not in name or ("@" in spec and not re.fullmatch("[1-9][0-9]{0,4}", dimensions)):
         raise ConfigurationError(
-            f"Unknown embeddings {spec!r}; use 'local', 'local-multilingual', 'provider:model' such as "
+            f"Unknown embeddings {spec!r}; use {', '.join(map(repr, _LOCAL))}, 'provider:model' such as "
             "'openai:text-embedding-3-small' (with '@256' for other dimensions), an Embeddings object, or None"
         )
     options: dict[str, Any] = {"dimensions": int(dimensions)} if dimensions else {}

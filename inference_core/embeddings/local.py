@@ -31,7 +31,8 @@ TOKENIZER: Final = (
     "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
     "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )
-FINGERPRINT: Final = f"local:all-MiniLM-L6-v2:int8:{MODEL[2][:12]}"
+FINGERPRINT: Final = f"local:all-MiniLM-L6-v2:int8:{MODEL[2][:12]}:axes-1"
+"""Another projection of the token vectors needs another number at its end."""
 DIMENSIONS: Final = 384
 MAX_TOKENS: Final = 256
 _BATCH: Final = 32
@@ -79,18 +80,32 @@ class LocalEmbeddings(Embeddings):
             found |= zip(batch, self._encoded([texts[at] for at in batch]), strict=True)
         return [found[at] for at in range(len(texts))]
 
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query, which this model reads like any text."""
+        return self.encode([text])[0]
+
+    def token_vectors(self, text: str) -> NDArray[np.float32]:
+        """The vectors of the text's tokens before they are projected (tokens, 384), of unit length."""
+        self.load()
+        tokens, mask, _ = self._forward([text])
+        return _unit(tokens[0, 1 : mask[0].sum() - 1])
+
     def _encoded(self, texts: Sequence[str]) -> list[TextEncoding]:
-        encoded = self._tokenizer.encode_batch(list(texts))
-        ids = np.array([item.ids for item in encoded], np.int64)
-        mask = np.array([item.attention_mask for item in encoded], np.int64)
-        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        tokens: NDArray[np.float32] = self._session.run(None, inputs)[0]
+        tokens, mask, pieces = self._forward(texts)
         weights = mask[:, :, None].astype(np.float32)
         pooled = _unit((tokens * weights).sum(1) / weights.sum(1))
         lengths = mask.sum(1) - 1
         projected = [_unit(own[1:end] @ self._projection) for own, end in zip(tokens, lengths, strict=True)]
-        pieces = [tuple(item.tokens[1:end]) for item, end in zip(encoded, lengths, strict=True)]
-        return [TextEncoding(*parts) for parts in zip(pooled, projected, pieces, strict=True)]
+        names = [tuple(own[1:end]) for own, end in zip(pieces, lengths, strict=True)]
+        return [TextEncoding(*parts) for parts in zip(pooled, projected, names, strict=True)]
+
+    def _forward(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.int64], list[list[str]]]:
+        """The tokens' vectors (texts, tokens, 384), which of them are there, and their names."""
+        encoded = self._tokenizer.encode_batch(list(texts))
+        ids = np.array([item.ids for item in encoded], np.int64)
+        mask = np.array([item.attention_mask for item in encoded], np.int64)
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        return self._session.run(None, inputs)[0], mask, [item.tokens for item in encoded]
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -27,3 +27,7 @@ class TokenEmbeddings(Protocol):
     def encode(self, texts: list[str]) -> list[TextEncoding]:
         """The encoding of each text."""
         ...
+
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query."""
+        ...

@@ -100,11 +100,11 @@ class _Vectors:
 
     def set(self, packed: dict[int, bytes]) -> None:
         """Gives vectors to living slots that have none; those of another size than the first are left out."""
-        same: dict[int, list[int]] = {}
+        alike: dict[tuple[int, ...], list[int]] = {}
         for slot, blob in packed.items():
-            same.setdefault(len(blob), []).append(slot)
-        for slots in same.values():
-            if unpack_vectors(packed[slots[0]]).shape[0] == 1:
+            alike.setdefault(unpack_vectors(blob).shape, []).append(slot)
+        for (passages, _), slots in alike.items():
+            if passages == 1:
                 self._set_first(slots, unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32))
             else:
                 for slot in slots:

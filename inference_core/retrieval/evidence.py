@@ -75,6 +75,8 @@ def closeness(pool: Pool, query: Floats) -> Floats:
 def feedback(pool: Pool, candidates: Sequence[int], scores: Floats) -> Floats:
     """How close the ``candidates`` are to the best three of them by ``scores`` (Rocchio 1971); 0 for all others."""
     result = np.zeros(len(pool), np.float32)
+    if len(candidates) <= FEEDBACK_TEXTS:
+        return result
     known, vectors = pool.first_vectors(np.array(candidates, np.intp))
     if len(known) > FEEDBACK_TEXTS:
         best = np.argsort(-np.round(scores[known], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]

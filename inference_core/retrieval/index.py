@@ -30,6 +30,8 @@ _BYTES_PER_SLOT: Final = 250
 _BYTES_PER_POSTING: Final = 5
 _COUNT_BITS: Final = 8
 _MAX_COUNT: Final = (1 << _COUNT_BITS) - 1
+Term = str | tuple[str, ...]
+"""A term of a query, or the forms in which documents may hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +40,19 @@ class CollectionStatistics:
 
     documents: int
     length: int
-    frequency: Counter[str]
+    frequency: Counter[Term]
 
     @classmethod
-    def of(cls, indexes: Iterable[ScopeIndex], terms: Sequence[str]) -> CollectionStatistics:
+    def of(cls, indexes: Iterable[ScopeIndex], terms: Sequence[Term]) -> CollectionStatistics:
         """The statistics of all ``indexes`` together, for the terms of one query."""
-        documents, length, frequency = 0, 0, Counter[str]()
+        documents, length, frequency = 0, 0, Counter[Term]()
         for index in indexes:
             documents += len(index)
             length += index.length
             frequency.update({term: index.document_frequency(term) for term in terms})
         return cls(documents, length, frequency)
 
-    def idf(self, term: str) -> float:
+    def idf(self, term: Term) -> float:
         """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1)."""
         found = self.frequency[term]
         return math.log1p((self.documents - found + 0.5) / (found + 0.5))
@@ -140,12 +142,12 @@ class ScopeIndex:
                 vectors[slot] = vector
         self._settle(added, vectors)
 
-    def document_frequency(self, term: str) -> int:
-        """How many living documents hold ``term``."""
+    def document_frequency(self, term: Term) -> int:
+        """How many living documents hold ``term``, in any of its forms."""
         slots, _ = self._posting_list(term)
         return int(np.count_nonzero(self.alive[slots]))
 
-    def bm25(self, terms: Sequence[str], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
+    def bm25(self, terms: Sequence[Term], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
         """Per slot its BM25 score, and its coverage: the share of the query's idf that it matches, 0 to 1.
 
         Robertson and Zaragoza 2009, k1 1.2, b .75.
@@ -161,15 +163,16 @@ class ScopeIndex:
             coverage[slots] += weight / total
         return scores, coverage
 
-    def cosine(self, query: Floats) -> Floats:
-        """Per slot the largest inner product of its vectors and ``query``; NaN where there is no vector."""
-        return self.columns.vectors.products(query, self.slots)
-
-    def _posting_list(self, term: str) -> tuple[NDArray[np.intp], Floats]:
+    def _posting_list(self, term: Term) -> tuple[NDArray[np.intp], Floats]:
         """The slots whose documents hold ``term``, dead ones too, and how often each does (at most 255 times)."""
-        if term not in self._postings:
+        forms = (term,) if isinstance(term, str) else term
+        found = [np.frombuffer(self._postings[form], np.uint32) for form in forms if form in self._postings]
+        if not found:
             return np.empty(0, np.intp), np.empty(0, np.float32)
-        packed = np.frombuffer(self._postings[term], np.uint32)
+        packed = found[0]
+        if len(found) > 1:  # of a slot's entries the one of the commonest form is the last
+            packed = np.unique(np.concatenate(found))
+            packed = packed[np.append(np.diff(packed >> _COUNT_BITS) > 0, True)]
         return (packed >> _COUNT_BITS).astype(np.intp), (packed & _MAX_COUNT).astype(np.float32)
 
     def _add(self, change: Change, document: Document, state: tuple[int, int | None], added: list[NewSlot]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.columns import Columns
-from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.index import CollectionStatistics, ScopeIndex, Term
 from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats
 
@@ -28,10 +28,10 @@ class Pool:
     """Positions are those of ``order``; every array that it gives has a value for each position."""
 
     def __init__(self, indexes: Sequence[ScopeIndex]) -> None:
+        self.indexes = indexes = indexes or [ScopeIndex("")]
         sizes = [index.slots for index in indexes]
-        self.indexes = indexes
         self.order = SessionOrder.joined([index.order for index in indexes], sizes)
-        self._starts = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(1, np.intp)
+        self._starts = np.cumsum([0, *sizes[:-1]])
         self.owners = np.searchsorted(self._starts, self.order.slots, side="right") - 1
 
     @cached_property
@@ -60,7 +60,7 @@ class Pool:
         """Whether each document's kind is one of ``kinds``."""
         return self._placed([index.is_of(kinds) for index in self.indexes])
 
-    def bm25(self, terms: Sequence[str]) -> tuple[Floats, Floats]:
+    def bm25(self, terms: Sequence[Term]) -> tuple[Floats, Floats]:
         """BM25 score and coverage; the statistics are those of all indexes together."""
         statistics = CollectionStatistics.of(self.indexes, terms)
         parts = [index.bm25(terms, statistics) for index in self.indexes]
@@ -72,14 +72,14 @@ class Pool:
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
         """Those of ``positions`` that have vectors, in their order, and the first vector of each."""
-        size = max((index.columns.vectors.size for index in self.indexes), default=0)
+        size = max(index.columns.vectors.size for index in self.indexes)
         vectors = np.zeros((len(positions), size), np.float32)
         known = np.zeros(len(positions), np.bool_)
-        owners = self.owners[positions]
-        for owner in np.unique(owners):
+        owners: NDArray[np.intp] = self.owners[positions]
+        for owner, index in enumerate(self.indexes):
             own = np.flatnonzero(owners == owner)
             slots = self.order.slots[positions[own]] - self._starts[owner]
-            found, rows = self.indexes[owner].columns.vectors.rows(slots)
+            found, rows = index.columns.vectors.rows(slots)
             if rows.shape[1] == size:
                 known[own], vectors[own] = found, rows
         return positions[known], vectors[known]

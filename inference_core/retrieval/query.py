@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from inference_core.retrieval.analysis import analyze_query
+from inference_core.retrieval.analysis import query_alternatives
+from inference_core.retrieval.index import Term
 from inference_core.retrieval.time_expressions import interval_of
 from inference_core.retrieval.vectors import Floats
 
@@ -28,7 +30,7 @@ class Query:
     the agent to do something rather than to know something.
     """
 
-    terms: list[str] = field(default_factory=list[str])
+    terms: Sequence[Term] = ()
     vector: Floats | None = None
     tokens: Floats | None = None
     interval: tuple[float, float] | None = None
@@ -40,7 +42,7 @@ class Query:
         text = text[:MAX_QUERY_CHARACTERS]
         interval = interval_of(text, now)
         return cls(
-            terms=analyze_query(text),
+            terms=query_alternatives(text),
             vector=vector,
             tokens=tokens if tokens is not None and len(tokens) else None,
             interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),

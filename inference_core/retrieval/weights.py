@@ -55,11 +55,11 @@ HYBRID: Final = Weights(
 )
 """Words and meaning. Also the first stage, which picks the candidates of late interaction."""
 LEXICAL: Final = Weights(
-    lexical=Spread(own=2, previous=1, around=0.5, reply=1, best=2),
-    coverage=2,
-    not_assistant=2,
+    lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
+    coverage=1,
+    not_assistant=1,
     guidance=0.5,
-    interval=1,
-    importance=0.5,
+    interval=0.5,
+    importance=0.25,
 )
 """Words alone."""

@@ -17,7 +17,7 @@ from langgraph.store.base import BaseStore
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backend import Backend
-from inference_core.stores.engine import StoreEngine
+from inference_core.stores.engine import EMBEDDING_META, StoreEngine
 from inference_core.stores.store import MemoryStore
 
 _SCHEME: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://", re.ASCII)
@@ -43,9 +43,9 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
     """
     durable = bool(options.pop("durable", True))
-    embedder = make_embedder(embeddings)
     backend = open_backend(url, durable=durable)
     try:
+        embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
         engine = StoreEngine(backend, embedder, **options)
     except BaseException:
         backend.close()

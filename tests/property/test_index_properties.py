@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from zlib import crc32
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from retrieval_support import MODEL, floats, packed
 
-from inference_core.retrieval.analysis import analyze
-from inference_core.retrieval.documents import Change, Document
+from inference_core.memory.types import GUIDING_TYPES
+from inference_core.retrieval.analysis import ANALYZER, analyze
+from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex
-from inference_core.retrieval.ranking import COVERAGE_WEIGHT, DENSE_SCALE, LEXICAL_WEIGHT, query_of, rank
+from inference_core.retrieval.late_interaction import pack_tokens
+from inference_core.retrieval.pool import Place
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import rank
+from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Spread, Weights
 
-MODEL = "m"
 TEXTS = [
     "",
     "the of",
@@ -30,13 +36,12 @@ TEXTS = [
     "\u0645\u0631\u062d\u0628\u0627",
     "\U0001f600",
 ]
-QUERIES = [*TEXTS, "green running tea car zebra"]
-# Of unit length, with exact products, so that no order depends on how a sum is rounded.
-VECTORS: list[list[float] | None] = [
-    None,
-    *([0.5 * (1 - 2 * (bits >> at & 1)) for at in range(4)] for bits in range(16)),
-    [1, 0, 0, 0],
-]
+Vectors = tuple[tuple[float, ...], ...]
+# One number of each vector is not zero, so that no product depends on the order of a summation.
+AXES = [tuple(float(sign) if at == axis else 0.0 for at in range(4)) for axis in range(4) for sign in (1, -1)]
+PASSAGES: list[Vectors] = [(), *((axis,) for axis in AXES), (AXES[0], AXES[3]), (AXES[5], AXES[2], AXES[7])]
+TOKENS: list[tuple[Vectors, ...]] = [(), *(((axis,),) for axis in AXES), ((AXES[0], AXES[2]), (AXES[4],)), (AXES[:5],)]  # pyright: ignore[reportAssignmentType]
+INTERVAL = (1.5, 3.0)
 
 
 class Op(NamedTuple):
@@ -46,7 +51,9 @@ class Op(NamedTuple):
     scope: int
     key: str
     text: str
-    vector: int
+    passages: Vectors
+    tokens: tuple[Vectors, ...]
+    situation: Situation
     model: str
     analyzer: str
     tag: str
@@ -54,26 +61,35 @@ class Op(NamedTuple):
     asked: bool
 
 
+SITUATIONS = st.builds(
+    Situation,
+    session=st.sampled_from(["", "s", "s", "t"]),
+    by_assistant=st.booleans(),
+    happened_at=st.sampled_from([None, None, 1.0, 2.0]),
+    importance=st.sampled_from([0.5, 0.5, 0.25, 1.0]),
+)
 OPS = st.builds(
     Op,
     kind=st.sampled_from(["put", "put", "put", "hidden", "delete", "again", "vector", "vector"]),
     scope=st.sampled_from([0, 0, 0, 1]),
-    key=st.sampled_from("abc"),
-    text=st.sampled_from([*["green tea"] * 20, *TEXTS]),
-    vector=st.sampled_from([0, 0, 1, 16, *range(len(VECTORS))]),
+    key=st.sampled_from("abcdef"),
+    text=st.sampled_from([*["green tea"] * 10, *TEXTS]),
+    passages=st.sampled_from([PASSAGES[0], PASSAGES[1], *PASSAGES]),
+    tokens=st.sampled_from(TOKENS),
+    situation=SITUATIONS,
     model=st.sampled_from([MODEL, MODEL, MODEL, "other"]),
-    analyzer=st.sampled_from(["english-1", "english-1", "english-1", "other-0"]),
-    tag=st.sampled_from(["facts", "facts", "facts", "goals"]),
-    created=st.sampled_from([1.0, 2.0]),
+    analyzer=st.sampled_from([ANALYZER, ANALYZER, ANALYZER, "other-0"]),
+    tag=st.sampled_from(["facts", "facts", "goals", "skill"]),
+    created=st.sampled_from([1.0, 2.0, 3.0]),
     asked=st.booleans(),
 )
 
 
-def _document(text: str, vector: int, model: str, analyzer: str = "english-1") -> Document:
-    terms = " ".join(analyze(text)) if analyzer == "english-1" else "terms of another analysis"
-    values = VECTORS[vector]
-    packed = None if values is None else np.array(values, np.float32).tobytes()
-    return Document(text=text, terms=terms, analyzer=analyzer, model=model, vector=packed)
+def _document(op: Op) -> Document:
+    terms = " ".join(analyze(op.text)) if op.analyzer == ANALYZER else "terms of another analysis"
+    tokens = pack_tokens([floats(*passage) for passage in op.tokens]) if op.tokens else None
+    vector = packed(*op.passages) if op.passages else None
+    return Document(op.text, terms, op.analyzer, op.situation, op.model, vector, tokens)
 
 
 class Scope:
@@ -88,7 +104,7 @@ class Scope:
         old = self.rows.get(op.key)
         alive = old is not None and old.kind != ""
         created = old.created_at if old is not None and alive else op.created
-        document = _document(op.text, op.vector, op.model, op.analyzer)
+        document = _document(op)
         if op.kind in ("put", "hidden"):
             self._write(op.key, op.tag, created, document if op.kind == "put" else None)
         elif old is not None and alive and op.kind == "delete":
@@ -97,11 +113,11 @@ class Scope:
             self._write(op.key, "", created, None)
             self._write(op.key, old.kind, op.created, old.document)
         elif old is not None and old.document is not None and op.kind == "vector":
-            revised = old.document._replace(model=document.model, vector=document.vector)
+            revised = old.document._replace(model=document.model, vector=document.vector, tokens=document.tokens)
             self._write(op.key, old.kind, created, revised)
 
     def changes(self, since: int = 0) -> list[Change]:
-        return sorted(change for change in self.rows.values() if change.seq > since)
+        return sorted((change for change in self.rows.values() if change.seq > since), key=lambda change: change.seq)
 
     def follow(self) -> None:
         self.index.update(self.changes(self.index.head))
@@ -111,23 +127,46 @@ class Scope:
         index.update(self.changes())
         return index
 
+    def tokens(self, key: str) -> bytes | None:
+        document = self.rows[key].document
+        return document.tokens if document else None
+
     def _write(self, key: str, kind: str, created: float, document: Document | None) -> None:
         self.seq += 1
         self.rows[key] = Change(self.seq, key, kind, created, document)
 
 
-def _hits(indexes: Sequence[ScopeIndex], text: str, vector: int) -> list[tuple[int, str, str, float]]:
-    values = VECTORS[vector]
-    query = query_of(text, None if values is None else np.array(values, np.float32).tobytes())
-    hits = list(rank(indexes, query).of(range(len(indexes))))
+def _hits(scopes: Sequence[Scope], indexes: Sequence[ScopeIndex], query: Query) -> list[tuple[Any, ...]]:
+    """All that is told of each hit, the best first."""
+
+    def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
+        return [scopes[place.index].tokens(indexes[place.index].keys[place.slot]) for place in places]
+
+    hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
     return [
-        (hit.index, indexes[hit.index].keys[hit.slot], indexes[hit.index].kinds[hit.slot], hit.score) for hit in hits
+        (hit.place.index, indexes[hit.place.index].keys[hit.place.slot], hit.score, hit.relevance, hit.shares)
+        for hit in hits
     ]
 
 
-@settings(max_examples=120, deadline=None)
-@given(st.lists(OPS, min_size=3, max_size=15), st.sampled_from(QUERIES), st.integers(0, len(VECTORS) - 1))
-def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: str, vector: int):
+QUERIES = st.builds(
+    Query,
+    terms=st.sampled_from([*TEXTS, "green running tea car zebra"]).map(lambda text: list(dict.fromkeys(analyze(text)))),
+    vector=st.sampled_from([None, *AXES]).map(lambda vector: None if vector is None else floats(*vector)),
+    tokens=st.sampled_from([None, AXES[:1], [AXES[0], AXES[2], AXES[5]]]).map(lambda rows: rows and floats(*rows)),
+    interval=st.sampled_from([None, INTERVAL]),
+    wants_action=st.booleans(),
+)
+USUAL = (
+    Query(["green", "tea"]),
+    Query(["tea"], floats(*AXES[0]), floats(*AXES[:3]), INTERVAL, wants_action=True),
+    Query([], floats(*AXES[1])),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(OPS, min_size=3, max_size=20), QUERIES)
+def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: Query):
     scopes = [Scope(), Scope()]
     for op in ops:
         scopes[op.scope].apply(op)
@@ -136,15 +175,14 @@ def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: st
     for scope in scopes:
         scope.follow()
     grown, afresh = [scope.index for scope in scopes], [scope.rebuilt() for scope in scopes]
-    for text, wanted in ((query, vector), ("green tea", 0), ("", 1)):
-        hits, expected = _hits(grown, text, wanted), _hits(afresh, text, wanted)
-        assert [hit[:3] for hit in hits] == [hit[:3] for hit in expected]
-        assert [hit[3] for hit in hits] == pytest.approx([hit[3] for hit in expected], abs=2e-5)
-        assert hits == _hits(grown, text, wanted)
+    for wanted in (query, *USUAL):
+        hits = _hits(scopes, grown, wanted)
+        assert hits == _hits(scopes, afresh, wanted)
+        assert hits == _hits(scopes, grown, wanted)
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(OPS, max_size=15))
+@given(st.lists(OPS, max_size=20))
 def test_an_index_counts_what_is_alive(ops: list[Op]):
     scope = Scope()
     for op in ops:
@@ -154,71 +192,213 @@ def test_an_index_counts_what_is_alive(ops: list[Op]):
     scope.follow()
     living = [change.document for change in scope.rows.values() if change.document]
     terms = [analyze(document.text) for document in living]
+    afresh = scope.rebuilt().columns.vectors
     assert len(scope.index) == len(living)
     assert scope.index.length == sum(map(len, terms))
     assert scope.index.document_frequency("tea") == sum("tea" in words for words in terms)
     assert scope.index.head == scope.seq
+    assert scope.index.columns.vectors.count == afresh.count
+    assert sum(abs(scope.index.columns.vectors.total)) == sum(abs(afresh.total))
 
 
-def _reference(documents: dict[Any, list[str]], query: list[str]) -> dict[Any, tuple[float, float]]:
-    """BM25 and coverage by definition, for documents that hold a term of the query."""
-    mean = max(sum(map(len, documents.values())) / max(len(documents), 1), 1)
-    holders = {term: sum(term in words for words in documents.values()) for term in set(query)}
-    idf = {term: math.log(1 + (len(documents) - found + 0.5) / (found + 0.5)) for term, found in holders.items()}
-    scores: dict[Any, tuple[float, float]] = {}
-    for key, words in documents.items():
-        counts = Counter(words)
+@dataclass
+class Text:
+    """A text as the reference sees it, and the evidence that the reference finds."""
+
+    key: tuple[int, str]
+    created: float
+    kind: str
+    words: list[str]
+    situation: Situation
+    passages: Vectors
+    tokens: tuple[Vectors, ...]
+    near: Callable[[int], Text | None] = lambda _: None
+    session: list[Text] = field(default_factory=list["Text"])
+    bm25: float = 0.0
+    lexical: float = 0.0
+    coverage: float = 0.0
+    closeness: float | None = None
+    dense: float = 0.0
+    late: float = 0.0
+    feedback: float = 0.0
+
+    @property
+    def is_hit(self) -> bool:
+        return self.bm25 > 0 or self.closeness is not None
+
+
+def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    return sum(one * other for one, other in zip(first, second, strict=True))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return math.sqrt(_mean([(value - _mean(values)) ** 2 for value in values]))
+
+
+def _standard(values: Sequence[float], scale: float = 1.0) -> list[float]:
+    spread = _deviation(values) if values else 0.0
+    return [(value - _mean(values)) / (spread * scale) if spread > 1e-6 else 0.0 for value in values]
+
+
+def _centre(vectors: Sequence[Sequence[float]]) -> list[float]:
+    return [_mean(numbers) for numbers in zip(*vectors, strict=True)]
+
+
+def _set_words(texts: Sequence[Text], terms: Sequence[str]) -> None:
+    """BM25 and coverage by definition."""
+    mean = max(sum(len(text.words) for text in texts) / max(len(texts), 1), 1)
+    holders = {term: sum(term in text.words for text in texts) for term in terms}
+    idf = {term: math.log(1 + (len(texts) - found + 0.5) / (found + 0.5)) for term, found in holders.items()}
+    for text in texts:
+        counts = Counter(text.words)
         held = [term for term in idf if counts[term]]
-        norm = K1 * (1 - B + B * len(words) / mean)
-        score = sum(idf[term] * counts[term] * (K1 + 1) / (counts[term] + norm) for term in held)
-        if held:
-            scores[key] = score, sum(idf[term] for term in held) / sum(idf.values())
-    return scores
+        norm = K1 * (1 - B + B * len(text.words) / mean)
+        text.bm25 = sum(idf[term] * counts[term] * (K1 + 1) / (counts[term] + norm) for term in held)
+        text.coverage = sum(idf[term] for term in held) / sum(idf.values()) if idf else 0.0
+    best = max((text.bm25 for text in texts), default=0)
+    for text in texts:
+        text.lexical = text.bm25 / best if best else 0.0
 
 
-def _fused(
-    documents: dict[Any, list[str]], vectors: dict[Any, list[float]], query: list[str], wanted: list[float] | None
-) -> dict[Any, float]:
-    """The fused score of every hit, by the definition in `fuse`."""
-    lexical = _reference(documents, query)
-    best = max((score for score, _ in lexical.values()), default=1)
-    covered = max((coverage for _, coverage in lexical.values()), default=0)
-    dense: dict[Any, float] = {}
-    if wanted is not None and vectors:
-        cosines = {key: float(np.dot(vector, wanted)) for key, vector in vectors.items()}
-        spread = float(np.std(list(cosines.values()))) or 1
-        mean = float(np.mean(list(cosines.values())))
-        dense = {key: (cosine - mean) / spread / DENSE_SCALE for key, cosine in cosines.items()}
-    scores: dict[Any, float] = {}
-    for key in lexical.keys() | dense.keys():
-        score, coverage = lexical.get(key, (0, 0))
-        evidence = COVERAGE_WEIGHT * coverage + LEXICAL_WEIGHT * covered * score / best
-        scores[key] = evidence + dense.get(key, 0)
-    return scores
+def _set_meaning(texts: Sequence[Text], query: Sequence[float]) -> None:
+    held = [vector for text in texts for vector in text.passages]
+    if not held:
+        return
+    wanted = [number - mean for number, mean in zip(query, _centre(held), strict=True)]
+    known = [text for text in texts if text.passages]
+    for text in known:
+        text.closeness = max(_dot(vector, wanted) for vector in text.passages)
+    for text, dense in zip(known, _standard([text.closeness or 0.0 for text in known], 4), strict=True):
+        text.dense = dense
+
+
+def _set_late(candidates: Sequence[Text], query: Sequence[Sequence[float]]) -> bool:
+    """Whether there was anything to compare."""
+    passages = [(text, tokens) for text in candidates for tokens in text.tokens]
+    if not passages:
+        return False
+    best = [[max(_dot(token, wanted) for token in tokens) for wanted in query] for _, tokens in passages]
+    standard = [_mean(row) for row in zip(*map(_standard, zip(*best, strict=True)), strict=True)]
+    known = [text for text in candidates if text.tokens]
+    evidence = [max(one for (owner, _), one in zip(passages, standard, strict=True) if owner is text) for text in known]
+    for text, late in zip(known, _standard(evidence, 4), strict=True):
+        text.late = late
+    return True
+
+
+def _set_feedback(candidates: Sequence[Text], texts: Sequence[Text]) -> None:
+    known = [text for text in candidates if text.passages]
+    if len(known) <= 3:
+        return
+    best = sorted(known, key=lambda text: -round(text.dense + text.late, 5))[:3]
+    average = _centre([vector for text in texts for vector in text.passages])
+    target = [one - other for one, other in zip(_centre([text.passages[0] for text in best]), average, strict=True)]
+    for text, found in zip(known, _standard([_dot(text.passages[0], target) for text in known], 4), strict=True):
+        text.feedback = found
+
+
+def _spread(text: Text, name: str, weights: Spread) -> float:
+    def near(by: int) -> float:
+        other = text.near(by)
+        return getattr(other, name) if other else 0.0
+
+    best = sorted({round(getattr(other, name), 6) for other in text.session}, reverse=True)[:3]
+    return (
+        weights.own * getattr(text, name)
+        + weights.previous * near(1)
+        + weights.around * (near(2) + near(-2))
+        + weights.reply * near(-1)
+        + weights.best * sum(best) / 3
+    )
+
+
+def _total(text: Text, query: Query, weights: Weights) -> float:
+    """The score without feedback."""
+    happened = text.created if text.situation.happened_at is None else text.situation.happened_at
+    return (
+        _spread(text, "lexical", weights.lexical)
+        + weights.coverage * text.coverage
+        + _spread(text, "dense", weights.dense)
+        + _spread(text, "late", weights.late)
+        + weights.not_assistant * (not text.situation.by_assistant)
+        + weights.importance * (text.situation.importance - 0.5)
+        + weights.guidance * (query.wants_action and text.kind in GUIDING_TYPES)
+        + weights.interval * (query.interval is not None and query.interval[0] <= happened < query.interval[1])
+    )
+
+
+def _reference(texts: Sequence[Text], query: Query) -> dict[tuple[int, str], float]:
+    """The score of every hit, by definition."""
+    _set_words(texts, query.terms)
+    if query.vector is None:
+        return {text.key: _total(text, query, LEXICAL) for text in texts if text.is_hit}
+    _set_meaning(texts, query.vector.tolist())
+    hits = [text for text in texts if text.is_hit]
+    candidates = sorted(
+        hits, key=lambda text: (-round(_total(text, query, HYBRID), 5), -text.created, crc32(text.key[1].encode()))
+    )
+    is_late = query.tokens is not None and _set_late(candidates, query.tokens.tolist())
+    weights = LATE if is_late else HYBRID
+    _set_feedback(candidates, texts)
+    return {text.key: _total(text, query, weights) + weights.feedback * text.feedback for text in hits}
+
+
+def _with_neighbours(texts: Sequence[Text]) -> None:
+    sessions: dict[Any, list[Text]] = {}
+    for text in sorted(texts, key=lambda text: (text.created, crc32(text.key[1].encode()))):
+        sessions.setdefault((text.key[0], text.situation.session or text.key), []).append(text)
+    for turns in sessions.values():
+        for at, text in enumerate(turns):
+            text.session = turns
+            text.near = lambda by, turns=turns, at=at: turns[at - by] if 0 <= at - by < len(turns) else None
 
 
 WORDS = st.lists(st.sampled_from(["tea", "green", "car", "shoe", "run", "\u6771\u4eac"]), max_size=8)
-ENTRIES = st.lists(st.tuples(st.integers(0, 2), WORDS, st.integers(0, len(VECTORS) - 1)), min_size=1, max_size=12)
+ENTRIES = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        WORDS,
+        st.sampled_from([*PASSAGES, *PASSAGES[1:]]),
+        st.sampled_from(TOKENS),
+        SITUATIONS,
+        st.sampled_from(["facts", "skill"]),
+    ),
+    min_size=1,
+    max_size=12,
+)
 
 
-@settings(max_examples=80, deadline=None)
-@given(ENTRIES, WORDS, st.integers(0, len(VECTORS) - 1))
-def test_scores_are_those_of_the_formulas(entries: list[tuple[int, list[str], int]], query: list[str], vector: int):
-    indexes = [ScopeIndex(MODEL) for _ in range(3)]
-    for at, (scope, words, at_vector) in enumerate(entries):
-        document = _document(" ".join(words), at_vector, MODEL)
-        indexes[scope].update([Change(at + 1, str(at), "facts", float(at), document)])
-    documents = {(scope, str(at)): words for at, (scope, words, _) in enumerate(entries)}
-    statistics = CollectionStatistics.of(indexes, query)
-    expected = _reference(documents, query)
+@settings(max_examples=150, deadline=None)
+@given(ENTRIES, QUERIES, WORDS)
+def test_scores_are_those_of_the_formulas(entries: list[tuple[Any, ...]], query: Query, terms: list[str]):
+    query = replace(query, terms=list(dict.fromkeys(terms)))
+    scopes, texts = [Scope(), Scope(), Scope()], list[Text]()
+    for at, (scope, words, passages, tokens, situation, kind) in enumerate(entries):
+        joined = " ".join(words)
+        op = Op(
+            "put", scope, str(at), joined, passages, tokens, situation, MODEL, ANALYZER, kind, float(at), asked=False
+        )
+        document = _document(op)._replace(terms=joined)
+        scopes[scope].rows[str(at)] = Change(at + 1, str(at), kind, float(at), document)
+        texts.append(Text((scope, str(at)), float(at), kind, words, situation, passages, tokens))
+    _with_neighbours(texts)
+    expected = _reference(texts, query)
+    indexes = [scope.rebuilt() for scope in scopes]
+    statistics = CollectionStatistics.of(indexes, query.terms)
     for scope, index in enumerate(indexes):
-        bm25, coverage = index.bm25(query, statistics)
-        for slot, key in enumerate(index.keys):
-            score = float(bm25[slot]), float(coverage[slot])
-            assert score == pytest.approx(expected.get((scope, key), (0, 0)), rel=1e-4, abs=1e-6)
-    vectors = {(scope, str(at)): values for at, (scope, _, chosen) in enumerate(entries) if (values := VECTORS[chosen])}
-    hits = _hits(indexes, " ".join(query), vector)
-    fused = _fused(documents, vectors, query, VECTORS[vector])
-    assert {(scope, key): score for scope, key, _, score in hits} == pytest.approx(fused, rel=1e-4, abs=1e-5)
-    order = [(-score, -int(key)) for _, key, _, score in hits]
+        bm25, coverage = index.bm25(query.terms, statistics)
+        found = {(scope, key): (float(bm25[slot]), float(coverage[slot])) for slot, key in enumerate(index.keys)}
+        for text in texts:
+            if text.key in found:
+                assert found[text.key] == pytest.approx((text.bm25, text.coverage), rel=1e-4, abs=1e-6)
+    hits = _hits(scopes, indexes, query)
+    assert {(scope, key): score for scope, key, score, *_ in hits} == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    order = [(-score, -int(key)) for _, key, score, *_ in hits]
     assert order == sorted(order)
+    for _, _, score, chance, shares in hits:
+        assert sum(shares.values()) == pytest.approx(score, abs=1e-4)
+        assert 0 <= chance <= 1

@@ -16,7 +16,8 @@ from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core.drivers import Plan, arun, run
 from inference_core.embeddings import embedder as module
-from inference_core.embeddings.embedder import Embedder, Vectors
+from inference_core.embeddings.embedder import Embedder, Encodings
+from inference_core.embeddings.tokens import TextEncoding
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreUnavailable
 
 Driver = Callable[[Plan[Any]], Any]
@@ -63,8 +64,22 @@ class NativeEmbeddings(FixedEmbeddings):
         return (await self.aembed_documents([text]))[0]
 
 
-def _numbers(vectors: Vectors) -> list[list[float]]:
-    return [np.frombuffer(vector, np.float32).tolist() for vector in vectors]
+class TokenModel(FixedEmbeddings):
+    """Gives encodings; its methods for plain vectors fail."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        raise AssertionError("plain call")
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        return self.answer
+
+    def encode_query(self, text: str) -> TextEncoding:
+        return self.answer[0]._replace(pieces=("query",))
+
+
+def _numbers(encodings: Encodings) -> list[list[float]]:
+    assert all(encoding.vector.dtype == np.float32 for encoding in encodings)
+    return [encoding.vector.tolist() for encoding in encodings]
 
 
 def _fail(embedder: Embedder, times: int) -> None:
@@ -76,10 +91,9 @@ def _fail(embedder: Embedder, times: int) -> None:
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_vectors_have_unit_length_and_the_order_of_the_texts(drive: Driver, timeout: float | None):
     embedder = Embedder(FixedEmbeddings([[3, 4], [0, -2.5]]), "f")
-    assert _numbers(drive(embedder.documents(["a", "b"], timeout))) == [
-        pytest.approx([0.6, 0.8]),
-        pytest.approx([0, -1]),
-    ]
+    encodings = drive(embedder.documents(["a", "b"], timeout))
+    assert _numbers(encodings) == [pytest.approx([0.6, 0.8]), pytest.approx([0, -1])]
+    assert [encoding[1:] for encoding in encodings] == [(None, ()), (None, ())]
     assert _numbers(embedder.embed_now(["a", "b"])) == _numbers(drive(embedder.documents(["a", "b"])))
     assert embedder.dimensions == 2
     embedder.close()
@@ -88,8 +102,24 @@ def test_vectors_have_unit_length_and_the_order_of_the_texts(drive: Driver, time
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_a_query_has_the_vector_of_the_same_text(drive: Driver, timeout: float | None):
     embedder = Embedder(HashingEmbeddings(), "f")
-    vector = drive(embedder.query("green tea", timeout))
-    assert [vector] == drive(embedder.documents(["green tea"], timeout)) == embedder.embed_now(["green tea"])
+    query = _numbers([drive(embedder.query("green tea", timeout))])
+    assert query == _numbers(drive(embedder.documents(["green tea"], timeout)))
+    assert query == _numbers(embedder.embed_now(["green tea"]))
+    embedder.close()
+
+
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_a_model_with_tokens_is_asked_for_encodings(drive: Driver, timeout: float | None):
+    tokens = np.eye(2, dtype=np.float32)
+    encoding = TextEncoding(np.array([0.6, 0.8], np.float32), tokens, ("green", "tea"))
+    embedder = Embedder(TokenModel([encoding]), "f")
+    (document,) = drive(embedder.documents(["green tea"], timeout))
+    query = drive(embedder.query("green tea", timeout))
+    assert _numbers([document, query]) == [pytest.approx([0.6, 0.8])] * 2
+    assert document.tokens is query.tokens is tokens
+    assert (document.pieces, query.pieces) == (("green", "tea"), ("query",))
+    assert embedder.embed_now(["green tea"])[0].tokens is tokens
+    assert embedder.dimensions == 2
     embedder.close()
 
 
@@ -138,7 +168,7 @@ def test_a_sync_caller_without_a_deadline_does_the_work():
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", [FixedEmbeddings, NativeEmbeddings])
+@pytest.mark.parametrize("kind", [FixedEmbeddings, NativeEmbeddings, TokenModel])
 def test_what_is_not_a_vector_for_each_text_is_an_embedding_error(kind: type[FixedEmbeddings], answer: Any):
     embedder = Embedder(kind(answer), "f")
     with pytest.raises(EmbeddingError):

@@ -111,7 +111,18 @@ def test_a_provider_that_cannot_be_set_up_is_a_configuration_error(monkeypatch: 
 @pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(
     "spec",
-    ["", "nonsense", "bogus:m", ":m", "openai:", "openai:m@big", "openai:m@-1", "openai:m@\u00b2", "openai:m@0", "openai:m@"],
+    [
+        "",
+        "nonsense",
+        "bogus:m",
+        ":m",
+        "openai:",
+        "openai:m@big",
+        "openai:m@-1",
+        "openai:m@\u00b2",
+        "openai:m@0",
+        "openai:m@",
+    ],
     ids=ascii,
 )
 def test_an_unknown_name_is_refused_and_quoted(spec: str):

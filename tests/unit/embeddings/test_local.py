@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inference_core.embeddings import local
-from inference_core.embeddings.local import DIMENSIONS, FINGERPRINT, MODEL, TOKENIZER, LocalEmbeddings
+from inference_core.embeddings.local import DIMENSIONS, FINGERPRINT, MAX_TOKENS, MODEL, TOKENIZER, LocalEmbeddings
 from inference_core.errors import EmbeddingError, MissingExtra
 
 
@@ -51,6 +51,62 @@ def test_no_texts_have_no_vectors(model: LocalEmbeddings):
 def test_text_beyond_256_tokens_is_not_read(model: LocalEmbeddings):
     long = "tea and cake " * 200
     assert model.embed_query(long) == model.embed_query(long + "Paris in spring")
+
+
+TEXTS = ["tea", "", "The user likes green tea.", "\u6771\u4eac", "\U0001f600", "x" * 400, "word " * 5_000]
+IDS = ["word", "empty", "sentence", "Han", "emoji", "long word", "long text"]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=IDS)
+def test_there_is_a_vector_of_unit_length_for_each_token(model: LocalEmbeddings, text: str):
+    (encoding,) = model.encode([text])
+    assert encoding.tokens is not None
+    assert encoding.tokens.shape == (len(encoding.pieces), 128)
+    assert np.linalg.norm(encoding.tokens, axis=1).tolist() == pytest.approx([1] * len(encoding.pieces), abs=1e-5)
+    assert not {"[CLS]", "[SEP]", "[PAD]"}.intersection(encoding.pieces)
+    assert encoding.vector.tolist() == model.embed_query(text)
+    assert len(encoding.pieces) <= MAX_TOKENS - 2
+
+
+def test_tokens_are_named(model: LocalEmbeddings):
+    (encoding,) = model.encode(["What is Embeddings?"])
+    assert encoding.pieces == ("what", "is", "em", "##bed", "##ding", "##s", "?")
+    assert model.encode([""])[0].pieces == ()
+
+
+def test_a_text_has_the_same_tokens_in_a_batch_as_alone(model: LocalEmbeddings):
+    for text, together in zip(TEXTS, model.encode(TEXTS), strict=True):
+        (alone,) = model.encode([text])
+        assert alone.tokens is not None
+        assert together.tokens is not None
+        assert together.pieces == alone.pieces
+        assert together.tokens.shape == alone.tokens.shape
+        assert (together.tokens * alone.tokens).sum(axis=1).tolist() == pytest.approx([1] * len(alone.pieces), abs=0.05)
+        assert float(together.vector @ alone.vector) > 0.99
+
+
+def test_a_query_is_read_like_any_text(model: LocalEmbeddings):
+    query, (document,) = model.encode_query("green tea"), model.encode(["green tea"])
+    assert query.pieces == document.pieces
+    assert query.vector.tolist() == document.vector.tolist()
+    assert query.tokens is not None
+    assert document.tokens is not None
+    assert query.tokens.tolist() == document.tokens.tolist()
+
+
+def test_a_token_is_closer_to_its_like_than_to_others(model: LocalEmbeddings):
+    likes, loves, car = (encoding.tokens for encoding in model.encode(["green tea", "black tea", "a red car"]))
+    assert likes is not None
+    assert loves is not None
+    assert car is not None
+    assert likes[1] @ loves[1] > max(likes[1] @ car.T) + 0.2
+
+
+def test_the_projection_keeps_a_third_of_the_dimensions():
+    projection = local._projection()
+    assert projection.shape == (DIMENSIONS, 128)
+    assert projection.dtype == np.float32
+    np.testing.assert_allclose(projection.T @ projection, np.eye(128), atol=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from inference_core.errors import UnsupportedSchema
 from inference_core.memory.record import SCHEMA_VERSION, MemoryRecord
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import SINGULAR_TYPES, MemoryCategory, MemoryType
+from inference_core.memory.validity import why_invalid
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -114,20 +115,21 @@ def test_topic_and_content_are_searched():
 
 
 @pytest.mark.parametrize(
-    ("changes", "current"),
+    ("changes", "reason"),
     [
-        ({}, True),
-        ({"superseded_by": "m9"}, False),
-        ({"valid_to": NOON}, False),
-        ({"valid_to": NOON + HOUR}, True),
-        ({"expires_at": NOON}, False),
-        ({"expires_at": NOON + HOUR}, True),
-        ({"expires_at": NOON + HOUR, "valid_to": NOON - HOUR}, False),
-        ({"valid_from": NOON + HOUR}, True),
+        ({}, None),
+        ({"superseded_by": "m9"}, "superseded"),
+        ({"valid_to": NOON}, "expired"),
+        ({"valid_to": NOON + HOUR}, None),
+        ({"expires_at": NOON}, "expired"),
+        ({"expires_at": NOON + HOUR}, None),
+        ({"expires_at": NOON + HOUR, "valid_to": NOON - HOUR}, "expired"),
+        ({"valid_from": NOON + HOUR}, None),
+        ({"content": ""}, "empty"),
     ],
 )
-def test_a_memory_is_current_until_it_ends_or_is_superseded(changes: dict[str, Any], current: bool):
-    assert replace(PLAIN, **changes).is_current(NOON) is current
+def test_a_memory_holds_until_it_ends_or_is_superseded(changes: dict[str, Any], reason: str | None):
+    assert why_invalid(replace(PLAIN, **changes).to_value(), NOON) == reason
 
 
 @pytest.mark.parametrize(("old", "new"), SINGULAR_TYPES.items())

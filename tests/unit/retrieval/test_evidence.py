@@ -95,17 +95,17 @@ def test_a_query_of_another_size_is_close_to_nothing():
 def test_feedback_is_closeness_to_the_best_three():
     pool = _pool(NORTH, EAST, DIAGONAL, EAST, WEST, EAST)
     found = evidence.feedback(pool, [1, 2, 3, 4], floats(9, 4, 3, 2, 1, 9))
-    # Best three: (13/15, 4/15); mean of all: (1.6/6, .3); their difference: (.6, -1/30).
-    products = np.array([0.6, 0.36 - 0.8 / 30, 0.6, -0.6])
+    # Mean of the best three (2.6/3, .8/3), of all (2.6/6, 1.8/6); their difference (2.6/6, -.2/6).
+    products = np.array([2.6, 0.6 * 2.6 - 0.8 * 0.2, 2.6, -2.6]) / 6
     expected = (products - products.mean()) / (4 * products.std())
     assert found.tolist() == pytest.approx([0, *expected, 0], abs=1e-3)
 
 
-def test_feedback_takes_the_first_of_equal_candidates():
-    pool = _pool(EAST, NORTH, EAST, WEST)
-    scores = floats(1, 1 + 1e-7, 1, 1)
-    assert evidence.feedback(pool, [3, 1, 0, 2], scores).argmax() == 1
-    assert evidence.feedback(pool, [0, 2, 3, 1], scores).argmin() == 1
+def test_rounding_does_not_decide_which_candidates_are_the_best():
+    scores = floats(1, 1 + 1e-6, 1, 1)
+    found = evidence.feedback(_pool(EAST, NORTH, EAST, WEST), [0, 2, 3, 1], scores)
+    # Mean of the first three (1/3, 0), of all (.25, .25).
+    assert found.argmin() == 1
 
 
 @pytest.mark.parametrize(

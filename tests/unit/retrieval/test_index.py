@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import math
-from itertools import count
 
 import numpy as np
 import pytest
+from retrieval_support import EAST, NORTH, WEST, Vector, delete, floats, index_of, put
 
 from inference_core.retrieval.documents import Change, Document
 from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
 
-MODEL = "m"
-EAST, NORTH = np.array([1, 0], np.float32), np.array([0, 1], np.float32)
-_seq = count(1)
-
-
-def _put(key: str, terms: str, vector: np.ndarray | None = None, *, kind: str = "facts", model: str = MODEL) -> Change:
-    packed = None if vector is None else vector.astype(np.float32).tobytes()
-    document = Document(text=terms, terms=terms, analyzer="english-1", model=model, vector=packed)
-    return Change(next(_seq), key, kind, 0.0, document)
-
-
-def _delete(key: str) -> Change:
-    return Change(next(_seq), key, "", 0.0, None)
-
-
-def _index(*changes: Change) -> ScopeIndex:
-    index = ScopeIndex(MODEL)
-    index.update(changes)
-    return index
+DIAGONAL, LONGER = (0.6, 0.8), (1.0, 1.0, 1.0)
 
 
 def _scores(index: ScopeIndex, *terms: str) -> dict[str, tuple[float, float]]:
@@ -41,8 +23,8 @@ def _scores(index: ScopeIndex, *terms: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def _cosines(index: ScopeIndex, query: np.ndarray = EAST) -> dict[str, float]:
-    found = index.cosine(query.astype(np.float32))
+def _products(index: ScopeIndex, query: Vector = EAST) -> dict[str, float]:
+    found = index.columns.vectors.products(floats(*query), index.slots)
     return {
         index.keys[slot]: float(found[slot])
         for slot in range(index.slots)
@@ -51,15 +33,16 @@ def _cosines(index: ScopeIndex, query: np.ndarray = EAST) -> dict[str, float]:
 
 
 def test_an_empty_index_finds_nothing():
-    index = _index()
-    assert (len(index), index.slots, index.head, index.length, index.nbytes) == (0, 0, 0, 0, 0)
+    index = index_of()
+    assert (len(index), index.slots, index.head, index.length) == (0, 0, 0, 0)
+    assert len(index.order.slots) == 0
     assert _scores(index, "tea") == {}
-    assert _cosines(index) == {}
+    assert _products(index) == {}
     assert index.document_frequency("tea") == 0
 
 
 def test_bm25_follows_the_formula():
-    index = _index(_put("a", "tea tea green"), _put("b", "tea"), _put("c", "car"))
+    index = index_of(put("a", "tea tea green"), put("b", "tea"), put("c", "car"))
     idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
     mean = 5 / 3
     expected = {
@@ -72,7 +55,7 @@ def test_bm25_follows_the_formula():
 
 
 def test_coverage_is_the_share_of_the_querys_idf():
-    index = _index(_put("a", "tea green"), _put("b", "tea"), _put("c", "car"))
+    index = index_of(put("a", "tea green"), put("b", "tea"), put("c", "car"))
     statistics = CollectionStatistics.of([index], ["tea", "green", "absent"])
     weights = {term: statistics.idf(term) for term in ("tea", "green", "absent")}
     found = _scores(index, "tea", "green", "absent", "tea")
@@ -82,7 +65,7 @@ def test_coverage_is_the_share_of_the_querys_idf():
 
 
 def test_statistics_are_those_of_all_indexes_together():
-    one, two = _index(_put("a", "tea green"), _put("b", "car")), _index(_put("c", "tea"))
+    one, two = index_of(put("a", "tea green"), put("b", "car")), index_of(put("c", "tea"))
     statistics = CollectionStatistics.of([one, two], ["tea", "absent"])
     assert (statistics.documents, statistics.length) == (3, 4)
     assert statistics.frequency == {"tea": 2, "absent": 0}
@@ -91,12 +74,12 @@ def test_statistics_are_those_of_all_indexes_together():
 
 
 def test_a_term_that_every_document_holds_still_counts():
-    index = _index(*(_put(str(at), "tea") for at in range(50)))
+    index = index_of(*(put(str(at), "tea") for at in range(50)))
     assert CollectionStatistics.of([index], ["tea"]).idf("tea") > 0
 
 
 def test_a_changed_text_replaces_the_old_one():
-    index = _index(_put("a", "tea green"), _put("a", "car"))
+    index = index_of(put("a", "tea green"), put("a", "car"))
     assert (len(index), index.slots, index.length) == (1, 2, 1)
     assert _scores(index, "tea") == {}
     assert list(_scores(index, "car")) == ["a"]
@@ -104,113 +87,165 @@ def test_a_changed_text_replaces_the_old_one():
 
 
 def test_a_deleted_document_is_gone():
-    index = _index(_put("a", "tea", EAST), _put("b", "tea", NORTH), _delete("a"), _delete("never there"))
+    index = index_of(put("a", "tea", EAST), put("b", "tea", NORTH), delete("a"), delete("never there"))
     assert (len(index), index.length) == (1, 1)
     assert list(_scores(index, "tea")) == ["b"]
-    assert list(_cosines(index)) == ["b"]
+    assert list(_products(index)) == ["b"]
 
 
 def test_a_document_can_come_back():
-    index = _index(_put("a", "tea", EAST), _delete("a"), _put("a", "tea"))
+    index = index_of(put("a", "tea", EAST), delete("a"), put("a", "tea"))
     assert list(_scores(index, "tea")) == ["a"]
-    assert _cosines(index) == {}
-
-
-def test_a_changed_kind_takes_effect_with_the_same_text():
-    index = _index(_put("a", "tea", EAST), _put("a", "tea", EAST, kind="goals"))
-    living = [slot for slot in range(index.slots) if index.alive[slot]]
-    assert [index.kinds[slot] for slot in living] == ["goals"]
-    assert _cosines(index) == {"a": 1.0}
+    assert _products(index) == {}
 
 
 def test_the_head_is_the_last_change():
-    changes = [_put("a", "tea"), _delete("b"), _put("c", "")]
-    assert _index(*changes).head == changes[-1].seq
+    changes = [put("a", "tea")._replace(seq=3), delete("b")._replace(seq=5), put("c", "")._replace(seq=9)]
+    index = index_of(*changes)
+    assert index.head == 9
+    index.update([])
+    assert index.head == 9
 
 
 def test_a_text_without_terms_is_found_by_its_vector_only():
-    index = _index(_put("a", "", EAST))
+    index = index_of(put("a", "", EAST))
     assert (len(index), index.length) == (1, 0)
     assert _scores(index, "") == {}
-    assert _cosines(index) == {"a": 1.0}
+    assert _products(index) == {"a": 1.0}
 
 
-def test_cosines_are_those_of_the_vectors():
-    half = np.array([0.6, 0.8])
-    index = _index(_put("a", "x", EAST), _put("b", "y"), _put("c", "z", half))
-    assert _cosines(index) == pytest.approx({"a": 1.0, "c": 0.6})
-    assert _cosines(index, NORTH) == pytest.approx({"a": 0.0, "c": 0.8})
+def test_products_are_those_of_the_best_passage():
+    index = index_of(put("a", "x", EAST), put("b", "y"), put("c", "z", DIAGONAL, WEST))
+    assert _products(index) == pytest.approx({"a": 1.0, "c": 0.6}, abs=1e-3)
+    assert _products(index, WEST) == pytest.approx({"a": -1.0, "c": 1.0})
 
 
-def test_a_vector_that_comes_later_is_taken_over_in_place():
-    index = _index(_put("a", "tea"), _put("b", "tea", NORTH))
-    assert list(_cosines(index)) == ["b"]
-    index.update([_put("a", "tea", EAST)])
-    assert _cosines(index) == {"a": 1.0, "b": 0.0}
-    assert index.slots == 2
+@pytest.mark.parametrize("vectors", [[EAST], [NORTH, EAST, WEST]], ids=["one", "passages"])
+def test_a_vector_that_comes_later_is_taken_over_in_place(vectors: list[Vector]):
+    index = index_of(put("a", "tea"), put("b", "tea", NORTH))
+    assert list(_products(index)) == ["b"]
+    for _ in range(2):
+        index.update([put("a", "tea", *vectors)])
+        assert _products(index) == {"a": 1.0, "b": 0.0}
+        assert index.slots == 2
+        assert index.columns.vectors.count == 1 + len(vectors)
 
 
-@pytest.mark.parametrize("last", [_put("a", "tea"), _put("a", "tea", NORTH, model="other")], ids=["none", "other"])
+def test_a_vector_may_follow_its_text_within_the_same_changes():
+    index = index_of(put("a", "tea"), put("a", "tea", EAST), put("b", "car"), put("b", "tea"), put("b", "tea", NORTH))
+    assert _products(index) == {"a": 1.0, "b": 0.0}
+    assert (len(index), index.slots) == (2, 3)
+
+
+@pytest.mark.parametrize("last", [put("a", "tea"), put("a", "tea", NORTH, model="other")], ids=["none", "other"])
 def test_the_last_of_several_changes_of_a_key_counts(last: Change):
-    assert _cosines(_index(_put("a", "tea", EAST), last)) == {}
-    assert _cosines(_index(_put("a", "tea", EAST), last, _put("a", "tea", NORTH))) == {"a": 0.0}
+    assert _products(index_of(put("a", "tea", EAST), last)) == {}
+    assert _products(index_of(put("a", "tea", EAST), last, put("a", "tea", NORTH))) == {"a": 0.0}
+
+
+def test_a_text_gets_the_vectors_of_its_last_state_only():
+    index = index_of(put("a", "tea", EAST, WEST), put("b", "tea", EAST))
+    index.update([put("a", "tea", NORTH, NORTH)])
+    assert _products(index) == {"a": 0.0, "b": 1.0}
+    assert index.columns.vectors.total.tolist() == [1, 2]
+    index.update([delete("a"), put("a", "tea", EAST, WEST), delete("b")])
+    assert _products(index) == {"a": 1.0}
+    assert (index.columns.vectors.total.tolist(), index.columns.vectors.count) == ([0, 0], 2)
 
 
 def test_a_vector_of_another_size_is_left_out():
-    index = _index(_put("a", "x", EAST), _put("b", "y", np.ones(3)))
-    assert _cosines(index) == {"a": 1.0}
-    index.update([_put("a", "x", np.ones(3))])
-    assert _cosines(index) == {}
+    index = index_of(put("a", "x", EAST), put("b", "y", LONGER))
+    assert _products(index) == {"a": 1.0}
+    index.update([put("a", "x", LONGER)])
+    assert _products(index) == {}
 
 
-def test_the_creation_time_follows_a_document_that_was_deleted_and_came_back():
-    old, new = (_put("a", "tea")._replace(created_at=moment) for moment in (5.0, 9.0))
-    index = _index(old)
-    index.update([new])
-    assert [float(index.created[slot]) for slot in range(index.slots) if index.alive[slot]] == [9.0]
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("a", "tea", EAST, created=9),
+        put("a", "tea", EAST, session="s"),
+        put("a", "tea", EAST, by_assistant=True),
+        put("a", "tea", EAST, happened=9),
+        put("a", "tea", EAST, importance=1),
+        put("a", "tea", EAST, kind="goals"),
+    ],
+    ids=["created", "session", "role", "happened", "importance", "kind"],
+)
+def test_whatever_changes_takes_effect_with_the_same_text(change: Change):
+    index, afresh = index_of(put("a", "tea", EAST), change), index_of(change)
+    slot, fresh = int(np.flatnonzero(index.alive)[0]), 0
+    assert len(index) == 1
+    assert index.kinds[slot] == afresh.kinds[fresh]
+    assert _products(index) == {"a": 1.0}
+    for name in ("created", "sessions", "by_assistant", "happened", "importance", "ranks", "lengths"):
+        assert getattr(index.columns, name)[slot] == getattr(afresh.columns, name)[fresh], name
+
+
+def test_what_happened_at_no_known_time_happened_when_it_was_stored():
+    index = index_of(put("a", created=5), put("b", created=5, happened=-3))
+    assert index.columns.happened[:2].tolist() == [5, -3]
+
+
+def test_the_order_follows_the_changes():
+    index = index_of(put("b", created=2, session="s"), put("a", created=1, session="s"), put("c", created=3))
+    assert [index.keys[slot] for slot in index.order.slots] == ["c", "a", "b"]
+    assert index.order is index.order
+    index.update([delete("a"), put("d", created=0, session="s"), put("e", session="t")])
+    assert [index.keys[slot] for slot in index.order.slots] == ["c", "d", "b", "e"]
+
+
+def test_kinds_can_be_asked_for():
+    index = index_of(put("a"), put("b", kind="goals"), put("c", kind="skill"), delete("c"))
+    assert index.is_of(frozenset({"goals", "skill", "unknown"})).tolist() == [False, True, True]
+    assert not index.is_of(frozenset()).any()
 
 
 def test_vectors_of_another_model_are_left_out():
-    index = _index(_put("a", "x", EAST, model="other"), _put("b", "y", EAST))
-    assert list(_cosines(index)) == ["b"]
-    index.update([_put("b", "y", np.ones(3), model="other")])
-    assert _cosines(index) == {}
+    index = index_of(put("a", "x", EAST, model="other"), put("b", "y", EAST))
+    assert list(_products(index)) == ["b"]
+    index.update([put("b", "y", LONGER, model="other")])
+    assert _products(index) == {}
 
 
-def test_a_query_of_another_length_has_no_cosines():
-    assert _cosines(_index(_put("a", "x", EAST)), np.ones(3)) == {}
+@pytest.mark.parametrize("count", [1, 255, 256, 1_000])
+def test_a_term_counts_at_most_255_times(count: int):
+    index = index_of(put("a", "tea " * count), put("b", "car"))
+    counted, mean = min(count, 255), (count + 1) / 2
+    expected = math.log(2) * counted * 2.2 / (counted + 1.2 * (0.25 + 0.75 * count / mean))
+    assert _scores(index, "tea")["a"][0] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("with_vectors", [True, False])
+@pytest.mark.parametrize("with_vectors", [True, False], ids=["vectors", "no vectors"])
 def test_an_index_grows_beyond_its_first_room(with_vectors: bool):
-    vectors = [np.array([at % 2, 1 - at % 2]) if with_vectors else None for at in range(200)]
-    index = _index(*(_put(str(at), f"tea t{at}", vector) for at, vector in enumerate(vectors)))
+    vectors = [[(EAST, NORTH)[at % 2]] if with_vectors else [] for at in range(200)]
+    index = index_of(*(put(str(at), f"tea t{at}", *vector) for at, vector in enumerate(vectors)))
     assert len(_scores(index, "tea")) == len(index) == 200
     assert list(_scores(index, "t150")) == ["150"]
-    expected = {str(at): float(at % 2) for at in range(200)} if with_vectors else {}
-    assert _cosines(index) == expected
+    expected = {str(at): 1.0 - at % 2 for at in range(200)} if with_vectors else {}
+    assert _products(index) == expected
 
 
 def test_terms_of_another_analysis_are_made_again_in_the_index():
     document = Document(text="Running shoes", terms="Running", analyzer="other-0")
-    index = _index(Change(1, "a", "facts", 0.0, document))
+    index = index_of(Change(1, "a", "facts", 0.0, document))
     assert list(_scores(index, "run")) == ["a"]
     assert _scores(index, "Running") == {}
 
 
 def test_an_index_of_mostly_dead_slots_is_sparse():
-    index = _index(*(_put("a", f"t{at}") for at in range(64)))
+    index = index_of(*(put("a", f"t{at}") for at in range(64)))
     assert not index.is_sparse
-    index.update([_put("a", "another")])
+    index.update([put("a", "another")])
     assert index.is_sparse
-    assert not _index(*(_put(str(at), "tea") for at in range(200))).is_sparse
+    assert not index_of(*(put(str(at), "tea") for at in range(200))).is_sparse
 
 
 def test_the_size_grows_with_slots_terms_and_vectors():
     sizes = [
-        _index().nbytes,
-        _index(_put("a", "")).nbytes,
-        _index(_put("a", "tea green")).nbytes,
-        _index(_put("a", "tea green", EAST)).nbytes,
+        index_of().nbytes,
+        index_of(put("a", "")).nbytes,
+        index_of(put("a", "tea green")).nbytes,
+        index_of(put("a", "tea green", EAST)).nbytes,
     ]
     assert sizes == sorted(set(sizes))

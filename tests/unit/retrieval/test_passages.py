@@ -35,7 +35,15 @@ def test_one_word_more_makes_two_passages():
         (f"{HAN * 5}{FULL_STOP}{HAN * 24}{FULL_STOP}", [f"{HAN * 5}{FULL_STOP}", *[HAN * 8] * 3 + [FULL_STOP]]),
         (f"{HAN * 3}{FULL_STOP}" * 5, [f"{HAN * 3}{FULL_STOP} {HAN * 3}{FULL_STOP}"] * 2 + [f"{HAN * 3}{FULL_STOP}"]),
     ],
-    ids=["sentences", "lines", "points within words", "a long sentence", "a long one among others", "Han", "Han sentences"],
+    ids=[
+        "sentences",
+        "lines",
+        "points within words",
+        "a long sentence",
+        "a long one among others",
+        "Han",
+        "Han sentences",
+    ],
 )
 def test_passages_end_with_sentences_where_that_is_possible(text: str, expected: list[str]):
     assert passages(text, 4) == expected

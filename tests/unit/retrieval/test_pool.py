@@ -61,8 +61,15 @@ def test_terms_are_weighed_by_the_statistics_of_all_indexes():
 def test_products_and_vectors_are_those_of_the_documents():
     pool = _three()
     assert pool.products(floats(*WEST)).tolist() == pytest.approx([NONE, 1, -1, 1, NONE], nan_ok=True)
-    found = [pool.vector(at) for at in range(len(pool))]
-    assert [vector is not None and tuple(vector.tolist()) for vector in found] == [False, NORTH, EAST, WEST, False]
+    positions, vectors = pool.first_vectors(np.array([4, 3, 0, 2, 1]))
+    assert positions.tolist() == [3, 2, 1]
+    assert vectors.tolist() == [list(WEST), list(EAST), list(NORTH)]
+
+
+def test_of_vectors_of_several_sizes_the_largest_count():
+    pool = Pool([index_of(put("a", "x", EAST)), index_of(put("b", "x", (0.0, 0.0, 1.0)))])
+    positions, vectors = pool.first_vectors(np.array([0, 1]))
+    assert (positions.tolist(), vectors.tolist()) == ([1], [[0, 0, 1]])
 
 
 def test_the_mean_vector_is_that_of_all_living_passages():
@@ -78,7 +85,9 @@ def test_the_mean_vector_is_taken_from_vectors_of_the_wanted_size():
 
 
 @pytest.mark.parametrize(
-    "indexes", [[], [index_of()], [index_of(), index_of(put("a", "tea", EAST), delete("a"))]], ids=["none", "one", "two"]
+    "indexes",
+    [[], [index_of()], [index_of(), index_of(put("a", "tea", EAST), delete("a"))]],
+    ids=["none", "one", "two"],
 )
 def test_a_collection_without_documents(indexes: list[ScopeIndex]):
     pool = Pool(indexes)
@@ -87,6 +96,7 @@ def test_a_collection_without_documents(indexes: list[ScopeIndex]):
     assert len(pool) == len(scores) == len(coverage) == len(created) == len(pool.products(floats(*EAST))) == 0
     assert pool.kinds_in(frozenset({"facts"})).tolist() == []
     assert pool.mean_vector(2).tolist() == [0, 0]
+    assert len(pool.first_vectors(np.array([], np.intp))[0]) == 0
 
 
 def test_the_arrays_of_an_index_are_longer_than_its_slots():

@@ -1,0 +1,79 @@
+"""Two models, chosen by the language of each text: English by the English one, all else by the multilingual one.
+
+Each model has its own part of the vector, and the other's part is zero, so that the two spaces never mix: a query has
+both parts and is compared with each text in the space of that text's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+
+from inference_core.embeddings.local import DIMENSIONS as ENGLISH_DIMENSIONS
+from inference_core.embeddings.local import FINGERPRINT as ENGLISH_FINGERPRINT
+from inference_core.embeddings.local import LocalEmbeddings
+from inference_core.embeddings.multilingual import DIMENSIONS as MULTILINGUAL_DIMENSIONS
+from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
+from inference_core.embeddings.multilingual import MultilingualEmbeddings
+from inference_core.embeddings.tokens import TextEncoding
+from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.vectors import Floats
+
+FINGERPRINT: Final = f"local-by-language:{ENGLISH_FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
+_ENGLISH: Final = ("en", "")
+"""Text without a sign of its language counts as English."""
+
+
+class LanguageEmbeddings(Embeddings):
+    """``LocalEmbeddings`` for English and ``MultilingualEmbeddings`` for the rest. Raises what these raise."""
+
+    def __init__(self) -> None:
+        self._english = LocalEmbeddings()
+        self._multilingual = MultilingualEmbeddings()
+
+    def load(self) -> None:
+        """Loads both models."""
+        self._english.load()
+        self._multilingual.load()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector for each text, with numbers in the part of its model only."""
+        return [encoding.vector.tolist() for encoding in self.encode(texts)]
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a query, with both parts."""
+        return self.encode_query(text).vector.tolist()
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each text; those in English have token vectors."""
+        is_english = [language_of(text) in _ENGLISH for text in texts]
+        english = iter(self._english.encode([text for text, own in zip(texts, is_english, strict=True) if own]))
+        others = iter(self._foreign([text for text, own in zip(texts, is_english, strict=True) if not own]))
+        return [
+            _first_part(next(english)) if own else TextEncoding(_joined(_nothing(ENGLISH_DIMENSIONS), next(others)))
+            for own in is_english
+        ]
+
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query: both vectors, each of unit length, and the English model's token vectors."""
+        (english,) = self._english.encode([text])
+        (other,) = self._foreign([text])
+        return english._replace(vector=_joined(english.vector, other))
+
+    def _foreign(self, texts: Sequence[str]) -> list[Floats]:
+        return [np.array(vector, np.float32) for vector in self._multilingual.embed_documents(list(texts))]
+
+
+def _first_part(encoding: TextEncoding) -> TextEncoding:
+    return encoding._replace(vector=_joined(encoding.vector, _nothing(MULTILINGUAL_DIMENSIONS)))
+
+
+def _joined(english: Floats, other: Floats) -> Floats:
+    return np.concatenate([english, other])
+
+
+def _nothing(dimensions: int) -> Floats:
+    return np.zeros(dimensions, np.float32)

@@ -1,0 +1,127 @@
+"""Documents and queries as the index wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from langchain_core.embeddings import Embeddings
+
+from inference_core.drivers import run
+from inference_core.embeddings.documents import (
+    DocumentVectors,
+    embed_documents,
+    embed_documents_now,
+    embed_query,
+)
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.tokens import TextEncoding
+from inference_core.errors import EmbeddingError
+from inference_core.retrieval.late_interaction import pack_tokens
+from inference_core.retrieval.passages import passages
+from inference_core.retrieval.vectors import Floats, pack_vectors
+
+LONG = "The tea is green. " * 60 + "The car is red. " * 60
+
+
+def _unit(number: int) -> Floats:
+    return np.eye(1, 8, number % 8, dtype=np.float32)[0]
+
+
+class Plain(Embeddings):
+    """Unit vectors by the length of the text; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.asked.append(texts)
+        return [_unit(len(text)).tolist() for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return _unit(len(text)).tolist()
+
+
+class ByWord(Plain):
+    """Gives a token for each word besides, at the place of the word's length."""
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        self.asked.append(texts)
+        return [self._encoded(text) for text in texts]
+
+    def encode_query(self, text: str) -> TextEncoding:
+        return self._encoded(text)
+
+    def _encoded(self, text: str) -> TextEncoding:
+        words = text.lower().split()
+        return TextEncoding(_unit(len(text)), _tokens(words), tuple(words))
+
+
+def _tokens(words: Sequence[str]) -> Floats:
+    return np.array([_unit(len(word)) for word in words], np.float32).reshape(-1, 8)
+
+
+def _vector(*texts: str) -> bytes:
+    return pack_vectors(np.stack([_unit(len(text)) for text in texts]))
+
+
+def _both(embedder: Embedder, texts: Sequence[str], *, with_tokens: bool) -> list[DocumentVectors]:
+    """What the plan gives and what the blocking call gives, which is the same."""
+    planned = run(embed_documents(embedder, texts, None, with_tokens=with_tokens))
+    assert embed_documents_now(embedder, texts, with_tokens=with_tokens) == planned
+    return planned
+
+
+def test_no_texts_have_no_vectors():
+    assert _both(Embedder(Plain(), "f"), [], with_tokens=True) == []
+
+
+def test_passages_are_embedded_together_and_belong_to_their_texts():
+    model = ByWord()
+    parts = passages(LONG)
+    found = _both(Embedder(model, "f"), ["tea", LONG, ""], with_tokens=True)
+    assert len(parts) > 4
+    assert model.asked == [["tea", *parts, ""]] * 2
+    assert [vectors.vector for vectors in found] == [_vector("tea"), _vector(*parts), _vector("")]
+    words = [part.lower().split() for part in parts]
+    assert [vectors.tokens for vectors in found] == [
+        pack_tokens([_tokens(["tea"])]),
+        pack_tokens(list(map(_tokens, words))),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(("model", "with_tokens"), [(ByWord(), False), (Plain(), True)], ids=["unwanted", "none"])
+def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: bool):
+    embedder = Embedder(model, "f")
+    assert _both(embedder, ["tea"], with_tokens=with_tokens) == [DocumentVectors(_vector("tea"), None)]
+    vector, tokens = run(embed_query(embedder, "tea", None, with_tokens=with_tokens))
+    assert (vector.tolist(), tokens) == (_unit(3).tolist(), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("what is the colour of tea ?", ["colour", "tea"]),
+        ("Green ##s", ["green", "##s"]),
+        ("what is the", ["what", "is", "the"]),
+        ("? !", ["?", "!"]),
+        ("\u8336", ["\u8336"]),
+        ("", []),
+    ],
+    ids=["content", "pieces", "stop words only", "punctuation only", "Han", "empty"],
+)
+def test_of_a_query_the_tokens_that_carry_meaning_are_compared(text: str, chosen: list[str]):
+    vector, tokens = run(embed_query(Embedder(ByWord(), "f"), text, None, with_tokens=True))
+    assert vector.tolist() == _unit(len(text)).tolist()
+    assert tokens is not None
+    assert tokens.tolist() == _tokens(chosen).tolist()
+
+
+def test_a_model_that_fails_is_an_embedding_error():
+    embedder = Embedder(Plain(), "f", load=lambda: None)
+    with pytest.raises(EmbeddingError, match="is being loaded"):
+        run(embed_documents(embedder, ["tea"], None, with_tokens=True))
+    with pytest.raises(EmbeddingError, match="is being loaded"):
+        run(embed_query(embedder, "tea", None, with_tokens=True))

@@ -1,0 +1,91 @@
+"""What is read from the text of a query."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from retrieval_support import EAST, NOW, floats
+
+from inference_core.retrieval.analysis import analyze_query
+from inference_core.retrieval.query import MAX_QUERY_CHARACTERS, Query
+
+
+def test_a_query_has_the_terms_and_vectors_of_its_text():
+    vector, tokens = floats(*EAST), floats(EAST, EAST)
+    query = Query.of("Green teas", NOW, vector, tokens)
+    assert query.terms == analyze_query("Green teas")
+    assert query.vector is vector
+    assert query.tokens is tokens
+
+
+def test_without_a_model_there_are_no_vectors():
+    query = Query.of("tea", NOW)
+    assert (query.vector, query.tokens, query.interval) == (None, None, None)
+
+
+def test_a_text_without_tokens_has_no_token_vectors():
+    assert Query.of("", NOW, floats(*EAST), np.zeros((0, 128), np.float32)).tokens is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " \n", "the of", "tea", "\u6771\u4eac", "\u0645\u0631\u062d\u0628\u0627", "\U0001f600", "tea " * 16_384],
+    ids=["empty", "blank", "stop words", "one word", "Han", "Arabic", "emoji", "64 KB"],
+)
+def test_any_text_is_a_query(text: str):
+    query = Query.of(text, NOW)
+    assert query.terms == analyze_query(text)
+    assert len(query.terms) == len(set(query.terms))
+    assert query.interval is None
+
+
+def test_time_is_told_from_the_instant_of_the_query_and_its_zone():
+    tokyo = timezone(timedelta(hours=9))
+    query = Query.of("What did I do yesterday?", datetime(2026, 1, 15, 2, tzinfo=tokyo))
+    start = datetime(2026, 1, 14, tzinfo=tokyo).timestamp()
+    assert query.interval == (start, start + 86_400)
+    assert query.interval != Query.of("What did I do yesterday?", datetime(2026, 1, 15, 2, tzinfo=UTC)).interval
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Book a table for two",
+        "plan my trip to Porto.",
+        "  Write the report\n",
+        "Whatever you do, keep it short",
+        "\u8ba2\u4e00\u5f20\u7968",
+    ],
+    ids=["order", "point", "blanks", "starts like a question", "Han"],
+)
+def test_a_text_that_is_no_question_wants_action(text: str):
+    assert Query.of(text, NOW).wants_action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "my sister's name?",
+        "where do I live",
+        "WHO is Ana",
+        " Is it cold",
+        "what's my plan",
+        "Book a table? ",
+        "\u6211\u4f4f\u5728\u54ea\u91cc\uff1f",
+        "\u0623\u064a\u0646 \u0623\u0633\u0643\u0646\u061f",
+        "\u03c0\u03bf\u03c5\u037e",
+    ],
+    ids=["empty", "blank", "mark", "where", "capitals", "is", "what's", "mark and blank", "Han", "Arabic", "Greek"],
+)
+def test_a_question_wants_no_action(text: str):
+    assert not Query.of(text, NOW).wants_action
+
+
+def test_of_a_long_text_only_the_beginning_is_read():
+    text = "tea " * (MAX_QUERY_CHARACTERS // 4)
+    assert not Query.of(text[:-1] + "?", NOW).wants_action
+    assert Query.of(text + "?", NOW).wants_action
