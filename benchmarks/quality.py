@@ -1,6 +1,6 @@
 """Quality of recall on conversations with questions: every system on every data set that is there, with the bars.
 
-``--data DIR`` is a folder with `locomo_dev`, `beam_dev` and `own_dev` (any of them); the data are not in the repository.
+``--data DIR`` is a folder with `locomo_dev`, `beam_dev` and `own_dev`, or some of them; they are not in the repository.
 """
 
 from __future__ import annotations

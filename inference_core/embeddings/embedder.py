@@ -24,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
+_MATRIX: Final = 2
 Encodings = list[TextEncoding]
 
 
@@ -125,9 +126,12 @@ class Embedder:
             self._paused_until = time.monotonic() + _PAUSE_S
 
     def _native(self, what: str, argument: Any) -> Callable[[], Awaitable[Any]] | None:
-        """The model's own coroutine, if it has one: LangChain's default runs on the event loop's shared executor."""
+        """The model's own coroutine, if it has one: LangChain's default runs on the event loop's shared executor.
+
+        None for a model that gives tokens, which a coroutine of LangChain's cannot.
+        """
         own = getattr(type(self.model), f"aembed_{what}")
-        if own is getattr(Embeddings, f"aembed_{what}"):
+        if isinstance(self.model, TokenEmbeddings) or own is getattr(Embeddings, f"aembed_{what}"):
             return None
         return partial(own, self.model, argument)
 
@@ -165,14 +169,17 @@ class Embedder:
     def _normalized(self, found: TextEncoding | Sequence[float]) -> TextEncoding:
         import numpy as np  # noqa: PLC0415 - keeps the import of the package light
 
-        values = found.vector if isinstance(found, TextEncoding) else np.asarray(found, dtype=np.float32)
+        given = found if isinstance(found, TextEncoding) else TextEncoding(np.asarray(found, dtype=np.float32))
+        values, tokens = np.asarray(given.vector, dtype=np.float32), given.tokens
+        if tokens is not None and (tokens.ndim != _MATRIX or not np.isfinite(tokens).all()):
+            raise EmbeddingError("The embedding model returned token vectors that are no matrix of numbers")
         norm = float(np.linalg.norm(values)) if values.ndim == 1 and len(values) else 0.0
         if not math.isfinite(norm) or norm == 0:
             raise EmbeddingError("The embedding model returned an empty vector, zeros or NaN")
         if self.dimensions not in (None, len(values)):
             raise EmbeddingError(f"The embedding model returned {len(values)} dimensions, not {self.dimensions}")
         self.dimensions = len(values)
-        return found if isinstance(found, TextEncoding) else TextEncoding(values / norm)
+        return given if isinstance(found, TextEncoding) else TextEncoding(values / norm)
 
     def _warm(self, load: Callable[[], None]) -> None:
         try:

@@ -7,11 +7,9 @@ index that grew and one that was built afresh rank alike.
 from __future__ import annotations
 
 import math
-from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -20,18 +18,14 @@ from numpy.typing import NDArray
 
 from inference_core.retrieval.columns import Columns, NewSlot
 from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.postings import Postings, Term
 from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
-from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.vectors import Floats, is_packed
 
 K1: Final = 1.2
 B: Final = 0.75
 _SPARSE_SLOTS: Final = 64
 _BYTES_PER_SLOT: Final = 250
-_BYTES_PER_POSTING: Final = 5
-_COUNT_BITS: Final = 8
-_MAX_COUNT: Final = (1 << _COUNT_BITS) - 1
-Term = str | tuple[str, ...]
-"""A term of a query, or the forms in which documents may hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +69,7 @@ class ScopeIndex:
         self._states: list[tuple[int, int | None]] = []
         self._kind_codes: dict[str, int] = {}
         self._sessions: dict[str, int] = {}
-        self._postings: defaultdict[str, array[int]] = defaultdict(partial(array, "I"))
-        self._posted = 0
+        self._postings = Postings()
         self._order: SessionOrder | None = None
 
     def __len__(self) -> int:
@@ -94,8 +87,8 @@ class ScopeIndex:
 
     def is_of(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
         """Per slot whether its kind is one of ``kinds``."""
-        codes = [code for kind, code in self._kind_codes.items() if kind in kinds]
-        return np.isin(self.columns.kinds[: self.slots], codes)
+        is_wanted = np.array([kind in kinds for kind in self._kind_codes], np.bool_)
+        return is_wanted[self.columns.kinds[: self.slots]]
 
     @property
     def is_sparse(self) -> bool:
@@ -105,7 +98,7 @@ class ScopeIndex:
     @property
     def nbytes(self) -> int:
         """Memory in bytes, about."""
-        return self.columns.nbytes + self._posted * _BYTES_PER_POSTING + self.slots * _BYTES_PER_SLOT
+        return self.columns.nbytes + self._postings.nbytes + self.slots * _BYTES_PER_SLOT
 
     @property
     def order(self) -> SessionOrder:
@@ -128,7 +121,7 @@ class ScopeIndex:
                 if slot is not None:
                     self._remove(change.key, slot, added, vectors)
                 continue
-            vector = document.vector if document.model == self.model else None
+            vector = document.vector if document.model == self.model and is_packed(document.vector or b"") else None
             state = _state(change, document, vector)
             known = None if slot is None else self._states[slot]
             if slot is not None and known is not None and known[0] == state[0] and known[1] in (None, state[1]):
@@ -141,10 +134,11 @@ class ScopeIndex:
             if vector and (known is None or known[1] is None):
                 vectors[slot] = vector
         self._settle(added, vectors)
+        self._postings.settle()
 
     def document_frequency(self, term: Term) -> int:
         """How many living documents hold ``term``, in any of its forms."""
-        slots, _ = self._posting_list(term)
+        slots, _ = self._postings.find(term)
         return int(np.count_nonzero(self.alive[slots]))
 
     def bm25(self, terms: Sequence[Term], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
@@ -157,30 +151,16 @@ class ScopeIndex:
         weights = {term: statistics.idf(term) for term in dict.fromkeys(terms)}
         total = sum(weights.values())
         for term, weight in weights.items():
-            slots, counts = self._posting_list(term)
+            slots, counts = self._postings.find(term)
             norm = K1 * (1 - B + B * self.columns.lengths[slots] / mean_length)
             scores[slots] += weight * counts * (K1 + 1) / (counts + norm)
             coverage[slots] += weight / total
         return scores, coverage
 
-    def _posting_list(self, term: Term) -> tuple[NDArray[np.intp], Floats]:
-        """The slots whose documents hold ``term``, dead ones too, and how often each does (at most 255 times)."""
-        forms = (term,) if isinstance(term, str) else term
-        found = [np.frombuffer(self._postings[form], np.uint32) for form in forms if form in self._postings]
-        if not found:
-            return np.empty(0, np.intp), np.empty(0, np.float32)
-        packed = found[0]
-        if len(found) > 1:  # of a slot's entries the one of the commonest form is the last
-            packed = np.unique(np.concatenate(found))
-            packed = packed[np.append(np.diff(packed >> _COUNT_BITS) > 0, True)]
-        return (packed >> _COUNT_BITS).astype(np.intp), (packed & _MAX_COUNT).astype(np.float32)
-
     def _add(self, change: Change, document: Document, state: tuple[int, int | None], added: list[NewSlot]) -> int:
         slot = self.slots
         words = document.current_terms.split()
-        for word, count in Counter(words).items():
-            self._postings[word].append(slot << _COUNT_BITS | min(count, _MAX_COUNT))
-            self._posted += 1
+        self._postings.add(slot, words)
         self.keys.append(change.key)
         self.kinds.append(change.kind)
         self._states.append(state)

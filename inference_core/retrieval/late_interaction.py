@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from inference_core.retrieval.vectors import Floats
 
 _SCALE: Final = 127.0
+_PORTION: Final = 8_192
 _NO_SPREAD: Final = 1e-6
 _HEADER: Final = struct.Struct("<HH")
 
@@ -42,7 +43,7 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
     """
     counts, owners, vectors = _unpacked(packed)
     starts = np.cumsum(counts) - counts
-    best = np.maximum.reduceat(vectors.astype(np.float32) @ (query.T / _SCALE), starts, axis=0)
+    best = np.maximum.reduceat(_products(vectors, query.T / _SCALE), starts, axis=0)
     spread = best.std(axis=0)
     standard = (best - best.mean(axis=0)) / np.where(spread > _NO_SPREAD, spread, 1.0)
     first = np.flatnonzero(np.diff(owners, prepend=-1))
@@ -54,6 +55,12 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
 def dimensions_of(packed: bytes) -> int:
     """How many numbers each token vector has."""
     return _HEADER.unpack_from(packed)[1]
+
+
+def _products(vectors: NDArray[np.int8], query: Floats) -> Floats:
+    """``vectors`` @ ``query``, a portion at a time, because as floats they take four times the room."""
+    portions = range(0, len(vectors), _PORTION)
+    return np.concatenate([vectors[start : start + _PORTION].astype(np.float32) @ query for start in portions])
 
 
 def _unpacked(packed: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int8]]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.columns import Columns
-from inference_core.retrieval.index import CollectionStatistics, ScopeIndex, Term
+from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.postings import Term
 from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats
 

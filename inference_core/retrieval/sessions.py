@@ -16,6 +16,7 @@ from inference_core.retrieval.vectors import Floats
 
 SESSIONLESS: Final = -1
 _BEST: Final = 3
+_DECIMALS: Final = 5
 
 
 class SessionOrder(NamedTuple):
@@ -64,11 +65,16 @@ class SessionOrder(NamedTuple):
         return result
 
     def best(self, values: Floats) -> Floats:
-        """At each position a third of the sum of the session's three best values; equal values count once."""
-        left = values.astype(np.float32)
-        total = np.zeros(len(self.starts), np.float32)
-        for _ in range(_BEST if len(values) else 0):
-            top = np.maximum.reduceat(left, self.starts)
-            total += np.where(np.isfinite(top), top, 0)
+        """At each position a third of the sum of the session's three best values.
+
+        Values that are equal to five decimals count once.
+        """
+        if not len(values):
+            return values
+        left = np.round(values, _DECIMALS)
+        total = top = np.maximum.reduceat(left, self.starts)
+        for _ in range(_BEST - 1):
             left[left == top[self.session]] = -np.inf
-        return (total / np.float32(_BEST))[self.session]
+            top = np.maximum.reduceat(left, self.starts)
+            total = total + np.where(np.isfinite(top), top, 0)
+        return (total / _BEST).astype(np.float32)[self.session]

@@ -20,6 +20,14 @@ def pack_vectors(vectors: Floats) -> bytes:
     return _HEADER.pack(*vectors.shape) + vectors.astype("<f2").tobytes()
 
 
+def is_packed(packed: bytes) -> bool:
+    """Whether ``packed`` has the form that `pack_vectors` gives."""
+    if len(packed) < _HEADER.size:
+        return False
+    rows, columns = _HEADER.unpack_from(packed)
+    return rows > 0 and columns > 0 and len(packed) == _HEADER.size + 2 * rows * columns
+
+
 def unpack_vectors(packed: bytes) -> NDArray[np.float16]:
     """The matrix (passages, dimensions) that `pack_vectors` was given, to half precision."""
     rows, columns = _HEADER.unpack_from(packed)

@@ -39,7 +39,7 @@ LATE: Final = Weights(
     feedback=0.5,
     not_assistant=2,
     guidance=2,
-    interval=1,
+    interval=2,
     importance=0.5,
 )
 """Words, meaning and token vectors."""
@@ -50,16 +50,16 @@ HYBRID: Final = Weights(
     feedback=0.5,
     not_assistant=2,
     guidance=2,
-    interval=1,
+    interval=2,
     importance=0.5,
 )
 """Words and meaning. Also the first stage, which picks the candidates of late interaction."""
 LEXICAL: Final = Weights(
     lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
     coverage=1,
-    not_assistant=1,
+    not_assistant=2,
     guidance=0.5,
-    interval=0.5,
-    importance=0.25,
+    interval=2,
+    importance=0.5,
 )
 """Words alone."""

@@ -104,7 +104,7 @@ class InMemoryBackend:
         with self._open():
             cells = [(key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.seq > since]
         return [
-            Change(cell.seq, key, cell.kind, cell.created_at.timestamp(), cell.document)
+            Change(cell.seq, key, cell.kind, cell.created_at.timestamp(), _without_tokens(cell.document))
             for key, cell in sorted(cells, key=lambda found: found[1].seq)
         ]
 
@@ -176,6 +176,10 @@ class InMemoryBackend:
             staged[address] = replace(changed, seq=heads[write.namespace])
             return changed.version if changed.value is not None else 0
         return version
+
+
+def _without_tokens(document: Document | None) -> Document | None:
+    return document and document._replace(tokens=None)
 
 
 def _put(write: Put, old: _Cell | None) -> _Cell:

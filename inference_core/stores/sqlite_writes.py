@@ -55,7 +55,9 @@ def apply_write(writer: sqlite3.Connection, write: Write) -> int:
     if isinstance(write, SetVector):
         if not alive or known != write.version:
             return known
-        writer.execute(_SET_VECTOR, (seq + 1, write.model, write.vector, scope, write.key))
+        done = writer.execute(_SET_VECTOR, (seq + 1, write.model, write.vector, scope, write.key))
+        if not done.rowcount:
+            return known
         _set_tokens(writer, write.tokens, scope, write.key, is_new=False)
     elif isinstance(write, Delete):
         if not alive:

@@ -15,11 +15,13 @@ from typing import Any, cast
 import pytest
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from retrieval_support import floats, packed
 
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document
+from inference_core.retrieval.documents import Document, Situation
 from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.late_interaction import pack_tokens
 from inference_core.stores.backend import Backend, Delete, Outcome, Put, Row, SetVector, Write
 from inference_core.stores.foreign import EXTRA, ForeignBackend
 from inference_core.stores.indexes import IndexCache
@@ -31,7 +33,8 @@ OWN = ("sqlite", "memory")
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
-VECTOR = bytes(8)
+VECTOR = packed((1, 0), (0, 1))
+TOKENS = pack_tokens([floats((1, 0, 0), (0, 1, 0))])
 HOSTILE = (
     "'",
     '"',
@@ -104,13 +107,16 @@ def put(
     kind: str = "",
     expected: int | None = None,
     created_at: datetime | None = None,
+    situation: Situation | None = None,
+    tokens: bytes | None = None,
     **value: Any,
 ) -> Put:
+    document = Document.of(text, situation or Situation())._replace(tokens=tokens) if text else None
     return Put(
         namespace=scope,
         key=key,
         value=json.dumps(value | ({"memory_type": kind} if kind else {})),
-        document=Document.of(text) if text else None,
+        document=document,
         kind=kind,
         created_at=created_at,
         updated_at=START + timedelta(seconds=at),
@@ -118,8 +124,8 @@ def put(
     )
 
 
-def vector(key: str, version: int, model: str = "m1") -> SetVector:
-    return SetVector(namespace=USER, key=key, version=version, model=model, vector=VECTOR)
+def vector(key: str, version: int, model: str = "m1", tokens: bytes | None = None) -> SetVector:
+    return SetVector(namespace=USER, key=key, version=version, model=model, vector=VECTOR, tokens=tokens)
 
 
 def done(backend: Backend, *writes: Write) -> list[int]:
@@ -452,6 +458,126 @@ def test_a_row_without_text_gets_no_vector(own: Backend):
     assert changed(own) == {"a": None}
 
 
+def tokens(backend: Backend, *keys: str) -> list[bytes | None]:
+    return backend.tokens([(USER, key) for key in keys])
+
+
+def test_tokens_are_kept_beside_their_text(own: Backend):
+    done(own, put("a", text="tea", tokens=TOKENS), put("b", text="mate"), put("c"))
+    done(own, put("d", scope=("v", "semantic"), text="tea", tokens=b"other"))
+    assert tokens(own, "c", "a", "none", "b", "a", "d") == [None, TOKENS, None, None, TOKENS, None]
+    assert own.tokens([(("v", "semantic"), "d"), (("x",), "a")]) == [b"other", None]
+    assert own.tokens([]) == []
+
+
+def test_tokens_come_with_the_vector(own: Backend):
+    done(own, put("a", text="tea"), put("b", text="mate", tokens=TOKENS))
+    done(own, vector("a", 1, tokens=TOKENS), vector("b", 1, tokens=b"newer"))
+    assert tokens(own, "a", "b") == [TOKENS, b"newer"]
+    done(own, vector("a", 1, "m2"))
+    assert tokens(own, "a") == [None]
+
+
+FORGETTING: dict[str, Write] = {
+    "delete": Delete(namespace=USER, key="a"),
+    "another text": put("a", text="mate"),
+    "no text": put("a", n=1),
+    "a vector alone": vector("a", 1),
+}
+
+
+@pytest.mark.parametrize("name", FORGETTING)
+def test_tokens_go_with_their_text(own: Backend, name: str):
+    done(own, put("a", text="tea", tokens=TOKENS), put("b", text="tea", tokens=TOKENS))
+    done(own, FORGETTING[name])
+    assert tokens(own, "a", "b") == [None, TOKENS]
+
+
+def test_tokens_do_not_come_back_with_their_key(own: Backend):
+    done(own, put("a", text="tea", tokens=TOKENS))
+    done(own, Delete(namespace=USER, key="a"), put("a", text="tea"))
+    assert tokens(own, "a") == [None]
+    done(own, put("a", text="tea", tokens=b"newer"))
+    assert tokens(own, "a") == [b"newer"]
+
+
+def test_tokens_of_an_older_text_are_skipped(own: Backend):
+    done(own, put("a", text="tea"), put("a", text="mate", tokens=TOKENS))
+    done(own, vector("a", 1, tokens=b"older"), vector("none", 1, tokens=b"none"))
+    assert tokens(own, "a", "none") == [TOKENS, None]
+
+
+def test_tokens_of_a_batch_that_is_undone_are_undone(own: Backend):
+    done(own, put("a", text="tea", tokens=TOKENS))
+    (outcome,) = own.apply([[put("a", text="mate", tokens=b"newer"), put("b", expected=7)]])
+    assert isinstance(outcome, VersionConflict)
+    assert tokens(own, "a") == [TOKENS]
+
+
+def test_more_tokens_than_one_statement_holds(sqlite: SqliteBackend):
+    done(sqlite, *(put(f"k{number}", text="tea", tokens=b"%d" % number) for number in range(1_203)))
+    assert tokens(sqlite, *(f"k{number}" for number in range(1_203))) == [b"%d" % number for number in range(1_203)]
+
+
+def test_changes_leave_tokens_out(backend: Backend):
+    done(backend, put("a", text="tea", tokens=TOKENS), put("b", text="mate"))
+    done(backend, vector("b", 1, tokens=TOKENS))
+    assert [document and document.tokens for document in changed(backend).values()] == [None, None]
+
+
+def test_a_row_without_text_gets_no_tokens(own: Backend):
+    done(own, put("a"))
+    done(own, vector("a", 1, tokens=TOKENS))
+    assert tokens(own, "a") == [None]
+
+
+def test_a_foreign_store_keeps_no_tokens(foreign: Backend):
+    done(foreign, put("a", text="tea", tokens=TOKENS), put("b", text="mate"))
+    done(foreign, vector("b", 1, tokens=TOKENS))
+    assert tokens(foreign, "a", "b", "none") == [None, None, None]
+    assert foreign.tokens([]) == []
+
+
+SITUATIONS: dict[str, Situation] = {
+    "default": Situation(),
+    "all": Situation("s", by_assistant=True, happened_at=1_700_000_000.125, importance=0.75),
+    "long ago": Situation("\u4f1a\u8a71 '\"%", by_assistant=False, happened_at=-62_135_596_800.0, importance=0.0),
+    "whole numbers": Situation("s", by_assistant=False, happened_at=7, importance=1),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_changes_carry_the_situation(backend: Backend, name: str):
+    situation = SITUATIONS[name]
+    done(backend, put("a", text="tea", situation=situation))
+    document = changed(backend)["a"]
+    assert document is not None
+    assert document.situation == situation
+    assert isinstance(document.situation.by_assistant, bool)
+    done(backend, vector("a", 1))
+    document = changed(backend)["a"]
+    assert document is not None
+    assert (document.situation, document.vector) == (situation, VECTOR)
+    done(backend, put("a", text="tea", situation=Situation("other")))
+    document = changed(backend)["a"]
+    assert document is not None
+    assert document.situation == Situation("other")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [None, "s", [], ["s", False, None], ["s", 1, None, 0.5], [5, False, None, 0.5], ["s", False, "now", 0.5], {"a": 1}],
+    ids=str,
+)
+def test_a_situation_that_another_program_changed_is_none(stored: Any):
+    store = InMemoryStore()
+    backend = ForeignBackend(store)
+    store.put(USER, "a", {EXTRA: {"text": "tea", "situation": stored}})
+    document = changed(backend)["a"]
+    assert document is not None
+    assert (document.terms, document.situation) == ("tea", Situation())
+
+
 def test_an_update_forgets_the_vector_and_the_text(backend: Backend):
     done(backend, put("a", text="tea"))
     done(backend, vector("a", 1))
@@ -506,6 +632,7 @@ def test_labels_and_keys_are_data(backend: Backend):
 CALLS: dict[str, Callable[[Backend], Any]] = {
     "apply": lambda backend: backend.apply([[put("a")]]),
     "get": lambda backend: backend.get([(USER, "a")]),
+    "tokens": lambda backend: backend.tokens([(USER, "a")]),
     "newest": lambda backend: backend.newest([USER], limit=1),
     "count": lambda backend: backend.count([USER]),
     "namespaces": lambda backend: backend.namespaces(),
@@ -563,6 +690,7 @@ def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
 
 
 UNASKABLE: dict[str, Callable[[Backend], Any]] = {
+    "tokens": lambda backend: backend.tokens([(USER, "\ud800")]),
     "key": lambda backend: backend.get([(USER, "\ud800")]),
     "label": lambda backend: backend.count([("\ud800",)]),
     "offset": lambda backend: backend.newest([USER], limit=1, offset=10**30),

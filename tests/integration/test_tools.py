@@ -156,7 +156,10 @@ class TestReplies:
         heading, *lines = (await use(tools[RECALL], face, query="tea drinks")).splitlines()
         assert heading == "Found 2 relevant memories:"
         created = "[created: 2026-01-15 12:00]"
-        assert lines == [
+        relevances = [float(found) for line in lines for found in re.findall(r" \[relevance: ([\d.]+)\]", line)]
+        assert len(relevances) == 2
+        assert 1 > relevances[0] > relevances[1] > 0
+        assert [re.sub(r" \[relevance: [\d.]+\]", "", line) for line in lines] == [
             f"1. [id: {first}] [semantic] [preferences] {created} - (drinks): {TEA}",
             f"2. [id: {second}] [episodic] [interaction] {created}: Ada met a tea dealer",
         ]

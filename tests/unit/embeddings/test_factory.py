@@ -12,7 +12,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_openai import OpenAIEmbeddings
 from support import HashingEmbeddings
 
-from inference_core.embeddings import local
+from inference_core.embeddings import local, multilingual
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
@@ -37,6 +37,11 @@ def no_local_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "MODEL", ("no_such_package_is_installed", "model.onnx", "0" * 64))
 
 
+@pytest.fixture
+def no_multilingual_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multilingual, "PACKAGE", "no_such_package_is_installed")
+
+
 def test_none_is_none():
     assert make_embedder(None) is None
 
@@ -47,6 +52,7 @@ def test_an_embedder_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize("spec", ["local", "auto"])
+@pytest.mark.usefixtures("no_multilingual_model")
 def test_the_local_model_is_made_without_being_loaded(spec: str):
     embedder = _made(spec)
     assert isinstance(embedder.model, LocalEmbeddings)
@@ -54,13 +60,14 @@ def test_the_local_model_is_made_without_being_loaded(spec: str):
     assert not embedder.is_ready
 
 
-@pytest.mark.usefixtures("no_local_model")
+@pytest.mark.usefixtures("no_local_model", "no_multilingual_model")
 def test_without_the_local_extra_auto_is_none_and_local_is_refused():
     assert make_embedder("auto") is None
     with pytest.raises(MissingExtra, match=r"pip install 'inference-core-memory\[local\]'"):
         make_embedder("local")
 
 
+@pytest.mark.usefixtures("no_multilingual_model")
 def test_a_local_module_that_cannot_be_imported_is_a_missing_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "inference_core.embeddings.local", None)
     assert make_embedder("auto") is None

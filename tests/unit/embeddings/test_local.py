@@ -167,5 +167,5 @@ def test_a_package_that_is_missing_is_a_missing_extra(monkeypatch: pytest.Monkey
 
 
 def test_the_fingerprint_follows_from_the_file():
-    assert MODEL[2].startswith(FINGERPRINT.rpartition(":")[2])
+    assert MODEL[2][:12] in FINGERPRINT.split(":")
     assert Path(MODEL[1]).suffix == ".onnx"

@@ -114,7 +114,7 @@ def test_an_unknown_system_is_refused():
 def test_without_a_model_the_extra_is_named_and_ours_says_that_it_recalls_by_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    def nothing(_: object) -> None:
+    def nothing(_: object, known: str | None = None) -> None:
         return None
 
     monkeypatch.setattr(systems, "make_embedder", nothing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 from retrieval_support import EAST, NORTH, WEST, Vector, floats, packed
@@ -25,7 +27,7 @@ def _slot(at: int) -> NewSlot:
     )
 
 
-def _with(vectors: dict[int, list[Vector]], slots: int = 8) -> Columns:
+def _with(vectors: Mapping[int, Sequence[Vector]], slots: int = 8) -> Columns:
     columns = Columns()
     columns.extend([_slot(at) for at in range(slots)])
     columns.vectors.set({slot: packed(*rows) for slot, rows in vectors.items()})

@@ -64,6 +64,22 @@ def test_coverage_is_the_share_of_the_querys_idf():
     assert found["b"][1] == pytest.approx(weights["tea"] / total, rel=1e-6)
 
 
+def test_a_term_may_have_several_forms():
+    index = index_of(
+        put("both", "tea thee tea"), put("one", "thee"), put("dead", "thee tea"), put("none", "car"), delete("dead")
+    )
+    forms = ("tea", "thee", "absent")
+    statistics = CollectionStatistics.of([index], [forms])
+    assert (index.document_frequency(forms), statistics.frequency) == (2, {forms: 2})
+    scores, coverage = index.bm25([forms], statistics)
+    idf, mean = math.log(1 + 1.5 / 2.5), 5 / 3
+    norms = [1.2 * (0.25 + 0.75 * length / mean) for length in (3, 1)]
+    expected = [idf * 2 * 2.2 / (2 + norms[0]), idf * 2.2 / (1 + norms[1]), 0]
+    assert scores[[0, 1, 3]].tolist() == pytest.approx(expected)
+    assert coverage[[0, 1, 3]].tolist() == [1, 1, 0]
+    assert index.document_frequency(("absent",)) == 0
+
+
 def test_statistics_are_those_of_all_indexes_together():
     one, two = index_of(put("a", "tea green"), put("b", "car")), index_of(put("c", "tea"))
     statistics = CollectionStatistics.of([one, two], ["tea", "absent"])

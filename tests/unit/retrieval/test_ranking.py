@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -247,22 +247,28 @@ def test_late_interaction_decides_between_texts_of_the_same_words_and_meaning():
     assert keys_of([index], query) == ["c", "b", "a"]
 
 
-def _no_tokens(places: Sequence[Place]) -> list[bytes | None]:
+def _unasked(places: Sequence[Place]) -> list[bytes | None]:
+    raise AssertionError(places)
+
+
+def _none(places: Sequence[Place]) -> list[bytes | None]:
     return [None] * len(places)
+
+
+def _of_two_dimensions(places: Sequence[Place]) -> list[bytes | None]:
+    return [pack_tokens([floats(EAST)])] * len(places)
 
 
 @pytest.mark.parametrize(
     ("tokens", "tokens_of"),
     [
-        (None, lambda _: pytest.fail("nothing to compare with")),
-        (floats(EAST), _no_tokens),
-        (floats((1, 0, 0)), lambda places: [pack_tokens([floats(EAST)])] * len(places)),
+        (None, _unasked),
+        (floats(EAST), _none),
+        (floats((1, 0, 0)), _of_two_dimensions),
     ],
     ids=["none in the query", "none in the texts", "another size"],
 )
-def test_without_tokens_to_compare_ranking_is_that_of_words_and_meaning(
-    tokens: np.ndarray | None, tokens_of: Callable[[Sequence[Place]], list[bytes | None]]
-):
+def test_without_tokens_to_compare_ranking_is_that_of_words_and_meaning(tokens: np.ndarray | None, tokens_of: TokensOf):
     index = index_of(*(put(str(at), "tea", vector) for at, vector in enumerate([EAST, NORTH, WEST, DIAGONAL])))
     plain = Query(["tea"], floats(*EAST))
     found = _hits([index], Query(["tea"], floats(*EAST), tokens), tokens_of)
@@ -270,11 +276,8 @@ def test_without_tokens_to_compare_ranking_is_that_of_words_and_meaning(
 
 
 def test_without_a_query_vector_no_tokens_are_asked_for():
-    def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
-        raise AssertionError(places)
-
-    assert keys_of([index_of(put("a", "tea"))], Query(["tea"], tokens=floats(EAST)), tokens_of) == ["a"]
-    assert keys_of([index_of(put("a", "tea"))], Query(["car"], floats(*EAST), floats(EAST)), tokens_of) == []
+    assert keys_of([index_of(put("a", "tea"))], Query(["tea"], tokens=floats(EAST)), _unasked) == ["a"]
+    assert keys_of([index_of(put("a", "tea"))], Query(["car"], floats(*EAST), floats(EAST)), _unasked) == []
 
 
 def test_texts_without_tokens_stay_among_the_hits():
