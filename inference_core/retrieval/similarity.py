@@ -5,12 +5,11 @@ Word sets rather than vectors: a negation or another number hardly moves a vecto
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-_WORD: Final = re.compile(r"\w+(?:[.:,'-]\w+)*")
+_SENTENCE_MARKS: Final = ".,;:!?\"'\u2026\u3002\uff0c\uff01\uff1f"
 _EMPTY_WORDS: Final = frozenset(
     [
         "a",
@@ -59,8 +58,8 @@ _EMPTY_WORDS: Final = frozenset(
 
 @lru_cache(maxsize=4_096)
 def words_of(text: str) -> frozenset[str]:
-    """The words of ``text``, in lower case."""
-    return frozenset(_WORD.findall(text.casefold()))
+    """The words of ``text``, in lower case and without the marks of sentences; other symbols count: C is not C#."""
+    return frozenset(filter(None, (word.strip(_SENTENCE_MARKS) for word in text.casefold().split())))
 
 
 def says_the_same(first: frozenset[str], second: frozenset[str]) -> bool:

@@ -148,7 +148,7 @@ class TestHostileAgentNames:
             agent.sync.save_memory("ada", statement(at), "skill")
         for at, agent in enumerate(agents):
             hits = agent.sync.recall_memories("ada", "memory belongs to owner number", 1_000)
-            assert [hit.content for hit in hits] == [statement(at)] * 2
+            assert [hit.content for hit in hits] == [statement(at)]
             assert agent.sync.count_memories("ada") == {"semantic": 0, "episodic": 1, "procedural": 1, "total": 2}
         assert AgentMemoryStoreService(own_store).sync.count_memories("ada")["total"] == 0
 

@@ -27,10 +27,12 @@ def test_another_wording_of_the_same_says_the_same(other: str):
         ("The train leaves at 23:30", "The train leaves at 22:30"),
         ("Lives in Lisbon", "Lived in Lisbon"),
         ("Lives in Lisbon", "Lives in Porto"),
+        ("Prefers C++", "Prefers C#"),
+        ("Budget is -5", "Budget is 5"),
         ("The", "A"),
         ("", ""),
     ],
-    ids=["negation", "never", "number", "tense", "place", "empty words", "nothing"],
+    ids=["negation", "never", "number", "tense", "place", "symbols", "sign", "empty words", "nothing"],
 )
 def test_what_changes_the_meaning_does_not_say_the_same(first: str, second: str):
     assert not says_the_same(words_of(first), words_of(second))
