@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from inference_core.drivers import Plan
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.tokens import TextEncoding
-from inference_core.retrieval.analysis import is_content_token
 from inference_core.retrieval.passages import passages
 
 if TYPE_CHECKING:
@@ -72,5 +71,7 @@ def _document(encodings: Sequence[TextEncoding], *, with_tokens: bool) -> Docume
 def _content(encoding: TextEncoding) -> Floats | None:
     if encoding.tokens is None:
         return None
+    from inference_core.retrieval.analysis import is_content_token  # noqa: PLC0415 - its word lists take time
+
     chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)]
     return encoding.tokens[chosen] if chosen else encoding.tokens

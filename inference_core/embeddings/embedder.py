@@ -39,6 +39,7 @@ class Embedder:
         self.fingerprint = fingerprint
         self.dimensions: int | None = None
         self.failure: str | None = None
+        self._encoder = model if isinstance(model, TokenEmbeddings) else None
         self._load = load
         self._pool = Pool(_WORKERS, "embedder")
         self._ready = threading.Event()
@@ -131,17 +132,15 @@ class Embedder:
         None for a model that gives tokens, which a coroutine of LangChain's cannot.
         """
         own = getattr(type(self.model), f"aembed_{what}")
-        if isinstance(self.model, TokenEmbeddings) or own is getattr(Embeddings, f"aembed_{what}"):
+        if self._encoder or own is getattr(Embeddings, f"aembed_{what}"):
             return None
         return partial(own, self.model, argument)
 
     def _call(self, texts: list[str]) -> Callable[[], Sequence[Any]]:
-        return partial(
-            self.model.encode if isinstance(self.model, TokenEmbeddings) else self.model.embed_documents, texts
-        )
+        return partial(self._encoder.encode if self._encoder else self.model.embed_documents, texts)
 
     def _query_call(self) -> Callable[[str], Any]:
-        return self.model.encode_query if isinstance(self.model, TokenEmbeddings) else self.model.embed_query
+        return self._encoder.encode_query if self._encoder else self.model.embed_query
 
     def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
         try:

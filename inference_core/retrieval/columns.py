@@ -1,4 +1,4 @@
-"""The numbers of an index's slots, in arrays that double when they are full."""
+"""The numbers of an index's slots, in arrays that grow by a quarter when they are full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.vectors import Floats, unpack_first_vectors, unpack_vectors
+from inference_core.retrieval.vectors import Floats, shape_of, unpack_first_vectors, unpack_vectors
 
 _INITIAL_CAPACITY: Final = 64
 _UNKNOWN: Final = np.nan
@@ -56,8 +56,8 @@ class Columns:
         slots, created, lengths, ranks, kinds, sessions, by_assistant, happened, importance = map(
             np.array, zip(*added, strict=True)
         )
-        while slots[-1] >= len(self.alive):
-            self._grow()
+        if slots[-1] >= len(self.alive):
+            self._grow(int(slots[-1]) + 1)
         self.alive[slots] = True
         self.created[slots], self.happened[slots] = created, happened
         self.lengths[slots], self.ranks[slots], self.kinds[slots] = lengths, ranks, kinds
@@ -72,10 +72,10 @@ class Columns:
     def _all(self) -> list[NDArray[Any]]:
         return [value for value in vars(self).values() if isinstance(value, np.ndarray)]
 
-    def _grow(self) -> None:
+    def _grow(self, room: int) -> None:
         for name, value in list(vars(self).items()):
             if isinstance(value, np.ndarray):
-                setattr(self, name, doubled(cast("NDArray[Any]", value)))
+                setattr(self, name, grown(cast("NDArray[Any]", value), room))
 
 
 class _Vectors:
@@ -100,11 +100,11 @@ class _Vectors:
 
     def set(self, packed: dict[int, bytes]) -> None:
         """Gives vectors to living slots that have none; those of another size than the first are left out."""
-        alike: dict[tuple[int, ...], list[int]] = {}
+        alike: dict[bytes, list[int]] = {}
         for slot, blob in packed.items():
-            alike.setdefault(unpack_vectors(blob).shape, []).append(slot)
-        for (passages, _), slots in alike.items():
-            if passages == 1:
+            alike.setdefault(shape_of(blob), []).append(slot)
+        for slots in alike.values():
+            if len(unpack_vectors(packed[slots[0]])) == 1:
                 self._set_first(slots, unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32))
             else:
                 for slot in slots:
@@ -146,8 +146,8 @@ class _Vectors:
             self.total = np.zeros(vectors.shape[1])
         if vectors.shape[1] != self.size:
             return
-        while max(slots) >= len(self._known):
-            self._known, self._first = doubled(self._known), doubled(self._first)
+        if (room := max(slots) + 1) > len(self._known):
+            self._known, self._first = grown(self._known, room), grown(self._first, room)
         self._known[slots] = True
         self._first[slots] = vectors
         self._count(1, vectors)
@@ -157,8 +157,8 @@ class _Vectors:
         if vectors.shape[1] != self.size:
             return
         start = len(self._owners)
-        while start + len(vectors) - 1 > len(self._further):
-            self._further = doubled(self._further)
+        if (room := start + len(vectors) - 1) > len(self._further):
+            self._further = grown(self._further, room)
         self._further[start : start + len(vectors) - 1] = vectors[1:]
         self._owners.extend([slot] * (len(vectors) - 1))
         self._count(1, vectors[1:])
@@ -171,6 +171,8 @@ class _Vectors:
         self.total += sign * vectors.sum(axis=0, dtype=np.float64)
 
 
-def doubled(values: NDArray[Any]) -> NDArray[Any]:
-    """``values`` and as much room again."""
-    return np.concatenate([values, np.zeros_like(values)])
+def grown(values: NDArray[Any], room: int) -> NDArray[Any]:
+    """``values`` in an array with ``room``, and a quarter more than they had at least."""
+    result = np.zeros((max(room, len(values) + len(values) // 4), *values.shape[1:]), values.dtype)
+    result[: len(values)] = values
+    return result

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from inference_core.retrieval.analysis import ANALYZER, analyze
-
 
 class Situation(NamedTuple):
     """In which session a text was said, by whom and when, and how important it is.
@@ -37,12 +35,9 @@ class Document(NamedTuple):
     @classmethod
     def of(cls, text: str, situation: Situation = Situation()) -> Document:  # noqa: B008 - immutable
         """``text`` analysed, without a vector yet."""
-        return cls(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER, situation=situation)
+        from inference_core.retrieval.analysis import ANALYZER, analyze  # noqa: PLC0415 - its word lists take time
 
-    @property
-    def current_terms(self) -> str:
-        """The terms, made again from the text if another analysis made them."""
-        return self.terms if self.analyzer == ANALYZER else " ".join(analyze(self.text))
+        return cls(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER, situation=situation)
 
 
 class Change(NamedTuple):

@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.columns import Columns, NewSlot
 from inference_core.retrieval.documents import Change, Document
 from inference_core.retrieval.postings import Postings, Term
@@ -122,7 +123,8 @@ class ScopeIndex:
                     self._remove(change.key, slot, added, vectors)
                 continue
             vector = document.vector if document.model == self.model and is_packed(document.vector or b"") else None
-            state = _state(change, document, vector)
+            terms = _current_terms(document)
+            state = _state(change, document, terms, vector)
             known = None if slot is None else self._states[slot]
             if slot is not None and known is not None and known[0] == state[0] and known[1] in (None, state[1]):
                 self._states[slot] = state
@@ -130,7 +132,7 @@ class ScopeIndex:
                 known = None
                 if slot is not None:
                     self._remove(change.key, slot, added, vectors)
-                slot = self._add(change, document, state, added)
+                slot = self._add(change, document, terms, state, added)
             if vector and (known is None or known[1] is None):
                 vectors[slot] = vector
         self._settle(added, vectors)
@@ -157,9 +159,11 @@ class ScopeIndex:
             coverage[slots] += weight / total
         return scores, coverage
 
-    def _add(self, change: Change, document: Document, state: tuple[int, int | None], added: list[NewSlot]) -> int:
+    def _add(
+        self, change: Change, document: Document, terms: str, state: tuple[int, int | None], added: list[NewSlot]
+    ) -> int:
         slot = self.slots
-        words = document.current_terms.split()
+        words = terms.split()
         self._postings.add(slot, words)
         self.keys.append(change.key)
         self.kinds.append(change.kind)
@@ -196,6 +200,11 @@ class ScopeIndex:
         vectors.clear()
 
 
-def _state(change: Change, document: Document, vector: bytes | None) -> tuple[int, int | None]:
-    text = hash((document.current_terms, change.kind, change.created_at, document.situation))
+def _current_terms(document: Document) -> str:
+    """The document's terms, made again from its text if another analysis made them."""
+    return document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
+
+
+def _state(change: Change, document: Document, terms: str, vector: bytes | None) -> tuple[int, int | None]:
+    text = hash((terms, change.kind, change.created_at, document.situation))
     return text, None if vector is None else hash(vector)

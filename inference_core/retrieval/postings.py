@@ -20,6 +20,7 @@ Term = str | tuple[str, ...]
 _SMALL_TAIL: Final = 4_096
 _TAIL_SHARE: Final = 8
 _MAX_COUNT: Final = 255
+_REMEMBERED: Final = 64
 _BYTES_IN_TAIL: Final = 12
 
 
@@ -27,6 +28,7 @@ class Postings:
     """Terms of slots, of which each is added once and as a whole."""
 
     def __init__(self) -> None:
+        self._remembered: dict[Term, tuple[NDArray[np.intp], Floats]] = {}
         self._tail_terms = array("q")
         self._tail_slots = array("I")
         self._terms: NDArray[np.int64] = np.empty(0, np.int64)
@@ -42,6 +44,7 @@ class Postings:
 
     def add(self, slot: int, words: Sequence[str]) -> None:
         """Adds the terms of a slot, with repetitions."""
+        self._remembered.clear()
         self._tail_terms.extend(map(hash, words))
         self._tail_slots.extend(array("I", [slot]) * len(words))
 
@@ -51,7 +54,17 @@ class Postings:
             self._sort()
 
     def find(self, term: Term) -> tuple[NDArray[np.intp], Floats]:
-        """The slots that hold ``term`` in any of its forms, each once, and how often (at most 255 times)."""
+        """The slots that hold ``term`` in any of its forms, each once, and how often (at most 255 times).
+
+        A query asks for each term several times, so the last ones are remembered.
+        """
+        if term not in self._remembered:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[term] = self._look_up(term)
+        return self._remembered[term]
+
+    def _look_up(self, term: Term) -> tuple[NDArray[np.intp], Floats]:
         forms = (term,) if isinstance(term, str) else term
         found = [self._find(hash(form)) for form in forms]
         if len(found) == 1:

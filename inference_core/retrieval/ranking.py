@@ -7,7 +7,7 @@ than rank fusion: how much better one text matches than the next is evidence too
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -34,12 +34,18 @@ Shares = dict[str, Floats]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that matches, its score (higher is better), its relevance from 0 to 1, and the shares of the score."""
+    """A document that matches, its score (higher is better), and its relevance from 0 to 1."""
 
     place: Place
     score: float
     relevance: float
-    shares: dict[str, float]
+    _position: int = field(compare=False)
+    _shares: Shares = field(compare=False, repr=False)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What the score is made of, by kind of evidence."""
+        return {name: round(float(share[self._position]), DECIMALS) for name, share in self._shares.items()}
 
 
 class Ranking:
@@ -58,8 +64,8 @@ class Ranking:
         if len(indexes) < len(self._pool.indexes):
             wanted = wanted & np.isin(self._pool.owners, list(indexes))
         for at in _in_order(self._pool, self._scores, wanted):
-            shares = {name: round(float(share[at]), DECIMALS) for name, share in self._shares.items()}
-            yield Hit(self._pool.place(at), float(self._scores[at]), relevance(self._signals, at), shares)
+            score, chance = float(self._scores[at]), relevance(self._signals, at)
+            yield Hit(self._pool.place(at), score, chance, at, self._shares)
 
 
 def rank(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> Ranking:

@@ -7,8 +7,6 @@ from typing import Final, Protocol, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
-RERANKED: Final = 30
-"""A re-ranker sees at least this many of the best memories of a group."""
 _POSITION: Final = "position"
 
 
@@ -37,7 +35,7 @@ class CompressorReranker:
         return scores
 
 
-def as_reranker(given: Reranker | BaseDocumentCompressor | None) -> Reranker | None:
+def as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
     """``given`` as a Reranker."""
     return CompressorReranker(given) if isinstance(given, BaseDocumentCompressor) else given
 

@@ -28,6 +28,11 @@ def is_packed(packed: bytes) -> bool:
     return rows > 0 and columns > 0 and len(packed) == _HEADER.size + 2 * rows * columns
 
 
+def shape_of(packed: bytes) -> bytes:
+    """What is equal for all matrices of one shape."""
+    return packed[: _HEADER.size]
+
+
 def unpack_vectors(packed: bytes) -> NDArray[np.float16]:
     """The matrix (passages, dimensions) that `pack_vectors` was given, to half precision."""
     rows, columns = _HEADER.unpack_from(packed)

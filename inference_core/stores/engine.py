@@ -19,7 +19,6 @@ from inference_core.embeddings.documents import DocumentVectors, QueryVectors, e
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.reranking import RERANKED, Reranker, as_reranker, reordered
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.search import Found, LeftOut, RecallMode, Search, SearchResult
@@ -28,12 +27,15 @@ from inference_core.stores.writer import GroupWriter
 if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
 
+    from inference_core.retrieval.reranking import Reranker
     from inference_core.stores.searcher import Searcher
 
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
 EMBEDDING_META: Final = "embedding"
 EMBED_TIMEOUT_S: Final = 2.0
+RERANKED: Final = 30
+"""A re-ranker sees at least this many of the best memories of a group."""
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 
 
@@ -59,7 +61,7 @@ class StoreEngine:
         self.backend = backend
         self.embedder = embedder
         self.late_interaction = late_interaction
-        self._reranker = as_reranker(reranker)
+        self._reranker = None if reranker is None else _as_reranker(reranker)
         _check_vector_space(backend, embedder)
         self.pool = Pool(WORKERS, "memory-store")
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
@@ -180,7 +182,15 @@ class StoreEngine:
             return self._made_searcher
 
 
+def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
+    from inference_core.retrieval.reranking import as_reranker  # noqa: PLC0415 - seldom used
+
+    return as_reranker(given)
+
+
 def _reranked(reranker: Reranker, search: Search, groups: Sequence[Sequence[Found]]) -> list[list[Found]]:
+    from inference_core.retrieval.reranking import reordered  # noqa: PLC0415 - seldom used
+
     texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
     orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
     return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)]

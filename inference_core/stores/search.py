@@ -24,8 +24,9 @@ class Search:
 
     ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``collapses``: of rows whose
     contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
-    ``diversity`` is what a content that repeats another one entirely loses of its score. ``embed_timeout`` bounds the
-    wait for the query's vector. ``now`` is what "last week" is counted from, in the user's time zone.
+    ``diversity`` is what a content that repeats another one entirely loses of its score. ``explains``: rows come with
+    the shares of their scores. ``embed_timeout`` bounds the wait for the query's vector. ``now`` is what "last week" is
+    counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -36,13 +37,14 @@ class Search:
     collapses: bool = False
     max_characters: int | None = None
     diversity: float = 0.0
+    explains: bool = False
     embed_timeout: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row, its score (higher is better), its relevance from 0 to 1, and the shares of its score."""
+    """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score."""
 
     row: Row
     score: float

@@ -19,7 +19,7 @@ from inference_core.stores.indexes import IndexCache, one_user_at_a_time
 from inference_core.stores.search import Found, LeftOut, Search
 from inference_core.stores.selection import Selection
 
-_SPARE: Final = 4
+_SPARE: Final = 2
 
 
 class Searcher:
@@ -67,7 +67,8 @@ class Searcher:
             rows = self._backend.get([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
             for row, hit in zip(rows, portion, strict=True):
                 if row is not None and selection.missing > 0:
-                    selection.offer(Found(row, hit.score, hit.relevance, hit.shares))
+                    shares = hit.shares if search.explains else {}
+                    selection.offer(Found(row, hit.score, hit.relevance, shares))
         return selection
 
 

@@ -589,14 +589,6 @@ def test_an_update_forgets_the_vector_and_the_text(backend: Backend):
     assert (document.terms, document.vector) == ("mate", None)
 
 
-def test_a_text_is_analysed_anew_when_another_analysis_made_its_terms(own: Backend):
-    old = Document.of("green teas")._replace(analyzer="older", terms="obsolete")
-    done(own, replace(put("a"), document=old))
-    document = changed(own)["a"]
-    assert document is not None
-    assert document.current_terms == "green tea"
-
-
 def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
     done(backend, put("a", text="tea"), put("b", text="mate"), put("c"), put("d", text="gone"))
     done(backend, vector("a", 1), vector("b", 1, "m2"), Delete(namespace=USER, key="d"))

@@ -60,6 +60,7 @@ def recall(
         collapses=True,
         max_characters=max_characters,
         diversity=diversity,
+        explains=explain,
         now=now.astimezone(scope.zone),
     )
     result = yield from scope.engine.search(search)
