@@ -12,6 +12,7 @@ from inference_core.evaluation.conversations import Conversation, Question
 from inference_core.evaluation.metrics import (
     DEPTH,
     MEASURES,
+    calibration_error,
     confidence_interval,
     measures,
     percentile,
@@ -20,6 +21,7 @@ from inference_core.evaluation.metrics import (
 from inference_core.evaluation.systems import Advance, Recall, System
 
 SESSIONS = 5
+_JUDGED = 10
 _MS = 1_000
 
 
@@ -28,7 +30,8 @@ class Outcome:
     """How one question went; ``scores`` is empty if it has no usable evidence.
 
     ``session_any`` is None where there are no sessions. ``relevance`` is that of the best hit, None without any or
-    if the system does not say. ``latency_ms``: the recall call alone.
+    if the system does not say. ``judged``: of the first ten hits the relevance, and whether they are evidence.
+    ``latency_ms``: the recall call alone.
     """
 
     conversation: str
@@ -36,6 +39,7 @@ class Outcome:
     scores: dict[str, float]
     session_any: float | None
     relevance: float | None
+    judged: tuple[tuple[float, bool], ...]
     latency_ms: float
 
 
@@ -62,6 +66,7 @@ class Summary:
     """What an experiment found. Fractions are from 0 to 1, latencies in milliseconds; None where nothing was counted.
 
     ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these are without any by the data.
+    ``calibration_error`` is that of the hits' relevance as the chance of being evidence.
     """
 
     overall: Figures
@@ -73,6 +78,7 @@ class Summary:
     dropped: int
     unanswerable: int
     unanswerable_relevance: Relevance | None
+    calibration_error: float | None
 
 
 async def run_experiment(conversations: Sequence[Conversation], system: System, advance: Advance) -> list[Outcome]:
@@ -103,6 +109,9 @@ async def _asked(conversation: Conversation, question: Question, recall: Recall)
         scores=measures(ranked, question.evidence) if is_counted else {},
         session_any=session_any_at(ranked, question.evidence, sessions, SESSIONS) if is_counted and sessions else None,
         relevance=hits[0].relevance if hits else None,
+        judged=tuple(
+            (hit.relevance, hit.id in question.evidence) for hit in hits[:_JUDGED] if hit.relevance is not None
+        ),
         latency_ms=took,
     )
 
@@ -124,6 +133,7 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
         dropped=len(outcomes) - len(counted),
         unanswerable=len(unanswerable),
         unanswerable_relevance=_relevance([one.relevance for one in unanswerable if one.relevance is not None]),
+        calibration_error=calibration_error([pair for outcome in counted for pair in outcome.judged]),
     )
 
 

@@ -18,6 +18,7 @@ RESAMPLES: Final = 2_000
 SEED: Final = 20_260
 _TAILS: Final = (2.5, 97.5)
 _MIN_GROUPS: Final = 2
+_BINS: Final = 10
 
 
 def recall_at(ranked: Sequence[str], relevant: Collection[str], k: int) -> float:
@@ -80,6 +81,19 @@ def confidence_interval(groups: Sequence[Sequence[float]]) -> tuple[float, float
     drawn = np.random.default_rng(SEED).integers(0, len(sizes), (RESAMPLES, len(sizes)))
     low, high = np.percentile(sums[drawn].sum(1) / sizes[drawn].sum(1), _TAILS)
     return float(low), float(high)
+
+
+def calibration_error(judged: Sequence[tuple[float, bool]]) -> float | None:
+    """Expected calibration error of probabilities (0 to 1) of what then was true or not; None without any.
+
+    In ten bins of equal width the mean distance between the probability and the share of true ones, weighted by size
+    (Naeini, Cooper and Hauskrecht 2015).
+    """
+    bins: dict[int, list[tuple[float, bool]]] = {}
+    for probability, is_true in judged:
+        bins.setdefault(min(int(probability * _BINS), _BINS - 1), []).append((probability, is_true))
+    gaps = [abs(sum(probability - is_true for probability, is_true in group)) for group in bins.values()]
+    return sum(gaps) / len(judged) if judged else None
 
 
 def _top(ranked: Sequence[str], k: int) -> list[str]:

@@ -53,6 +53,7 @@ class Report:
                 "questions": summary.unanswerable,
                 "relevance": None if relevance is None else _fractions(asdict(relevance)),
             },
+            "calibration_error": _rounded(summary.calibration_error),
         }
 
     def to_markdown(self) -> str:
@@ -80,6 +81,8 @@ class Report:
                 f"- Relevance of the best hit of {summary.unanswerable} unanswerable questions: mean "
                 f"{relevance.mean:.2f}, median {relevance.median:.2f}, highest {relevance.max:.2f}"
             )
+        if summary.calibration_error is not None:
+            notes.append(f"- Calibration error of the relevance of the first ten hits: {summary.calibration_error:.3f}")
         return notes
 
     def plot(self, path: Path) -> None:

@@ -82,12 +82,13 @@ async def test_questions_without_usable_evidence_are_dropped_and_unanswerable_on
     assert found.unanswerable_relevance is not None
     assert found.unanswerable_relevance.mean == found.unanswerable_relevance.max == 0.25
     assert found.overall.means["R@10"] == 1
+    assert found.calibration_error == pytest.approx(0.75)
 
 
 async def test_no_relevance_is_made_up():
     system = Scripted({"none": ["2"]})
     found = await summary_of(system, conversation("one", question("none", "a", named=False)))
-    assert found.unanswerable_relevance is None
+    assert found.unanswerable_relevance is found.calibration_error is None
     assert (found.overall.means["R@10"], found.by_category) == (None, {})
 
 

@@ -98,3 +98,12 @@ def test_the_interval_is_the_same_every_time_and_needs_two_groups():
     assert metrics.confidence_interval(groups) == metrics.confidence_interval(groups)
     assert metrics.confidence_interval([[0.1, 0.9], []]) is None
     assert metrics.confidence_interval([]) is None
+
+
+def test_the_calibration_error_is_the_mean_gap_between_probability_and_truth():
+    assert metrics.calibration_error([]) is None
+    assert metrics.calibration_error([(1.0, True), (0.0, False)]) == 0
+    assert metrics.calibration_error([(1.0, False)]) == 1
+    # Of two in one bin, one is true: .55 on average against .5. Of the other two none: .15 against 0.
+    judged = [(0.52, True), (0.58, False), (0.1, False), (0.19, False)]
+    assert metrics.calibration_error(judged) == pytest.approx((2 * 0.05 + 2 * 0.145) / 4)

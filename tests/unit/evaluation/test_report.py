@@ -29,10 +29,11 @@ FULL = Report(
         dropped=2,
         unanswerable=1,
         unanswerable_relevance=Relevance(0.25, 0.2, 0.5),
+        calibration_error=0.04321,
     ),
 )
 EMPTY = Report(
-    "atomic", "dense", "second-half", Summary(Figures(0, NOTHING, None), {}, None, None, None, 0, 1, 0, None)
+    "atomic", "dense", "second-half", Summary(Figures(0, NOTHING, None), {}, None, None, None, 0, 1, 0, None, None)
 )
 
 
@@ -48,6 +49,7 @@ def test_json_has_fractions_of_four_digits():
     assert found["session_any@5"] == 0.8765
     assert found["confidence"]["R@10"] == [0.1235, 0.9877]
     assert found["confidence"]["by_category"] == {"1": {"R@10": [0.5, 0.75]}, "5": {"R@10": None}}
+    assert found["calibration_error"] == 0.0432
     assert found["unanswerable"] == {"questions": 1, "relevance": {"mean": 0.25, "median": 0.2, "max": 0.5}}
 
 
@@ -56,7 +58,7 @@ def test_what_was_not_counted_is_null():
     assert found["overall"] == dict.fromkeys(MEASURES)
     assert found["latency_ms"] == {"p50": None, "p95": None}
     assert found["confidence"]["R@10"] is None
-    assert found["unanswerable"]["relevance"] is None
+    assert found["unanswerable"]["relevance"] is found["calibration_error"] is None
 
 
 def test_markdown_is_a_table_in_percent():
@@ -70,6 +72,8 @@ def test_markdown_is_a_table_in_percent():
     assert "87.7" in FULL.to_markdown()
     assert "of 1 unanswerable questions: mean 0.25, median 0.20, highest 0.50" in FULL.to_markdown()
     assert "unanswerable" not in EMPTY.to_markdown()
+    assert "- Calibration error of the relevance of the first ten hits: 0.043" in lines
+    assert "Calibration" not in EMPTY.to_markdown()
 
 
 def test_the_picture_shows_each_category(tmp_path: Path):
