@@ -69,7 +69,7 @@ class Pool:
         self._name = name
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._wake = threading.Condition()
-        self._threads = 0
+        self._running: list[threading.Thread] = []
         self._waiting = 0
         self._stuck: set[Future[Any]] = set()
         self._closed = False
@@ -83,9 +83,11 @@ class Pool:
             if len(self._stuck) >= self._workers:
                 raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
             self._tasks.append((future, call))
-            if len(self._tasks) > self._waiting and self._threads < self._workers:
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+            if len(self._tasks) > self._waiting and len(self._running) < self._workers:
+                name = f"{self._name}-{len(self._running) + 1}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._running.append(thread)
+                thread.start()
             self._wake.notify()
         return future
 
@@ -103,11 +105,14 @@ class Pool:
             self._stuck.add(future)
         future.add_done_callback(self._release)
 
-    def close(self) -> None:
-        """Ends the workers after the calls that wait already; later calls are refused."""
+    def close(self, timeout: float = 0.0) -> None:
+        """Ends the workers after the calls that wait already, which get ``timeout`` seconds; refuses later ones."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
+        deadline = time.monotonic() + timeout
+        for thread in self._running:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _release(self, future: Future[Any]) -> None:
         with self._wake:

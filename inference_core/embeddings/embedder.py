@@ -6,6 +6,7 @@ callers are told at once that it is not ready. Nothing is embedded inside a lock
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import threading
@@ -13,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
 
@@ -24,8 +26,18 @@ _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
+_PARTING_S: Final = 2.0
+_LOADING_S: Final = 20.0
 _MATRIX: Final = 2
 Encodings = list[TextEncoding]
+_loaders: WeakSet[threading.Thread] = WeakSet()
+
+
+@atexit.register
+def _finish_loading() -> None:
+    """A native library in whose midst the interpreter ends takes the process down with an abort."""
+    for loader in list(_loaders):
+        loader.join(_LOADING_S)
 
 
 class Embedder:
@@ -57,7 +69,9 @@ class Embedder:
         """Starts loading the model in the background; returns at once."""
         load, self._load = self._load, None
         if load is not None:
-            threading.Thread(target=self._warm, args=(load,), name="embedder-load", daemon=True).start()
+            loader = threading.Thread(target=self._warm, args=(load,), name="embedder-load", daemon=True)
+            _loaders.add(loader)
+            loader.start()
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Waits until the model is loaded or has failed to; whether it can answer."""
@@ -83,8 +97,8 @@ class Embedder:
         return encodings
 
     def close(self) -> None:
-        """Ends the worker threads."""
-        self._pool.close()
+        """Ends the worker threads; a call that runs gets a moment to return."""
+        self._pool.close(_PARTING_S)
 
     def _ask(
         self,

@@ -16,6 +16,7 @@ from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
 PORTION: Final = 32
+_PARTING_S: Final = 5.0
 _PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
 
 
@@ -41,7 +42,7 @@ class Backfill:
         """Stops after the portion in hand."""
         self._closed.set()
         self._wake.set()
-        self._thread.join(1.0)
+        self._thread.join(_PARTING_S)
 
     def _work(self) -> None:
         failures = 0

@@ -366,7 +366,7 @@ def test_a_free_worker_is_used_again():
     names: set[str] = set()
     for _ in range(20):
         names.add(pool.submit(lambda: threading.current_thread().name).result(LATE))
-        _wait_for(lambda: pool._waiting == pool._threads)
+        _wait_for(lambda: pool._waiting == len(pool._running))
     assert names == {"reused-1"}
     pool.close()
 
