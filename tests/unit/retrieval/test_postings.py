@@ -31,6 +31,15 @@ def test_forms_count_as_one_term_by_the_commonest():
     assert _found(postings, ("tea", "teas", "absent")) == {0: 2, 1: 1}
 
 
+def test_many_questions_are_answered_anew():
+    postings = Postings()
+    postings.add(0, [f"w{number}" for number in range(200)])
+    for number in [*range(200), *range(200)]:
+        assert _found(postings, f"w{number}") == {0: 1}
+    postings.add(1, ["w7"])
+    assert _found(postings, "w7") == {0: 1, 1: 1}
+
+
 def test_counts_end_at_255():
     postings = Postings()
     postings.add(0, ["tea"] * 5_000)
