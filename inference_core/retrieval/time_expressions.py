@@ -14,8 +14,6 @@ from datetime import date, datetime, time, timedelta
 from itertools import count
 from typing import Final
 
-from inference_core.retrieval.analysis import analyze
-
 MAX_CHARACTERS: Final = 1_000
 """Text beyond this many characters is not looked at."""
 Span = tuple[date, date]
@@ -95,11 +93,6 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
         return None
     start, end = (datetime.combine(day, time.min, now.tzinfo) for day in span)
     return start, end
-
-
-def date_terms(moment: datetime) -> list[str]:
-    """The index terms by which the day of ``moment`` is asked for in English: day of the month, month and year."""
-    return analyze(f"{moment.day} {_ENGLISH_MONTHS[moment.month - 1]} {moment.year}")
 
 
 def _span(text: str, today: date) -> Span | None:

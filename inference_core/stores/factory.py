@@ -36,8 +36,9 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
     """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
 
     ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``. A driver in the scheme, as in
-    ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local model if it is
-    installed), ``"local"``, ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
+    ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local models that
+    are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``, ``"provider:model"``, a LangChain
+    ``Embeddings`` object, or None: recall by words alone.
     Options are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.

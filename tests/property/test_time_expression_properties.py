@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.retrieval.time_expressions import date_terms, interval_of
+from inference_core.retrieval.time_expressions import interval_of
 
 MANY = settings(max_examples=150, deadline=None)
 TIME = "last this past previous on in since between and from to of the a 3 31 29 2024 1900 0 999 two ago day days weeks"
@@ -29,9 +29,3 @@ def test_an_interval_starts_before_it_ends_in_the_zone_of_now(text: str, now: da
         assert start < end
         assert start.tzinfo is end.tzinfo is now.tzinfo
         assert interval_of(text.upper(), now) == found
-
-
-@MANY
-@given(MOMENTS)
-def test_a_date_is_three_terms(moment: datetime):
-    assert len(date_terms(moment)) == 3

@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from inference_core.retrieval.analysis import analyze
-from inference_core.retrieval.time_expressions import MAX_CHARACTERS, date_terms, interval_of
+from inference_core.retrieval.time_expressions import MAX_CHARACTERS, interval_of
 
 SUNDAY = datetime(2024, 3, 31, 12, 30, tzinfo=UTC)
 
@@ -228,9 +227,3 @@ def test_a_long_text_takes_little_time(part: str):
     started = time.perf_counter()
     assert _days(part * 65_536) == ""
     assert time.perf_counter() - started < 0.2
-
-
-def test_a_date_is_found_by_its_day_its_month_and_its_year():
-    terms = date_terms(datetime(2023, 5, 8, tzinfo=UTC))
-    assert terms == ["8", "may", "2023"]
-    assert set(terms) <= set(analyze("What happened on 8 May 2023?"))
