@@ -13,7 +13,7 @@ from langchain.agents import create_agent
 from report import Row
 from timing import WARM_UP, by_turns, quantile, scratch
 
-from inference_core import MemoryMiddleware, MemoryStore
+from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
 from inference_core.testing import ScriptedChatModel
 
 TURNS: Final = 200
@@ -23,9 +23,11 @@ EXPECTED: Final = "recalled"
 
 
 class Agent:
-    """An agent that always answers the same, with memory on ``store`` or without any."""
+    """An agent that always answers the same, with memory on ``store``, whose index is there, or without any."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
+        if store:
+            AgentMemoryStoreService(store, timeout=None).sync.recall_memories(ASKER, queries(1)[0])
         middleware = [MemoryMiddleware()] if store else []
         model = ScriptedChatModel(turns=["answered"], record=False)
         self._agent: Any = create_agent(model, store=store, middleware=middleware)

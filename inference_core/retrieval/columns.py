@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from inference_core.retrieval.vectors import Floats, shape_of, unpack_first_vect
 
 _INITIAL_CAPACITY: Final = 64
 _UNKNOWN: Final = np.nan
+ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "importance"]
+"""The columns that ranking reads whole."""
 
 
 class NewSlot(NamedTuple):

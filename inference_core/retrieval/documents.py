@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+Term = str | tuple[str, ...]
+"""A term of a query, or the forms in which documents may hold it."""
+
 
 class Situation(NamedTuple):
     """In which session a text was said, by whom and when, and how important it is.

@@ -92,15 +92,15 @@ def guidance(pool: Pool) -> Floats:
 
 def within(pool: Pool, interval: tuple[float, float]) -> Floats:
     """1 for what happened within ``interval``, in seconds since 1970."""
-    happened = pool.column(lambda columns: columns.happened)
+    happened = pool.column("happened")
     return ((interval[0] <= happened) & (happened < interval[1])).astype(np.float32)
 
 
 def not_assistant(pool: Pool) -> Floats:
     """1 for what was not said by an assistant: its replies are long and mostly about what the user said."""
-    return (~pool.column(lambda columns: columns.by_assistant)).astype(np.float32)
+    return (~pool.column("by_assistant")).astype(np.float32)
 
 
 def importance(pool: Pool) -> Floats:
     """From -.5 to .5, 0 for what is as important as most."""
-    return pool.column(lambda columns: columns.importance) - np.float32(_NEUTRAL_IMPORTANCE)
+    return pool.column("importance") - np.float32(_NEUTRAL_IMPORTANCE)

@@ -10,16 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.columns import Columns, NewSlot
-from inference_core.retrieval.documents import Change, Document
-from inference_core.retrieval.postings import Postings, Term
+from inference_core.retrieval.columns import ColumnName, Columns, NewSlot
+from inference_core.retrieval.documents import Change, Document, Term
+from inference_core.retrieval.postings import Postings
 from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
 from inference_core.retrieval.vectors import Floats, is_packed
 
@@ -72,6 +72,7 @@ class ScopeIndex:
         self._sessions: dict[str, int] = {}
         self._postings = Postings()
         self._order: SessionOrder | None = None
+        self._in_order: dict[ColumnName, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -86,10 +87,16 @@ class ScopeIndex:
         """Which slots hold a document that is there."""
         return self.columns.alive[: self.slots]
 
+    def in_order(self, column: ColumnName) -> NDArray[Any]:
+        """A column of the living slots, by ``order``."""
+        if column not in self._in_order:
+            self._in_order[column] = getattr(self.columns, column)[self.order.slots]
+        return self._in_order[column]
+
     def is_of(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
-        """Per slot whether its kind is one of ``kinds``."""
+        """Of the living slots, by ``order``, whether the kind is one of ``kinds``."""
         is_wanted = np.array([kind in kinds for kind in self._kind_codes], np.bool_)
-        return is_wanted[self.columns.kinds[: self.slots]]
+        return is_wanted[self.in_order("kinds")]
 
     @property
     def is_sparse(self) -> bool:
@@ -141,6 +148,8 @@ class ScopeIndex:
     def document_frequency(self, term: Term) -> int:
         """How many living documents hold ``term``, in any of its forms."""
         slots, _ = self._postings.find(term)
+        if len(self) == self.slots:
+            return len(slots)
         return int(np.count_nonzero(self.alive[slots]))
 
     def bm25(self, terms: Sequence[Term], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
@@ -194,6 +203,7 @@ class ScopeIndex:
 
     def _settle(self, added: list[NewSlot], vectors: dict[int, bytes]) -> None:
         self._order = None
+        self._in_order = {}
         self.columns.extend(added)
         self.columns.vectors.set(vectors)
         added.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.columns import Columns
+from inference_core.retrieval.columns import ColumnName
+from inference_core.retrieval.documents import Term
 from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
-from inference_core.retrieval.postings import Term
 from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats
 
@@ -38,12 +38,12 @@ class Pool:
     @cached_property
     def created(self) -> NDArray[np.float64]:
         """When each document was created, in seconds since 1970."""
-        return self.column(lambda columns: columns.created)
+        return self.column("created")
 
     @cached_property
     def ranks(self) -> NDArray[np.uint32]:
         """A number of each document's key, the same in every process, that decides between equals."""
-        return self.column(lambda columns: columns.ranks)
+        return self.column("ranks")
 
     def __len__(self) -> int:
         return len(self.order.slots)
@@ -53,13 +53,19 @@ class Pool:
         owner = int(self.owners[at])
         return Place(owner, int(self.order.slots[at] - self._starts[owner]))
 
-    def column(self, read: Callable[[Columns], NDArray[Any]]) -> NDArray[Any]:
+    def owned_by(self, indexes: Collection[int]) -> NDArray[np.bool_]:
+        """Whether each document is in one of ``indexes``."""
+        is_wanted = np.zeros(len(self.indexes), np.bool_)
+        is_wanted[list(indexes)] = True
+        return is_wanted[self.owners]
+
+    def column(self, name: ColumnName) -> NDArray[Any]:
         """One of the indexes' columns."""
-        return self._placed([read(index.columns)[: index.slots] for index in self.indexes])
+        return _joined([index.in_order(name) for index in self.indexes])
 
     def kinds_in(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
         """Whether each document's kind is one of ``kinds``."""
-        return self._placed([index.is_of(kinds) for index in self.indexes])
+        return _joined([index.is_of(kinds) for index in self.indexes])
 
     def bm25(self, terms: Sequence[Term]) -> tuple[Floats, Floats]:
         """BM25 score and coverage; the statistics are those of all indexes together."""
@@ -93,5 +99,8 @@ class Pool:
 
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Values by slot, index after index, as values by position."""
-        joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
-        return joined[self.order.slots]
+        return _joined(columns)[self.order.slots]
+
+
+def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)

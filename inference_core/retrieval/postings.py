@@ -13,10 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.retrieval.documents import Term
 from inference_core.retrieval.vectors import Floats
 
-Term = str | tuple[str, ...]
-"""A term of a query, or the forms in which documents may hold it."""
 _SMALL_TAIL: Final = 4_096
 _TAIL_SHARE: Final = 8
 _MAX_COUNT: Final = 255

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from inference_core.retrieval.analysis import query_alternatives
-from inference_core.retrieval.postings import Term
+from inference_core.retrieval.documents import Term
 from inference_core.retrieval.time_expressions import interval_of
 from inference_core.retrieval.vectors import Floats
 

@@ -58,14 +58,20 @@ class Ranking:
         self._is_hit = is_hit
         self._scores = _total(shares, len(pool))
 
-    def of(self, indexes: Collection[int]) -> Iterator[Hit]:
-        """The hits in ``indexes``, the best first; of equal ones the newest."""
-        wanted = self._is_hit
-        if len(indexes) < len(self._pool.indexes):
-            wanted = wanted & np.isin(self._pool.owners, list(indexes))
-        for at in _in_order(self._pool, self._scores, wanted):
-            score, chance = float(self._scores[at]), relevance(self._signals, at)
-            yield Hit(self._pool.place(at), score, chance, at, self._shares)
+    def of(self, indexes: Collection[int], *, fills: bool = False) -> Iterator[Hit]:
+        """The hits in ``indexes``, the best first, of equal ones the newest; if it ``fills``, then all others."""
+        if not indexes:
+            return
+        own = self._pool.owned_by(indexes)
+        for at in _in_order(self._pool, self._scores, self._is_hit & own):
+            yield self._hit(at)
+        if fills:
+            for at in _in_order(self._pool, np.zeros(len(self._pool)), own & ~self._is_hit):
+                yield self._hit(at)
+
+    def _hit(self, at: int) -> Hit:
+        chance = relevance(self._signals, at)
+        return Hit(self._pool.place(at), float(self._scores[at]), chance, at, self._shares)
 
 
 def rank(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> Ranking:
@@ -153,9 +159,10 @@ def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: NDArray[np.bool_]
     created, ranks = pool.created, pool.ranks
     portion = _FIRST_PORTION
     while len(left):
-        head = np.ones(len(left), np.bool_)
+        head, rest = left, left[:0]
         if len(left) > portion:
-            head = scores[left] >= -np.partition(-scores[left], portion)[portion]
-        chosen = left[head]
-        yield from chosen[np.lexsort((ranks[chosen], -created[chosen], -scores[chosen]))].tolist()
-        left, portion = left[~head], portion * _GROWTH
+            values = scores[left]
+            is_head = values >= np.partition(values, -portion)[-portion]
+            head, rest = left[is_head], left[~is_head]
+        yield from head[np.lexsort((ranks[head], -created[head], -scores[head]))].tolist()
+        left, portion = rest, portion * _GROWTH

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.documents import Change, Document, Term
 
 Key = tuple[Namespace, str]
 """The exact address of a row."""
@@ -140,6 +140,13 @@ class Backend(Protocol):
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key that was written after ``since``, in the order of the writes."""
+        ...
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The newest state, without vectors, of at most ``limit`` keys whose terms hold the most of ``words``.
+
+        Found by reading all terms, so that it needs no index; of equal ones the last written.
+        """
         ...
 
     def pending(self, model: str, limit: int) -> list[Pending]:

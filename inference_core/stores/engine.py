@@ -21,14 +21,14 @@ from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMis
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
-from inference_core.stores.search import Found, LeftOut, RecallMode, Search, SearchResult
+from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.writer import GroupWriter
 
 if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
 
     from inference_core.retrieval.reranking import Reranker
-    from inference_core.stores.searcher import Searcher
+    from inference_core.stores.searcher import Ranked, Searcher
 
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
@@ -114,7 +114,9 @@ class StoreEngine:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         vectors, reason = yield from self._query_vectors(search)
         wider = replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
-        groups, left_out = yield from self.pool.call(self._searched, wider, vectors)
+        groups, left_out, is_scanned = yield from self.pool.call(self._searched, wider, vectors)
+        if is_scanned:
+            vectors, reason = None, "the index is being built"
         if self._backfill and not self.backend.capabilities.change_feed:
             self._backfill.wake()  # such a backend knows what is pending only in what was read
         if self._reranker:
@@ -163,13 +165,13 @@ class StoreEngine:
             return None, "no embedding model"
         try:
             vectors = yield from embed_query(
-                self.embedder, search.text, search.embed_timeout, with_tokens=self.late_interaction
+                self.embedder, search.text, search.patience, with_tokens=self.late_interaction
             )
         except (EmbeddingError, StoreUnavailable) as error:
             return None, str(error)
         return vectors, None
 
-    def _searched(self, search: Search, vectors: QueryVectors | None) -> tuple[list[list[Found]], list[LeftOut]]:
+    def _searched(self, search: Search, vectors: QueryVectors | None) -> Ranked:
         return self._searcher().ranked(search, vectors)
 
     def _searcher(self) -> Searcher:

@@ -25,7 +25,7 @@ from langgraph.store.memory import InMemoryStore
 from inference_core.clock import aware
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, Situation
+from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores.backend import (
     Capabilities,
     Delete,
@@ -37,6 +37,7 @@ from inference_core.stores.backend import (
     SetVector,
     Write,
 )
+from inference_core.stores.scan import holding_most
 
 EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
@@ -125,6 +126,10 @@ class ForeignBackend:
         for key, one in sorted(seen, key=lambda found: found[1].seq):
             created = _created(one.row).timestamp() if one.row else 0.0
             yield Change(one.seq, key, _kind(one.row) if one.row else "", created, one.document)
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """Of what the last reading of the scope found, the keys whose terms hold the most of ``words``."""
+        return holding_most(self.changes(scope, 0), words, limit)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Of the scopes that were read in this process, the texts without a vector of ``model``."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Term
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.stores.backend import Backend
 
+_LOG = logging.getLogger(__name__)
+_SECONDS_A_WRITE: Final = 60e-6
+"""Building an index takes about that long for each write, in a process that is busy starting."""
+_SCANNED: Final = 1_000
 T = TypeVar("T")
 
 
@@ -40,11 +47,18 @@ class IndexCache:
         self._shards: OrderedDict[str, _Shard] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._total = 0
+        self._building: set[str] = set()
+        self._oversized: set[str] = set()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all indexes, about, as of each one's last use."""
         return self._total
+
+    @property
+    def is_building(self) -> bool:
+        """Whether an index is being built in the background."""
+        return bool(self._building)
 
     def use(self, scopes: Sequence[Namespace], reader: Callable[[list[ScopeIndex]], T]) -> T:
         """What ``reader`` makes of the up-to-date indexes of ``scopes``, all of which belong to one user.
@@ -61,6 +75,44 @@ class IndexCache:
             size = shard.nbytes
         self._settle(root, size)
         return result
+
+    def are_far(self, scopes: Sequence[Namespace], patience: float) -> bool:
+        """Whether the indexes of ``scopes`` must be built first, and that takes more than ``patience`` seconds."""
+        root = scopes[0][0]
+        with self._lock:
+            shard = None if root in self._building else self._shards.get(root)
+            known = set(shard.scopes) if shard else set[Namespace]()
+            if root in self._oversized or known.issuperset(scopes):
+                return False
+        missing = [scope for scope in scopes if scope not in known]
+        return sum(self._backend.heads(missing)) * _SECONDS_A_WRITE > patience
+
+    def scanned(self, scopes: Sequence[Namespace], words: Sequence[Term]) -> list[ScopeIndex]:
+        """Throw-away indexes of those documents of ``scopes`` that hold the most of ``words``, without vectors."""
+        return [self._scanned(scope, words) for scope in scopes]
+
+    def build(self, scopes: Sequence[Namespace]) -> None:
+        """Builds the indexes of ``scopes`` in the background, unless that is being done."""
+        root = scopes[0][0]
+        with self._lock:
+            if root in self._building:
+                return
+            self._building.add(root)
+        threading.Thread(target=self._build, args=(root, scopes), name="memory-index", daemon=True).start()
+
+    def _build(self, root: str, scopes: Sequence[Namespace]) -> None:
+        try:
+            self.use(scopes, list)
+        except StoreError as error:
+            _LOG.warning("An index could not be built; the next search tries again: %s", error)
+        finally:
+            with self._lock:
+                self._building.discard(root)
+
+    def _scanned(self, scope: Namespace, words: Sequence[Term]) -> ScopeIndex:
+        index = ScopeIndex(self._model)
+        index.update(self._backend.holding(scope, words, _SCANNED))
+        return index
 
     def _shard(self, root: str) -> _Shard:
         with self._lock:
@@ -82,6 +134,7 @@ class IndexCache:
             if root in self._shards:
                 self._total += size - self._sizes.get(root, 0)
                 self._sizes[root] = size
+                (self._oversized.add if size > self._max_bytes else self._oversized.discard)(root)
             while self._total > self._max_bytes and self._shards:
                 dropped, _ = self._shards.popitem(last=False)
                 self._total -= self._sizes.pop(dropped, 0)

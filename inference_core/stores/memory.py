@@ -10,7 +10,7 @@ from datetime import datetime
 from inference_core.clock import aware
 from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.documents import Change, Document, Term
 from inference_core.stores.backend import (
     Capabilities,
     Delete,
@@ -23,6 +23,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.codec import unpack_value
+from inference_core.stores.scan import holding_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,10 @@ class InMemoryBackend:
             Change(cell.seq, key, cell.kind, cell.created_at.timestamp(), _without_tokens(cell.document))
             for key, cell in sorted(cells, key=lambda found: found[1].seq)
         ]
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The keys whose terms hold the most of ``words``."""
+        return holding_most(self.changes(scope, 0), words, limit)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""

@@ -24,21 +24,23 @@ class Search:
 
     ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``collapses``: of rows whose
     contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
-    ``diversity`` is what a content that repeats another one entirely loses of its score. ``explains``: rows come with
-    the shares of their scores. ``embed_timeout`` bounds the wait for the query's vector. ``now`` is what "last week" is
-    counted from, in the user's time zone.
+    ``fills``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
+    repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
+    ``patience`` is how long, in seconds, to wait for the query's vector, and how long for an index that is not there
+    yet, rather than to do without. ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
     text: str
     limit: int
+    fills: bool = False
     kinds: frozenset[str] | None = None
     reject: Callable[[Row], str | None] | None = None
     collapses: bool = False
     max_characters: int | None = None
     diversity: float = 0.0
     explains: bool = False
-    embed_timeout: float = 2.0
+    patience: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from inference_core.embeddings.documents import QueryVectors
 from inference_core.memory.namespaces import Namespace
@@ -22,6 +23,22 @@ from inference_core.stores.selection import Selection
 _SPARE: Final = 2
 
 
+class Ranked(NamedTuple):
+    """The rows of each group, the best first; what was left out; whether by a scan, as an index is still missing."""
+
+    groups: list[list[Found]]
+    left_out: list[LeftOut]
+    is_scanned: bool
+
+
+class _View(NamedTuple):
+    """The scopes that hold something, their indexes, and the order of what these hold."""
+
+    scopes: Sequence[Namespace]
+    indexes: Sequence[ScopeIndex]
+    ranking: Ranking
+
+
 class Searcher:
     """Ranks the rows of ``backend``; ``model`` names the vector space, ``max_bytes`` bounds the indexes."""
 
@@ -30,46 +47,69 @@ class Searcher:
         analyze("loads the stemmer")
         self.indexes = IndexCache(backend, model, max_bytes)
 
-    def ranked(self, search: Search, vectors: QueryVectors | None) -> tuple[list[list[Found]], list[LeftOut]]:
-        """The best rows of each group, the best first, and what was left out.
+    def ranked(self, search: Search, vectors: QueryVectors | None) -> Ranked:
+        """The best rows of each group. ``vectors`` are the query's, None if there are none. Raises StoreError.
 
-        ``vectors`` are the query's, None if there are none. Raises StoreError.
+        Where an index would take long to build, it is built in the background, and words alone decide until then.
         """
         query = Query.of(search.text, search.now, *(vectors or ()))
+        by_words = replace(query, vector=None, tokens=None)
         results: list[list[Found]] = [[] for _ in search.groups]
         left_out: list[LeftOut] = []
+        is_scanned = False
         for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
-            indexes, ranking = self.indexes.use(scopes, partial(self._ranking, scopes, query))
+            is_far = self.indexes.are_far(scopes, search.patience)
+            if is_far:
+                view = self._view(by_words, scopes, self.indexes.scanned(scopes, query.terms))
+            else:
+                view = self.indexes.use(scopes, partial(self._view, query, scopes))
             for at, group in enumerate(search.groups):
-                owners = [owner for owner, scope in enumerate(scopes) if scope in group]
-                selection = self._selected(search, scopes, indexes, ranking.of(owners))
+                selection = self._selected(search, view, group)
+                if is_far and search.fills:
+                    self._fill(selection, search, [scope for scope in group if scope in scopes])
                 results[at] += selection.rows()
                 left_out += selection.left_out
-        return [sorted(found, key=_by_score)[: search.limit] for found in results], left_out
+            if is_far:
+                self.indexes.build(scopes)
+            is_scanned |= is_far
+        return Ranked([sorted(found, key=_by_score)[: search.limit] for found in results], left_out, is_scanned)
 
-    def _ranking(
-        self, scopes: Sequence[Namespace], query: Query, indexes: Sequence[ScopeIndex]
-    ) -> tuple[Sequence[ScopeIndex], Ranking]:
+    def _view(self, query: Query, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex]) -> _View:
+        held = [(scope, index) for scope, index in zip(scopes, indexes, strict=True) if len(index)]
+        scopes, indexes = [scope for scope, _ in held], [index for _, index in held]
+
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
             return self._backend.tokens([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
 
-        return indexes, rank(indexes, query, tokens_of)
+        return _View(scopes, indexes, rank(indexes, query, tokens_of))
 
-    def _selected(
-        self, search: Search, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex], hits: Iterator[Hit]
-    ) -> Selection:
+    def _selected(self, search: Search, view: _View, group: Sequence[Namespace]) -> Selection:
         """The best rows that the search takes, fetched in small portions until there are enough."""
         selection = Selection(search)
-        kinds = search.kinds
-        wanted = (hit for hit in hits if kinds is None or indexes[hit.place.index].kinds[hit.place.slot] in kinds)
-        while selection.missing > 0 and (portion := list(islice(wanted, selection.missing + _SPARE))):
+        owners = [owner for owner, scope in enumerate(view.scopes) if scope in group]
+        hits = _of_kinds(view, search.kinds, view.ranking.of(owners, fills=search.fills))
+        while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
             places = [hit.place for hit in portion]
-            rows = self._backend.get([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
+            rows = self._backend.get([(view.scopes[at.index], view.indexes[at.index].keys[at.slot]) for at in places])
             for row, hit in zip(rows, portion, strict=True):
                 if row is not None and selection.missing > 0:
                     shares = hit.shares if search.explains else {}
                     selection.offer(Found(row, hit.score, hit.relevance, shares))
         return selection
+
+    def _fill(self, selection: Selection, search: Search, scopes: Sequence[Namespace]) -> None:
+        """Adds the newest rows, as a scan knows only those that hold a word of the query."""
+        seen = selection.keys()
+        size = len(seen) + search.limit
+        for row in self._backend.newest(scopes, kinds=search.kinds, limit=size) if selection.missing > 0 else ():
+            if selection.missing > 0 and (row.namespace, row.key) not in seen:
+                selection.offer(Found(row, 0.0, 0.0))
+
+
+def _of_kinds(view: _View, kinds: frozenset[str] | None, hits: Iterator[Hit]) -> Iterator[Hit]:
+    if kinds is None:
+        return hits
+    return (hit for hit in hits if view.indexes[hit.place.index].kinds[hit.place.slot] in kinds)
 
 
 def _by_score(found: Found) -> float:

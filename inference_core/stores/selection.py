@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inference_core.retrieval.similarity import diversified, says_the_same, words_of
-from inference_core.stores.backend import Row
+from inference_core.stores.backend import Key, Row
 from inference_core.stores.search import Found, LeftOut, Search
 
 _CHOICE: Final = 3
@@ -35,6 +35,11 @@ class Selection:
             self._found.append(found)
         else:
             self.left_out.append(LeftOut(found, reason))
+
+    def keys(self) -> set[Key]:
+        """What it was offered."""
+        offered = [*self._found, *(one.found for one in self.left_out)]
+        return {(found.row.namespace, found.row.key) for found in offered}
 
     def rows(self) -> list[Found]:
         """What is given, the best first."""

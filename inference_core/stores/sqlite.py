@@ -16,15 +16,19 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, Situation
+from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores import sqlite_schema
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.codec import from_micros, pack_namespace, unpack_namespace, unpack_value
 from inference_core.stores.locks import FileLock
+from inference_core.stores.scan import MAX_WORDS, forms_of
 from inference_core.stores.sqlite_writes import apply_write
 
 _ROW: Final = "s.namespace, r.key, r.value, r.version, r.created, r.updated"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
+_CHANGE: Final = (
+    "r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.session, r.by_assistant, r.happened, r.importance"
+)
 _MAX_VARIABLES: Final = 500
 
 
@@ -120,14 +124,26 @@ class SqliteBackend:
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
-        query = (
-            "SELECT r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.session, r.by_assistant, "
-            "r.happened, r.importance, r.model, r.vector "
-            f"FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
-        )
+        query = f"SELECT {_CHANGE}, r.model, r.vector FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
         with self._reader() as reader:
             for found in reader.execute(query, (pack_namespace(scope), since)):
                 yield _change(found)
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The keys whose terms hold the most of ``words``, counted by the database."""
+        forms = [forms_of(word) for word in words[:MAX_WORDS]]
+        held = " + ".join("(" + " OR ".join("instr(words, ?) > 0" for _ in found) + ")" for found in forms)
+        query = (
+            f"SELECT *, {held} AS held FROM (SELECT {_CHANGE}, '', NULL, ' ' || r.terms || ' ' AS words "
+            f"FROM {_ROWS} WHERE s.namespace = ? AND r.text IS NOT NULL) "
+            "WHERE held > 0 ORDER BY held DESC, seq DESC LIMIT ?"
+        )
+        spaced = [f" {form} " for found in forms for form in found]
+        if not forms:
+            return []
+        with self._reader() as reader:
+            rows = reader.execute(query, [*spaced, pack_namespace(scope), limit]).fetchall()
+        return [_change(found[:-2]) for found in rows]
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""

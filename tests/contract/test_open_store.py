@@ -391,7 +391,7 @@ def test_a_query_does_not_wait_longer_for_its_vector_than_it_may():
     with open_store("memory://", embeddings=HangingEmbeddings(1.0)) as store:
         store.put(NS, "a", {"t": "tea"}, index=False)
         started = time.monotonic()
-        search = Search(groups=[[NS]], text="tea", limit=9, embed_timeout=0.1)
+        search = Search(groups=[[NS]], text="tea", limit=9, patience=0.1)
         assert run(store.engine.search(search)).mode is RecallMode.LEXICAL
         assert time.monotonic() - started < 0.8
 

@@ -16,8 +16,8 @@ from retrieval_support import MODEL, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.documents import Change, Document, Situation
-from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, Term
+from inference_core.retrieval.documents import Change, Document, Situation, Term
+from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex
 from inference_core.retrieval.late_interaction import pack_tokens
 from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Query

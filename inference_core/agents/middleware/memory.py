@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
-_EMBEDDING_SHARE: Final = 0.7
+_PATIENCE_SHARE: Final = 0.7
 _WARNING_PERIOD_S: Final = 60.0
 _Reported = OmitFromSchema(input=True, output=False)
 
@@ -217,7 +217,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
                 types=self._types,
                 categories=self._categories,
                 per_category=self._max_recall_results,
-                embed_timeout=self._timeout * _EMBEDDING_SHARE,
+                patience=self._timeout * _PATIENCE_SHARE,
             )
             block = recalled.render(scope.zone)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run

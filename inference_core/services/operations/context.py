@@ -9,7 +9,6 @@ from typing import Final
 
 from inference_core.context.render import render_memories
 from inference_core.drivers import Plan
-from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.memory.validity import why_invalid
@@ -19,7 +18,7 @@ from inference_core.stores.backend import Row
 from inference_core.stores.search import RecallMode, Search
 
 DEFAULT_MAX_MEMORIES: Final = 30
-_EMBED_TIMEOUT_S: Final = 2.0
+_PATIENCE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def recall_context(
     types: Sequence[str] | None = None,
     categories: Sequence[str | MemoryCategory] | None = None,
     per_category: int,
-    embed_timeout: float = _EMBED_TIMEOUT_S,
+    patience: float = _PATIENCE_S,
 ) -> Plan[RecalledContext]:
     """For each category its ``per_category`` memories that fit ``query`` best, filled up with the newest ones.
 
@@ -59,27 +58,28 @@ def recall_context(
     wanted = [MemoryCategory(validate_memory_category(category)) for category in categories or MemoryCategory]
     groups = {category: scope.namespaces.read_scopes(user_id, category) for category in wanted}
     now = scope.clock.now()
-    ranked: list[list[Row]] = [[] for _ in groups]
+    found: list[list[Row]] = []
     mode, reason = RecallMode.HYBRID, None
-    if query is not None and asks(query):
+    if query is None or not asks(query):
+        for scopes in groups.values():
+            rows = yield from newest(scope, scopes, kinds, per_category, now)
+            found.append(rows)
+    else:
         search = Search(
             groups=list(groups.values()),
             text=query,
             limit=per_category,
+            fills=True,
             kinds=kinds,
             reject=lambda row: why_invalid(row.value, now),
             collapses=True,
-            embed_timeout=embed_timeout,
+            patience=patience,
             now=now.astimezone(scope.zone),
         )
         result = yield from scope.engine.search(search)
-        ranked = [[found.row for found in group] for group in result.groups]
+        found = [[one.row for one in group] for group in result.groups]
         mode, reason = result.mode, result.reason
-    memories: dict[MemoryCategory, list[MemoryRecord]] = {}
-    for (category, scopes), rows in zip(groups.items(), ranked, strict=True):
-        filled = yield from _filled(scope, scopes, rows, kinds, per_category, now)
-        if filled:
-            memories[category] = filled
+    memories = {category: _told_once(rows) for category, rows in zip(groups, found, strict=True) if rows}
     return RecalledContext(memories, mode, reason, now)
 
 
@@ -118,16 +118,7 @@ def _at_most(
     return kept
 
 
-def _filled(
-    scope: MemoryScope,
-    scopes: Sequence[Namespace],
-    ranked: Sequence[Row],
-    kinds: frozenset[str] | None,
-    limit: int,
-    now: datetime,
-) -> Plan[list[MemoryRecord]]:
-    rows = list(ranked)
-    if len(rows) < limit:
-        rows += yield from newest(scope, scopes, kinds, limit, now)
+def _told_once(rows: Sequence[Row]) -> list[MemoryRecord]:
+    """The memories of ``rows``; of those with the same content the first."""
     by_content = {record.content: record for record in map(record_of, reversed(rows))}
-    return list(reversed(by_content.values()))[:limit]
+    return list(reversed(by_content.values()))

@@ -41,7 +41,7 @@ def test_the_living_documents_of_all_indexes_have_a_position_each():
 
 def test_columns_and_kinds_are_given_by_position():
     pool = _three()
-    assert pool.column(lambda columns: columns.created).tolist() == [0, 1, 2, 3, 4]
+    assert pool.column("created").tolist() == [0, 1, 2, 3, 4]
     assert pool.kinds_in(frozenset({"goals", "other"})).tolist() == [False, False, True, False, False]
     assert not pool.kinds_in(frozenset()).any()
 
@@ -92,14 +92,14 @@ def test_the_mean_vector_is_taken_from_vectors_of_the_wanted_size():
 def test_a_collection_without_documents(indexes: list[ScopeIndex]):
     pool = Pool(indexes)
     scores, coverage = pool.bm25(["tea"])
-    created = pool.column(lambda columns: columns.created)
+    created = pool.column("created")
     assert len(pool) == len(scores) == len(coverage) == len(created) == len(pool.products(floats(*EAST))) == 0
     assert pool.kinds_in(frozenset({"facts"})).tolist() == []
     assert pool.mean_vector(2).tolist() == [0, 0]
     assert len(pool.first_vectors(np.array([], np.intp))[0]) == 0
 
 
-def test_the_arrays_of_an_index_are_longer_than_its_slots():
-    pool = Pool([index_of(put("a")), index_of(put("b"))])
+def test_columns_are_those_of_the_living_documents():
+    index = index_of(put("a"), put("b"))
     assert len(Columns().alive) > 1
-    assert np.array_equal(pool.column(lambda columns: columns.alive), [True, True])
+    assert Pool([index, index_of(put("c"))]).column("importance").tolist() == [0.5, 0.5, 0.5]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.retrieval.postings import Postings, Term
+from inference_core.retrieval.documents import Term
+from inference_core.retrieval.postings import Postings
 
 
 def _found(postings: Postings, term: Term) -> dict[int, int]:

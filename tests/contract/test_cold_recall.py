@@ -1,0 +1,168 @@
+"""Recall while an index is still missing: a scan answers by words, and the index follows in the background."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import HashingEmbeddings
+
+from inference_core.drivers import run
+from inference_core.embeddings.embedder import Embedder
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document
+from inference_core.stores.backend import Backend, Delete, Put
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexes import IndexCache
+from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.search import RecallMode, Search, SearchResult
+from inference_core.stores.sqlite import SqliteBackend
+
+USER: Namespace = ("u", "semantic")
+OTHER: Namespace = ("v", "semantic")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MANY = 2_100
+IMPATIENT = 0.1
+
+
+def put(number: int, text: str, scope: Namespace = USER, kind: str = "facts") -> Put:
+    value = f'{{"content": "{text}"}}'
+    at = START + timedelta(minutes=number)
+    return Put(namespace=scope, key=f"k{number}", value=value, document=Document.of(text), kind=kind, updated_at=at)
+
+
+@pytest.fixture(params=("sqlite", "memory"))
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    made = SqliteBackend(tmp_path / "memory.db") if request.param == "sqlite" else InMemoryBackend()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def full(backend: Backend) -> Backend:
+    """A user with so many memories that an index takes a while, and another user's."""
+    texts = [f"note {number} of harbour {number % 7}" for number in range(MANY)]
+    texts[7] = "the spare key hangs behind the barometer"
+    backend.apply([[*(put(number, text) for number, text in enumerate(texts))]])
+    backend.apply([[put(1, "the key of another user", OTHER)]])
+    return backend
+
+
+def asked(engine: StoreEngine, text: str = "where is the spare key?", **options: object) -> SearchResult:
+    return run(
+        engine.search(
+            replace(Search(groups=[[USER], [("u", "other")]], text=text, limit=3, patience=IMPATIENT), **options)
+        )
+    )
+
+
+def keys(found: list[Change]) -> list[str]:
+    return [change.key for change in found]
+
+
+def test_a_scan_finds_what_holds_the_most_words(backend: Backend):
+    backend.apply([[put(1, "green tea"), put(2, "black tea"), put(3, "coffee"), put(4, "tea, green and hot")]])
+    backend.apply([[put(5, "green tea", OTHER), Delete(namespace=USER, key="k2")]])
+    assert keys(list(backend.holding(USER, ["green", "tea"], 9))) == ["k4", "k1"]
+    assert keys(list(backend.holding(USER, ["green", "tea"], 1))) == ["k4"]
+    assert keys(list(backend.holding(USER, [("coffe", "tee"), "hot"], 9))) == ["k4", "k3"]
+    assert list(backend.holding(USER, [], 9)) == []
+    assert list(backend.holding(USER, ["gree", "te", "%", "'"], 9)) == []
+    (found,) = backend.holding(USER, ["coffe"], 9)
+    assert found == next(change for change in backend.changes(USER, 0) if change.key == "k3")
+
+
+def test_a_scan_looks_for_a_bounded_number_of_words(backend: Backend):
+    backend.apply([[put(1, "green tea")]])
+    words = [f"w{number}" for number in range(5_000)]
+    assert keys(list(backend.holding(USER, ["tea", *words], 9))) == ["k1"]
+    assert list(backend.holding(USER, [*words, "tea"], 9)) == []
+
+
+@pytest.mark.parametrize("embeddings", [None, HashingEmbeddings()])
+def test_the_first_recall_scans_and_a_later_one_has_the_index(full: Backend, embeddings: HashingEmbeddings | None):
+    engine = StoreEngine(full, embeddings and Embedder(embeddings, "hashing"))
+    first = asked(engine)
+    assert [found.row.key for found in first.groups[0]] == ["k7"]
+    assert (first.groups[1], first.mode, first.reason) == ([], RecallMode.LEXICAL, "the index is being built")
+    deadline = time.monotonic() + 30
+    while (later := asked(engine)).reason == first.reason and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert later.groups[0][0].row.key == "k7"
+    assert later.mode is (RecallMode.LEXICAL if embeddings is None else RecallMode.HYBRID)
+    engine.close()
+
+
+def test_a_scan_is_filled_up_with_the_newest_of_a_kind(full: Backend):
+    full.apply([[put(MANY, "a goal", kind="goals"), put(MANY + 1, "another goal", kind="goals")]])
+    engine = StoreEngine(full)
+    found = asked(engine, fills=True, groups=[[USER]]).groups[0]
+    assert [one.row.key for one in found] == ["k7", f"k{MANY + 1}", f"k{MANY}"]
+    engine.close()
+
+
+def test_the_fill_keeps_to_the_kinds(full: Backend):
+    full.apply([[put(MANY, "a goal", kind="goals"), put(MANY + 1, "a spare key", kind="goals")]])
+    engine = StoreEngine(full)
+    search: dict[str, Any] = {"fills": True, "groups": [[USER]], "kinds": frozenset({"goals"})}
+    for _ in range(2):
+        found = asked(engine, **search).groups[0]
+        assert [one.row.key for one in found] == [f"k{MANY + 1}", f"k{MANY}"]
+        engine._searcher().indexes.use([USER], list)
+    engine.close()
+
+
+def test_a_user_whose_index_does_not_fit_waits_for_it(full: Backend):
+    cache = IndexCache(full, "", max_bytes=1)
+    assert cache.are_far([USER], IMPATIENT)
+    cache.use([USER], list)
+    assert not cache.are_far([USER], IMPATIENT)
+    assert not cache.are_far([OTHER], IMPATIENT)
+
+
+def test_a_build_that_fails_is_tried_again(full: Backend, caplog: pytest.LogCaptureFixture):
+    cache = IndexCache(full, "", max_bytes=10**9)
+    full.close()
+    cache.build([USER])
+    deadline = time.monotonic() + 10
+    while cache.is_building and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert "could not be built" in caplog.text
+
+
+def test_an_index_is_built_once_at_a_time(full: Backend):
+    cache = IndexCache(full, "", max_bytes=10**9)
+    built: list[str] = []
+
+    def build(root: str, scopes: Sequence[Namespace]) -> None:
+        built.append(f"{root} {scopes}")
+
+    cache._build = build
+    cache.build([USER])
+    cache.build([USER])
+    assert cache.is_building
+    deadline = time.monotonic() + 10
+    while not built and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(built) == 1
+
+
+def test_who_is_patient_waits_for_the_index(full: Backend):
+    engine = StoreEngine(full, Embedder(HashingEmbeddings(), "hashing"))
+    found = asked(engine, patience=2)
+    assert found.mode is RecallMode.HYBRID
+    assert found.groups[0][0].row.key == "k7"
+    engine.close()
+
+
+def test_patience_counts_only_what_is_missing(full: Backend):
+    cache = IndexCache(full, "", max_bytes=10**9)
+    assert not cache.are_far([USER, OTHER], patience=10)
+    assert not cache.are_far([OTHER], IMPATIENT)
+    cache.use([USER], list)
+    assert not cache.are_far([USER, OTHER], IMPATIENT)
