@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.settings import MemorySettings
+    from inference_core.settings import AgentSettings, MemorySettings
     from inference_core.stores.factory import open_store
     from inference_core.stores.store import MemoryStore
 
 __version__ = "0.1.0"
 _HOMES = {
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
+    "AgentSettings": "inference_core.settings",
     "Embedder": "inference_core.embeddings.embedder",
     "InferenceCoreError": "inference_core.errors",
     "MemoryCategory": "inference_core.memory.types",
@@ -57,6 +58,7 @@ _HOMES = {
 }
 __all__ = [
     "AgentMemoryStoreService",
+    "AgentSettings",
     "Embedder",
     "InferenceCoreError",
     "MemoryCategory",

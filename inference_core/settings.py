@@ -1,14 +1,20 @@
-"""MemorySettings: the only reader of the environment. It is read when settings are made, never on import."""
+"""The only reader of the environment. It is read when settings are made, never on import."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
+from inference_core.errors import ConfigurationError
+from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_category
+
+S = TypeVar("S", bound=BaseSettings)
+_NO_EMBEDDINGS: Final = ("", "none", "off")
 
 
 class MemorySettings(BaseSettings):
@@ -18,6 +24,14 @@ class MemorySettings(BaseSettings):
 
     enabled: bool = Field(default=True, description="Give agents their memory.")
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
+    embeddings: str = Field(
+        default="auto",
+        description="Embedding model: auto (the local ones that are installed), local, local-multilingual, "
+        "local-by-language, provider:model, or none for recall by words alone.",
+    )
+    late_interaction: bool = Field(default=True, description="Keep and compare token vectors, if the model gives them.")
+    index_mb: int = Field(default=512, ge=1, description="Megabytes that the indexes of all users may take together.")
+    auto_recall: bool = Field(default=True, description="Put memories that fit into the prompt of each run.")
     max_results: int = Field(
         default=5, ge=1, le=50, description="Memories of each category that are put into a prompt."
     )
@@ -28,11 +42,21 @@ class MemorySettings(BaseSettings):
         default=True, description="Give each named agent its own episodic and procedural memory."
     )
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
+    recall_timeout: float = Field(default=0.3, gt=0, description="Seconds that a reply may wait for its memories.")
+    timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
+    max_content_bytes: int = Field(
+        default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
+    )
+
+    @property
+    def embeddings_spec(self) -> str | None:
+        """What `open_store` takes as ``embeddings``."""
+        return None if self.embeddings.strip().lower() in _NO_EMBEDDINGS else self.embeddings
 
     @field_validator("categories", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        names = _listed(value)
         if isinstance(names, list | tuple):
             return tuple(validate_memory_category(str(name)) for name in names if str(name).strip())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return names
@@ -42,3 +66,53 @@ class MemorySettings(BaseSettings):
     def _known(cls, value: str) -> str:
         time_zone(value)
         return value
+
+
+class AgentSettings(BaseSettings):
+    """Settings of `AgentService` and the command line's chat, each from the environment variable ``AGENT_<NAME>``."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore")
+
+    model: str | None = Field(default=None, description="Chat model, as provider:model, for example openai:gpt-5-mini.")
+    model_fallbacks: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Chat models to ask in this order when the first fails, separated by commas."
+    )
+    checkpoint_url: str = Field(
+        default="sqlite:///checkpoints.db", description="Where conversations are kept between runs."
+    )
+
+    @field_validator("model_fallbacks", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
+
+
+def read_settings(kind: type[S], **given: Any) -> S:
+    """Settings of ``kind`` from the environment; what is ``given`` goes first.
+
+    Raises ConfigurationError that names the variable at fault.
+    """
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        prefix = kind.model_config.get("env_prefix", "")
+        faults = "; ".join(f"{prefix}{'.'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in error.errors())
+        raise ConfigurationError(faults) from error
+
+
+def load_env_file(path: Path) -> None:
+    """Puts the variables of a ``.env`` file into the environment; those that are there already stay as they are.
+
+    Raises ConfigurationError if there is no such file.
+    """
+    from dotenv import load_dotenv  # noqa: PLC0415 - only for those who ask for it
+
+    if not path.is_file():
+        raise ConfigurationError(f"There is no file {path}")
+    load_dotenv(path)
+
+
+def _listed(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(part for part in map(str.strip, value.split(",")) if part)

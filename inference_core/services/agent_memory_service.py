@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, tzinfo
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
@@ -61,6 +61,9 @@ from inference_core.services.user_memories import (
     purge_user_memories,
 )
 from inference_core.stores.factory import engine_of
+
+if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -161,6 +164,19 @@ class AgentMemoryStoreService(_Face):
         )
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)
+
+    @classmethod
+    def from_settings(cls, settings: MemorySettings, store: BaseStore, **options: Any) -> AgentMemoryStoreService:
+        """The service on ``store`` that ``settings`` describe; ``options`` win over them."""
+        chosen: dict[str, Any] = {
+            "max_results": settings.max_results,
+            "embeddings": settings.embeddings_spec,
+            "agent_scope_enabled": settings.agent_scope_enabled,
+            "max_content_bytes": settings.max_content_bytes,
+            "timezone": settings.timezone,
+            "timeout": settings.timeout,
+        }
+        return cls(store, **chosen | options)
 
 
 __all__ = [

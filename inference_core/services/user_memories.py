@@ -22,7 +22,7 @@ from inference_core.services.operations.list import page_of
 from inference_core.services.operations.scope import UserId
 from inference_core.stores.backend import Delete
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.factory import engine_of, open_store
+from inference_core.stores.factory import engine_of, open_configured_store
 from inference_core.stores.store import MemoryStore
 
 P = ParamSpec("P")
@@ -32,9 +32,9 @@ T = TypeVar("T")
 @contextmanager
 def open_memory_store() -> Generator[BaseStore]:
     """The store that the environment names (`MemorySettings.store_url`), closed at the end; without embeddings."""
-    from inference_core.settings import MemorySettings  # noqa: PLC0415 - slow to import, and needed only here
+    from inference_core.settings import MemorySettings, read_settings  # noqa: PLC0415 - slow to import, seldom needed
 
-    with open_store(MemorySettings().store_url, embeddings=None) as store:
+    with open_configured_store(read_settings(MemorySettings), embeddings=None) as store:
         yield store
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from weakref import WeakSet
 
@@ -20,6 +20,10 @@ from inference_core.stores.backend import Backend
 from inference_core.stores.engine import EMBEDDING_META, StoreEngine
 from inference_core.stores.store import MemoryStore
 
+if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
+
+_MEGABYTE: Final = 1024 * 1024
 _SCHEME: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://", re.ASCII)
 
 
@@ -53,6 +57,16 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
         raise
     _open_engines.add(engine)
     return MemoryStore(engine)
+
+
+def open_configured_store(settings: MemorySettings, **options: Any) -> MemoryStore:
+    """The store that ``settings`` name, with their embeddings; ``options`` win. Raises what `open_store` raises."""
+    chosen: dict[str, Any] = {
+        "embeddings": settings.embeddings_spec,
+        "late_interaction": settings.late_interaction,
+        "index_bytes": settings.index_mb * _MEGABYTE,
+    }
+    return open_store(settings.store_url, **chosen | options)
 
 
 def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bool = False) -> StoreEngine:

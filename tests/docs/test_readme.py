@@ -13,7 +13,7 @@ import pytest
 from chat_server import chat_server
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.settings import MemorySettings
+from inference_core.settings import AgentSettings, MemorySettings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -73,11 +73,15 @@ def test_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def test_the_settings_are_documented_as_they_are() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "settings_reference.py"), "--check"]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stderr == ""
+
+
 def test_env_example_holds_every_setting_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    assert set(values) == {f"AGENT_MEMORY_{name.upper()}" for name in MemorySettings.model_fields}
-    default = MemorySettings()
+    defaults = MemorySettings(), AgentSettings()
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    assert MemorySettings() == default
+    assert (MemorySettings(), AgentSettings()) == defaults

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.settings import MemorySettings
+from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
 
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("AGENT_MEMORY_")]:
+    for name in [name for name in os.environ if name.startswith("AGENT_")]:
         monkeypatch.delenv(name)
 
 
@@ -22,10 +24,22 @@ def test_the_defaults_are_the_documented_ones():
     assert MemorySettings().model_dump() == {
         "enabled": True,
         "store_url": "sqlite:///memory.db",
+        "embeddings": "auto",
+        "late_interaction": True,
+        "index_mb": 512,
+        "auto_recall": True,
         "max_results": 5,
         "categories": ("semantic", "episodic", "procedural"),
         "agent_scope_enabled": True,
         "timezone": "UTC",
+        "recall_timeout": 0.3,
+        "timeout": 10.0,
+        "max_content_bytes": 8192,
+    }
+    assert AgentSettings().model_dump() == {
+        "model": None,
+        "model_fallbacks": (),
+        "checkpoint_url": "sqlite:///checkpoints.db",
     }
 
 
@@ -40,6 +54,13 @@ def test_the_defaults_are_the_documented_ones():
         ("categories", "semantic", ("semantic",)),
         ("categories", " episodic , semantic,", ("episodic", "semantic")),
         ("categories", "", ()),
+        ("embeddings", "local", "local"),
+        ("late_interaction", "no", False),
+        ("index_mb", "64", 64),
+        ("auto_recall", "off", False),
+        ("recall_timeout", "0.5", 0.5),
+        ("timeout", "3", 3.0),
+        ("max_content_bytes", "100", 100),
     ],
 )
 def test_a_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: Any):
@@ -74,9 +95,51 @@ def test_categories_may_be_a_list_or_a_tuple(categories: Any):
         ("categories", 5),
         ("timezone", "Warsaw"),
         ("enabled", "maybe"),
+        ("index_mb", 0),
+        ("recall_timeout", 0),
+        ("timeout", -1),
+        ("max_content_bytes", 0),
     ],
 )
 def test_a_bad_setting_is_refused_and_named(field: str, value: Any):
     with pytest.raises(ValidationError) as raised:
         MemorySettings(**{field: value})
     assert field in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"), [("auto", "auto"), ("none", None), (" None ", None), ("", None), ("openai:m@256", "openai:m@256")]
+)
+def test_no_embeddings_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, text: str, spec: str | None):
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", text)
+    assert MemorySettings().embeddings_spec == spec
+
+
+def test_the_settings_of_an_agent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MODEL", "openai:one")
+    monkeypatch.setenv("AGENT_MODEL_FALLBACKS", " openai:two, ollama:three ,")
+    monkeypatch.setenv("AGENT_CHECKPOINT_URL", "memory://")
+    settings = AgentSettings()
+    assert settings.model == "openai:one"
+    assert settings.model_fallbacks == ("openai:two", "ollama:three")
+    assert settings.checkpoint_url == "memory://"
+
+
+def test_a_fault_is_one_line_that_names_the_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_MAX_RESULTS", "many")
+    monkeypatch.setenv("AGENT_MEMORY_TIMEZONE", "Warsaw")
+    with pytest.raises(ConfigurationError, match=r"AGENT_MEMORY_MAX_RESULTS: .*AGENT_MEMORY_TIMEZONE: ") as raised:
+        read_settings(MemorySettings)
+    assert "\n" not in str(raised.value)
+    assert read_settings(MemorySettings, max_results=3, timezone="UTC").max_results == 3
+
+
+def test_a_file_fills_in_what_the_environment_does_not_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("AGENT_MEMORY_MAX_RESULTS", "7")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    file = tmp_path / ".env"
+    file.write_text("AGENT_MEMORY_MAX_RESULTS=9\nAGENT_MEMORY_TIMEZONE=Asia/Tokyo\n", encoding="utf-8")
+    load_env_file(file)
+    assert (os.environ["AGENT_MEMORY_MAX_RESULTS"], os.environ["AGENT_MEMORY_TIMEZONE"]) == ("7", "Asia/Tokyo")
+    with pytest.raises(ConfigurationError, match="no file"):
+        load_env_file(tmp_path / "other")

@@ -148,14 +148,20 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
 
     @classmethod
     def from_settings(cls, settings: MemorySettings, memory_service: Any = None, **options: Any) -> MemoryMiddleware:
-        """The middleware that ``settings`` describe; ``options`` win over them."""
+        """The middleware that ``settings`` describe; ``options`` win over them.
+
+        A ``memory_service`` keeps its own time zone, agent scope, embeddings and limit of content.
+        """
         chosen: dict[str, Any] = {
-            "auto_recall": settings.enabled,
+            "auto_recall": settings.enabled and settings.auto_recall,
             "include_tools": None if settings.enabled else [],
             "max_recall_results": settings.max_results,
             "include_categories": settings.categories,
             "agent_scope_enabled": settings.agent_scope_enabled,
             "timezone": settings.timezone,
+            "embeddings": settings.embeddings_spec,
+            "recall_timeout": settings.recall_timeout,
+            "max_content_bytes": settings.max_content_bytes,
         }
         return cls(memory_service, **chosen | options)
 

@@ -1,0 +1,88 @@
+"""Writes .env.example and docs/configuration.md from the settings; with --check it only compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
+
+from inference_core.settings import AgentSettings, MemorySettings
+
+ROOT: Final = Path(__file__).parents[1]
+KINDS: Final[tuple[tuple[str, type[BaseSettings]], ...]] = (
+    ("Memory", MemorySettings),
+    ("Agent service and command line", AgentSettings),
+)
+_INTRODUCTION: Final = """# Configuration
+
+Written by `python scripts/settings_reference.py` from `inference_core/settings.py`.
+
+The environment is read when `MemorySettings()` or `AgentSettings()` is made: by `AgentService`, by the command line, by
+`MemoryMiddleware.from_settings` and by `AgentMemoryStoreService.from_settings`; never on import. A `.env` file is read
+where you ask for it: `inference-core --env-file .env …`, or `inference_core.settings.load_env_file(Path(".env"))`.
+Variables that are set already go before the file. A value that makes no sense is refused with the variable's name.
+"""
+
+
+def settings_of(kind: type[BaseSettings]) -> Iterator[tuple[str, FieldInfo]]:
+    """The name of each variable, and its field."""
+    for name, field in kind.model_fields.items():
+        yield f"{kind.model_config.get('env_prefix', '')}{name.upper()}", field
+
+
+def shown(value: Any) -> str:
+    """A default as it is written into the environment."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def quoted(value: Any) -> str:
+    """A default as the table shows it."""
+    return f"`{shown(value)}`" if shown(value) else "none"
+
+
+def env_example() -> str:
+    """The example file; what has no default is commented out."""
+    lines = ["# Every setting with its default. Copy this file to .env and change what you need."]
+    for _, kind in KINDS:
+        for name, field in settings_of(kind):
+            default = shown(field.default)
+            lines += ["", f"# {field.description}", f"{name}={default}" if default else f"# {name}="]
+    return "\n".join(lines) + "\n"
+
+
+def reference() -> str:
+    """The page about all settings."""
+    parts = [_INTRODUCTION]
+    for title, kind in KINDS:
+        rows = [f"| `{name}` | {quoted(field.default)} | {field.description} |" for name, field in settings_of(kind)]
+        parts.append("\n".join([f"## {title}", "", "| variable | default | meaning |", "|---|---|---|", *rows, ""]))
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Writes both files, or compares them."""
+    wanted = {ROOT / ".env.example": env_example(), ROOT / "docs" / "configuration.md": reference()}
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not up to date: python scripts/settings_reference.py", file=sys.stderr)
+        return bool(stale)
+    for path in stale:
+        path.write_text(wanted[path], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
