@@ -14,6 +14,7 @@ InferenceCoreError
 ├── MemoryNotFound (LookupError)         no memory with this id in the scopes that the caller may read
 ├── IdentityError (PermissionError)      who the user is could not be established
 ├── EmbeddingError                       the embedding model failed
+├── ModelError                           the chat model failed
 └── StoreError                           the store did not do what it was asked
     ├── VersionConflict                  somebody else changed the memory in between
     ├── UnsupportedSchema                the data was written by a newer version of this package
@@ -87,6 +88,10 @@ class IdentityError(InferenceCoreError, PermissionError):
 
 class EmbeddingError(InferenceCoreError):
     """The embedding model failed or returned something that is not a set of vectors."""
+
+
+class ModelError(InferenceCoreError):
+    """The chat model could not be reached, refused the request or answered nonsense; what was saved before stays."""
 
 
 class StoreError(InferenceCoreError):
