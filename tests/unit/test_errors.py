@@ -22,6 +22,7 @@ from inference_core.errors import (
     InvalidMemoryType,
     MemoryNotFound,
     MissingExtra,
+    ModelError,
     ScopeTooLarge,
     StoreError,
     StoreUnavailable,
@@ -34,7 +35,7 @@ from inference_core.errors import (
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
-    assert len(classes) == 21
+    assert len(classes) == 22
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
@@ -54,6 +55,7 @@ def test_every_error_is_in_the_tree():
         (MemoryNotFound, (InferenceCoreError, LookupError)),
         (IdentityError, (InferenceCoreError, PermissionError)),
         (EmbeddingError, (InferenceCoreError,)),
+        (ModelError, (InferenceCoreError,)),
         (VersionConflict, (StoreError,)),
         (UnsupportedSchema, (StoreError,)),
         (ScopeTooLarge, (StoreError,)),
