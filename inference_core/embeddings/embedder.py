@@ -26,6 +26,7 @@ _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
+_WARNING_PERIOD_S: Final = 60.0
 _PARTING_S: Final = 2.0
 _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
@@ -57,6 +58,7 @@ class Embedder:
         self._ready = threading.Event()
         self._failures = 0
         self._paused_until = 0.0
+        self._silent_until = 0.0
         if load is None:
             self._ready.set()
 
@@ -135,7 +137,8 @@ class Embedder:
 
     def _count_failure(self, error: Exception) -> None:
         self._failures += 1
-        if self._failures == 1:
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _WARNING_PERIOD_S
             _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", error)
         if self._failures >= _PATIENCE:
             self._paused_until = time.monotonic() + _PAUSE_S
