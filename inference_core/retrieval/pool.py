@@ -32,8 +32,8 @@ class Pool:
         self.indexes = indexes = indexes or [ScopeIndex("")]
         sizes = [index.slots for index in indexes]
         self.order = SessionOrder.joined([index.order for index in indexes], sizes)
-        self._starts = np.cumsum([0, *sizes[:-1]])
-        self.owners = np.searchsorted(self._starts, self.order.slots, side="right") - 1
+        self.starts = np.cumsum([0, *sizes[:-1]])
+        self.owners = np.searchsorted(self.starts, self.order.slots, side="right") - 1
 
     @cached_property
     def created(self) -> NDArray[np.float64]:
@@ -48,10 +48,14 @@ class Pool:
     def __len__(self) -> int:
         return len(self.order.slots)
 
+    def only(self, positions: NDArray[np.intp]) -> Pool:
+        """The documents at ``positions``, which are whole sessions, as a pool."""
+        return _Part(self, positions)
+
     def place(self, at: int) -> Place:
         """Where the document at a position is."""
         owner = int(self.owners[at])
-        return Place(owner, int(self.order.slots[at] - self._starts[owner]))
+        return Place(owner, int(self.order.slots[at] - self.starts[owner]))
 
     def owned_by(self, indexes: Collection[int]) -> NDArray[np.bool_]:
         """Whether each document is in one of ``indexes``."""
@@ -85,7 +89,7 @@ class Pool:
         owners: NDArray[np.intp] = self.owners[positions]
         for owner, index in enumerate(self.indexes):
             own = np.flatnonzero(owners == owner)
-            slots = self.order.slots[positions[own]] - self._starts[owner]
+            slots = self.order.slots[positions[own]] - self.starts[owner]
             found, rows = index.columns.vectors.rows(slots)
             if rows.shape[1] == size:
                 known[own], vectors[own] = found, rows
@@ -100,6 +104,26 @@ class Pool:
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Values by slot, index after index, as values by position."""
         return _joined(columns)[self.order.slots]
+
+
+class _Part(Pool):
+    """Some sessions of a pool."""
+
+    def __init__(self, whole: Pool, positions: NDArray[np.intp]) -> None:
+        self.indexes = whole.indexes
+        self.order = whole.order.only(positions)
+        self.owners = whole.owners[positions]
+        self.starts = whole.starts
+        self._whole = whole
+        self._positions = positions
+
+    def column(self, name: ColumnName) -> NDArray[Any]:
+        """One of the indexes' columns."""
+        return self._whole.column(name)[self._positions]
+
+    def kinds_in(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
+        """Whether each document's kind is one of ``kinds``."""
+        return self._whole.kinds_in(kinds)[self._positions]
 
 
 def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from inference_core.retrieval.documents import Term
 from inference_core.retrieval.vectors import Floats
 
-_SMALL_TAIL: Final = 4_096
+_SMALL_TAIL: Final = 512
 _TAIL_SHARE: Final = 8
 _MAX_COUNT: Final = 255
 _REMEMBERED: Final = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import islice
 from typing import Final
 
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval import evidence
-from inference_core.retrieval.evidence import DECIMALS, over_maximum, spread, standardized
+from inference_core.retrieval.evidence import DECIMALS, spread, standardized
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.late_interaction import dimensions_of, interact
+from inference_core.retrieval.matches import Matches, priors, promising
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.relevance import Signals, relevance
@@ -25,11 +27,15 @@ from inference_core.retrieval.vectors import Floats
 from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights
 
 CANDIDATES: Final = 100
+FEW: Final = 4_000
+"""So many documents are ranked whole."""
 _FIRST_PORTION: Final = 256
 _GROWTH: Final = 8
 TokensOf = Callable[[Sequence[Place]], Sequence[bytes | None]]
 """Gives the packed token vectors of documents, None where there are none."""
 Shares = dict[str, Floats]
+Mask = NDArray[np.bool_]
+Positions = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,79 +57,104 @@ class Hit:
 class Ranking:
     """Matching documents of several indexes, the best first."""
 
-    def __init__(self, pool: Pool, shares: Shares, signals: Signals, is_hit: NDArray[np.bool_]) -> None:
+    def __init__(self, pool: Pool, shares: Shares, signals: Signals, is_hit: Mask) -> None:
         self._pool = pool
         self._shares = shares
         self._signals = signals
         self._is_hit = is_hit
         self._scores = _total(shares, len(pool))
 
-    def of(self, indexes: Collection[int], *, fills: bool = False) -> Iterator[Hit]:
-        """The hits in ``indexes``, the best first, of equal ones the newest; if it ``fills``, then all others."""
-        if not indexes:
-            return
-        own = self._pool.owned_by(indexes)
-        for at in _in_order(self._pool, self._scores, self._is_hit & own):
-            yield self._hit(at)
-        if fills:
-            for at in _in_order(self._pool, np.zeros(len(self._pool)), own & ~self._is_hit):
-                yield self._hit(at)
+    def of(self, indexes: Collection[int], without: Positions | None = None) -> Iterator[Hit]:
+        """The hits in ``indexes`` but for those at positions ``without``, the best first, of equal ones the newest."""
+        wanted = self._is_hit & self._pool.owned_by(indexes)
+        if without is not None:
+            wanted[without] = False
+        return self._given(self._scores, wanted)
 
-    def _hit(self, at: int) -> Hit:
-        chance = relevance(self._signals, at)
-        return Hit(self._pool.place(at), float(self._scores[at]), chance, at, self._shares)
+    def others(self, indexes: Collection[int]) -> Iterator[Hit]:
+        """The documents in ``indexes`` that are no hits, the newest first."""
+        return self._given(np.zeros(len(self._pool)), self._pool.owned_by(indexes) & ~self._is_hit)
+
+    def _given(self, scores: NDArray[np.float64], wanted: Mask) -> Iterator[Hit]:
+        for at in _in_order(self._pool, scores, wanted):
+            chance = relevance(self._signals, at)
+            yield Hit(self._pool.place(at), float(self._scores[at]), chance, at, self._shares)
 
 
-def rank(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> Ranking:
+class HeadFirst:
+    """First the documents of ``head``, then, for who asks for so many, all others of ``pool``."""
+
+    def __init__(self, pool: Pool, head: Ranking, positions: Positions, whole: Callable[[], Ranking]) -> None:
+        self._pool = pool
+        self._head = head
+        self._positions = positions
+        self._make_whole = whole
+
+    def of(self, indexes: Collection[int]) -> Iterator[Hit]:
+        """The hits in ``indexes``, the best first."""
+        yield from self._head.of(indexes)
+        if not self._is_complete(indexes):
+            yield from self._whole.of(indexes, self._positions)
+
+    def others(self, indexes: Collection[int]) -> Iterator[Hit]:
+        """The documents in ``indexes`` that are no hits, the newest first."""
+        yield from (self._head if self._is_complete(indexes) else self._whole).others(indexes)
+
+    @cached_property
+    def _whole(self) -> Ranking:
+        return self._make_whole()
+
+    def _is_complete(self, indexes: Collection[int]) -> bool:
+        is_own = self._pool.owned_by(indexes)
+        return np.count_nonzero(is_own[self._positions]) == np.count_nonzero(is_own)
+
+
+def rank(
+    indexes: Sequence[ScopeIndex],
+    query: Query,
+    tokens_of: TokensOf | None = None,
+    groups: Sequence[Collection[int]] | None = None,
+) -> Ranking | HeadFirst:
     """The documents of ``indexes`` by score, the best first.
 
-    Statistics run over all indexes together. Without a query vector only documents that hold a term are hits.
-    ``tokens_of`` is asked for the token vectors of the best candidates, if the query has some too.
+    Statistics run over all indexes together. ``tokens_of`` is asked for the token vectors of the best candidates, if
+    the query has some too. Of many documents, only sessions are ranked that hold a promising one of a group (default:
+    all indexes), until more are asked for.
     """
     pool = Pool(indexes)
-    bm25, coverage = pool.bm25(query.terms)
-    signals = Signals(coverage=coverage)
-    lexical = over_maximum(bm25)
-    if query.vector is None:
-        shares = _first_stage(pool, query, LEXICAL, lexical, coverage)
-        return Ranking(pool, shares, signals, bm25 > 0)
-    signals.closeness = evidence.closeness(pool, query.vector)
-    is_hit = (bm25 > 0) | ~np.isnan(signals.closeness)
-    dense = standardized(signals.closeness)
-    shares = _first_stage(pool, query, HYBRID, lexical, coverage, dense)
-    candidates = list(islice(_in_order(pool, _total(shares, len(pool)), is_hit), CANDIDATES))
+    matches = Matches.of(pool, query)
+    if len(pool) <= FEW:
+        return _ranked(pool, matches, query, tokens_of)
+    weights = LEXICAL if matches.dense is None else HYBRID
+    positions = promising(pool, matches, query, weights, groups or [range(len(indexes))])
+    head = _ranked(pool.only(positions), matches.only(positions), query, tokens_of)
+    return HeadFirst(pool, head, positions, partial(_ranked, pool, matches, query, tokens_of))
+
+
+def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | None) -> Ranking:
+    signals = Signals(matches.coverage, matches.closeness)
+    if matches.dense is None:
+        return Ranking(pool, _first_stage(pool, matches, query, LEXICAL), signals, matches.is_hit)
+    shares = _first_stage(pool, matches, query, HYBRID)
+    candidates = list(islice(_in_order(pool, _total(shares, len(pool)), matches.is_hit), CANDIDATES))
     late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
     if late is None:
-        shares["feedback"] = HYBRID.feedback * evidence.feedback(pool, candidates, dense)
-        return Ranking(pool, shares, signals, is_hit)
-    shares = _first_stage(pool, query, LATE, lexical, coverage, dense)
+        shares["feedback"] = HYBRID.feedback * evidence.feedback(pool, candidates, matches.dense)
+        return Ranking(pool, shares, signals, matches.is_hit)
+    shares = _first_stage(pool, matches, query, LATE)
     shares["late_interaction"] = spread(late, LATE.late, pool.order)
-    shares["feedback"] = LATE.feedback * evidence.feedback(pool, candidates, dense + late)
-    return Ranking(pool, shares, signals, is_hit)
+    shares["feedback"] = LATE.feedback * evidence.feedback(pool, candidates, matches.dense + late)
+    return Ranking(pool, shares, signals, matches.is_hit)
 
 
-def _first_stage(
-    pool: Pool, query: Query, weights: Weights, lexical: Floats, coverage: Floats, dense: Floats | None = None
-) -> Shares:
+def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -> Shares:
     """The evidence that is there for all documents, by kind."""
-    shares = {"lexical": spread(lexical, weights.lexical, pool.order)}
+    shares = {"lexical": spread(matches.lexical, weights.lexical, pool.order)}
     if weights.coverage:
-        shares["coverage"] = weights.coverage * coverage
-    if dense is not None:
-        shares["dense"] = spread(dense, weights.dense, pool.order)
-    return shares | _priors(pool, query, weights)
-
-
-def _priors(pool: Pool, query: Query, weights: Weights) -> Shares:
-    shares = {
-        "role": weights.not_assistant * evidence.not_assistant(pool),
-        "importance": weights.importance * evidence.importance(pool),
-    }
-    if query.wants_action:
-        shares["guidance"] = weights.guidance * evidence.guidance(pool)
-    if query.interval is not None:
-        shares["time"] = weights.interval * evidence.within(pool, query.interval)
-    return shares
+        shares["coverage"] = weights.coverage * matches.coverage
+    if matches.dense is not None:
+        shares["dense"] = spread(matches.dense, weights.dense, pool.order)
+    return shares | priors(pool, query, weights)
 
 
 def _late(pool: Pool, query: Query, candidates: Sequence[int], tokens_of: TokensOf, signals: Signals) -> Floats | None:
@@ -153,7 +184,7 @@ def _total(shares: Shares, size: int) -> NDArray[np.float64]:
     return np.round(total, DECIMALS)
 
 
-def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: NDArray[np.bool_]) -> Iterator[int]:
+def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask) -> Iterator[int]:
     """The wanted positions by score, then age, then key; sorted in portions, as few of them are ever asked for."""
     left = np.flatnonzero(wanted)
     created, ranks = pool.created, pool.ranks

@@ -54,6 +54,12 @@ class SessionOrder(NamedTuple):
             offsets = [offsets[0] + size, offsets[1] + len(order.starts), offsets[2] + len(order.slots)]
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
+    def only(self, positions: NDArray[np.intp]) -> SessionOrder:
+        """The order of the sessions at ``positions``, which holds each of them whole."""
+        starts = np.flatnonzero(np.diff(self.session[positions], prepend=-1))
+        numbers = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(positions)))
+        return SessionOrder(self.slots[positions], numbers, starts)
+
     def shifted(self, values: Floats, by: int) -> Floats:
         """At each position the value ``by`` turns earlier (later if negative) in the session, 0 where there is none."""
         result = np.zeros_like(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from inference_core.embeddings.documents import QueryVectors
@@ -14,7 +14,7 @@ from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import Hit, Ranking, rank
+from inference_core.retrieval.ranking import HeadFirst, Hit, Ranking, rank
 from inference_core.stores.backend import Backend
 from inference_core.stores.indexes import IndexCache, one_user_at_a_time
 from inference_core.stores.search import Found, LeftOut, Search
@@ -36,7 +36,7 @@ class _View(NamedTuple):
 
     scopes: Sequence[Namespace]
     indexes: Sequence[ScopeIndex]
-    ranking: Ranking
+    ranking: Ranking | HeadFirst
 
 
 class Searcher:
@@ -60,9 +60,9 @@ class Searcher:
         for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
             is_far = self.indexes.are_far(scopes, search.patience)
             if is_far:
-                view = self._view(by_words, scopes, self.indexes.scanned(scopes, query.terms))
+                view = self._view(search.groups, by_words, scopes, self.indexes.scanned(scopes, query.terms))
             else:
-                view = self.indexes.use(scopes, partial(self._view, query, scopes))
+                view = self.indexes.use(scopes, partial(self._view, search.groups, query, scopes))
             for at, group in enumerate(search.groups):
                 selection = self._selected(search, view, group)
                 if is_far and search.fills:
@@ -74,20 +74,30 @@ class Searcher:
             is_scanned |= is_far
         return Ranked([sorted(found, key=_by_score)[: search.limit] for found in results], left_out, is_scanned)
 
-    def _view(self, query: Query, scopes: Sequence[Namespace], indexes: Sequence[ScopeIndex]) -> _View:
+    def _view(
+        self,
+        groups: Sequence[Sequence[Namespace]],
+        query: Query,
+        scopes: Sequence[Namespace],
+        indexes: Sequence[ScopeIndex],
+    ) -> _View:
         held = [(scope, index) for scope, index in zip(scopes, indexes, strict=True) if len(index)]
         scopes, indexes = [scope for scope, _ in held], [index for _, index in held]
 
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
             return self._backend.tokens([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
 
-        return _View(scopes, indexes, rank(indexes, query, tokens_of))
+        owners = [_owners(scopes, group) for group in groups]
+        return _View(scopes, indexes, rank(indexes, query, tokens_of, owners))
 
     def _selected(self, search: Search, view: _View, group: Sequence[Namespace]) -> Selection:
         """The best rows that the search takes, fetched in small portions until there are enough."""
         selection = Selection(search)
-        owners = [owner for owner, scope in enumerate(view.scopes) if scope in group]
-        hits = _of_kinds(view, search.kinds, view.ranking.of(owners, fills=search.fills))
+        owners = _owners(view.scopes, group)
+        hits = view.ranking.of(owners) if owners else iter(())
+        if owners and search.fills:
+            hits = chain(hits, view.ranking.others(owners))
+        hits = _of_kinds(view, search.kinds, hits)
         while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
             places = [hit.place for hit in portion]
             rows = self._backend.get([(view.scopes[at.index], view.indexes[at.index].keys[at.slot]) for at in places])
@@ -104,6 +114,10 @@ class Searcher:
         for row in self._backend.newest(scopes, kinds=search.kinds, limit=size) if selection.missing > 0 else ():
             if selection.missing > 0 and (row.namespace, row.key) not in seen:
                 selection.offer(Found(row, 0.0, 0.0))
+
+
+def _owners(scopes: Sequence[Namespace], group: Sequence[Namespace]) -> list[int]:
+    return [owner for owner, scope in enumerate(scopes) if scope in group]
 
 
 def _of_kinds(view: _View, kinds: frozenset[str] | None, hits: Iterator[Hit]) -> Iterator[Hit]:
