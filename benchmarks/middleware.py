@@ -13,7 +13,7 @@ from langchain.agents import create_agent
 from report import Row
 from timing import WARM_UP, by_turns, quantile, scratch
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
+from inference_core import MemoryMiddleware, MemoryStore
 from inference_core.testing import ScriptedChatModel
 
 TURNS: Final = 200
@@ -27,7 +27,7 @@ class Agent:
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         if store:
-            AgentMemoryStoreService(store, timeout=None).sync.recall_memories(ASKER, queries(1)[0])
+            ours.index(store)
         middleware = [MemoryMiddleware()] if store else []
         model = ScriptedChatModel(turns=["answered"], record=False)
         self._agent: Any = create_agent(model, store=store, middleware=middleware)

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from command import Options
-from corpus import Turn, turns
+from corpus import ASKER, Turn, queries, turns
 from hashing import HashingEmbeddings, HashingTokenEmbeddings
 from timing import watched
 
 from inference_core import MemoryStore, open_store
 from inference_core.drivers import run
 from inference_core.embeddings.factory import EmbeddingsSpec
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import put_of
+from inference_core.stores.search import Search
 
 T = TypeVar("T")
 BATCH: Final = 500
+PATIENCE_S: Final = 600.0
 _HASHING: Final = HashingEmbeddings()
 
 
@@ -57,6 +60,12 @@ def fill(store: MemoryStore, said: Iterable[Turn], count: int) -> None:
     portions = portioned(said, BATCH)
     for portion in watched(portions, f"saving {count} memories", -(-count // BATCH)):
         run(store.engine.write([put_of(turn.record()) for turn in portion]))
+
+
+def index(store: MemoryStore) -> None:
+    """Waits until the asking user's index is there: until then a scan answers, which is another benchmark."""
+    owned = MemoryNamespaceBuilder().read_scopes(ASKER)
+    run(store.engine.search(Search(groups=[owned], text=queries(1)[0], limit=1, patience=PATIENCE_S)))
 
 
 def stored_vector(path: Path) -> bytes:

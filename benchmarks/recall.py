@@ -57,6 +57,8 @@ def _ours(options: Options, folder: Path, opened: ExitStack) -> dict[str, Search
     """Our store through its LangGraph face, the service, with late interaction, and with the asking user alone."""
     store = opened.enter_context(ours.filled(folder / "ours.db", options))
     late = opened.enter_context(ours.filled_late(folder / "late.db", options))
+    for one in (store, late):
+        ours.index(one)
     found = {
         "ours": peers.searching(store, ASKER),
         "service": _recalling(store),
