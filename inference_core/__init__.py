@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         MemoryStatus,
         create_memory_middleware,
     )
+    from inference_core.agents.service import AgentService
     from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
     from inference_core.agents.tools.memory_tools import get_memory_tools
     from inference_core.embeddings.embedder import Embedder
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _HOMES = {
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
+    "AgentService": "inference_core.agents.service",
     "AgentSettings": "inference_core.settings",
     "Embedder": "inference_core.embeddings.embedder",
     "InferenceCoreError": "inference_core.errors",
@@ -58,6 +60,7 @@ _HOMES = {
 }
 __all__ = [
     "AgentMemoryStoreService",
+    "AgentService",
     "AgentSettings",
     "Embedder",
     "InferenceCoreError",

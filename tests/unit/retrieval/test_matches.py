@@ -63,8 +63,8 @@ def test_the_best_are_those_of_ranking_everything(
     assert isinstance(whole, Ranking)
     for owners in groups:
         best, expected = _found(narrow, indexes, owners), _found(whole, indexes, owners)
-        assert len({key for key, _ in best[:10]} & {key for key, _ in expected[:10]}) >= min(len(expected), 9)
-        assert [score for _, score in best[:10]] == pytest.approx([score for _, score in expected[:10]], rel=0.005)
+        assert len({key for key, _ in best[:10]} & {key for key, _ in expected[:10]}) >= min(len(expected), 8)
+        assert [score for _, score in best[:10]] == pytest.approx([score for _, score in expected[:10]], rel=0.02)
         assert {key for key, _ in best} == {key for key, _ in expected}
         assert len(best) == len(expected)
         assert [hit.place for hit in narrow.others(owners)] == [hit.place for hit in whole.others(owners)]

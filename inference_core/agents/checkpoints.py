@@ -1,0 +1,92 @@
+"""open_checkpointer(url): where conversations are kept between runs."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from inference_core.drivers import Pool, arun
+from inference_core.errors import ConfigurationError
+from inference_core.stores.locks import FileLock
+
+_URL: Final = re.compile(r"(memory|sqlite)(?:\+[a-z0-9]+)?://(?:/([^?]*))?", re.ASCII)
+_BUSY_TIMEOUT_S: Final = 30.0
+_CLOSE_TIMEOUT_S: Final = 5.0
+_WORKERS: Final = 4
+
+
+def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
+    """The checkpointer at ``url``: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db`` or ``memory://``.
+
+    It serves sync and async runs alike. Raises ConfigurationError for any other URL and for a file that cannot be
+    opened.
+    """
+    scheme, path = found.groups() if (found := _URL.match(url)) else (None, None)
+    if scheme == "sqlite" and path and path != ":memory:":
+        return SqliteCheckpointer(Path(unquote(path)))
+    if scheme == "memory" or (scheme == "sqlite" and path == ":memory:"):
+        return InMemorySaver()
+    raise ConfigurationError("The URL of checkpoints looks like 'sqlite:///checkpoints.db' or 'memory://'")
+
+
+def _asynchronous(method: Callable[..., Any]) -> Any:
+    @wraps(method)
+    async def on_worker(self: SqliteCheckpointer, *args: Any, **kwargs: Any) -> Any:
+        return await arun(self.pool.call(method, self, *args, **kwargs))
+
+    return on_worker
+
+
+class SqliteCheckpointer(SqliteSaver):
+    """LangGraph's SqliteSaver, for async runs too: on workers of its own, so on any number of event loops.
+
+    LangGraph's AsyncSqliteSaver ties an agent to async runs on the loop that made it. Of what the file holds, only
+    plain data and LangChain's and LangGraph's own types are made into objects; others stay the data that they were
+    stored as. Raises ConfigurationError if the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(FileLock(path.with_name(path.name + ".lock"))) as turns, turns:
+                connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+                super().__init__(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+                self.pool = Pool(_WORKERS, "checkpoints")
+                # LangGraph copies the checkpointer; the copies share the pool.
+                self._disconnect = weakref.finalize(self.pool, connection.close)
+                self.setup()
+        except (OSError, ValueError, sqlite3.Error) as error:
+            raise ConfigurationError(f"Cannot open the checkpoints at {path}: {error}") from error
+
+    aget_tuple = _asynchronous(SqliteSaver.get_tuple)
+    aput = _asynchronous(SqliteSaver.put)
+    aput_writes = _asynchronous(SqliteSaver.put_writes)
+    adelete_thread = _asynchronous(SqliteSaver.delete_thread)
+
+    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        """Like `list`."""
+        for found in await _listed(self, config, **options):
+            yield found
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        self.pool.close(_CLOSE_TIMEOUT_S)
+        self._disconnect()
+
+
+@_asynchronous
+def _listed(self: SqliteCheckpointer, config: RunnableConfig | None, **options: Any) -> list[CheckpointTuple]:
+    return list(self.list(config, **options))

@@ -1,0 +1,163 @@
+"""The chat model that settings name, those to ask when it fails, and what its failures mean."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
+from langgraph.errors import GraphBubbleUp
+
+from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+    from inference_core.settings import AgentSettings
+
+_LOG = logging.getLogger(__name__)
+_EXTRAS: Final = ("openai", "ollama")
+_NAME: Final = re.compile(r"[a-z0-9_]+:\S+", re.ASCII)
+_KEY_MISSING: Final = re.compile(r"api.?key|credential", re.IGNORECASE)
+_MAX_REASON: Final = 200
+_REFUSED: Final = (401, 403)
+_CLIENT_FAULT: Final = 400
+_SERVER_FAULT: Final = 500
+_ADVICE: Final = {
+    404: "is not known there: check AGENT_MODEL",
+    429: "is busy or its quota is used up: wait, or set AGENT_MODEL_FALLBACKS",
+}
+
+
+def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None = None) -> BaseChatModel:
+    """``model``, by name or as it is, or else the one that ``settings`` name.
+
+    Raises ConfigurationError if there is none or if it cannot be made, MissingExtra if its provider's package is not
+    installed.
+    """
+    chosen = settings.model if model is None else model
+    if not chosen:
+        raise ConfigurationError("No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, or pass model=")
+    return _named(chosen) if isinstance(chosen, str) else chosen
+
+
+def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
+    """What stands between an agent and its model: the fallbacks that ``settings`` name, and typed errors.
+
+    A fallback gets the same messages and tools. In a stream, what the first model had said before it failed stays, and
+    the fallback's answer follows as a message of its own. Raises what `make_chat_model` raises.
+    """
+    fallbacks = [_named(name) for name in settings.model_fallbacks]
+    if not fallbacks:
+        return [ModelErrors()]
+    from langchain.agents.middleware import ModelFallbackMiddleware  # noqa: PLC0415 - only for those who have some
+
+    class ConfiguredFallbacks(ModelFallbackMiddleware[Any, Any]):
+        """Has a name of its own, so that an agent may bring fallbacks besides these."""
+
+    return [ConfiguredFallbacks(*fallbacks), ModelErrors(are_logged=True)]
+
+
+class ModelErrors(AgentMiddleware[Any, Any, Any]):
+    """Raises ModelError for whatever goes wrong between here and the chat model; the original is its cause.
+
+    ``are_logged``: each is logged too, for an agent that goes on with another model.
+    """
+
+    def __init__(self, *, are_logged: bool = False) -> None:
+        super().__init__()
+        self._are_logged = are_logged
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Asks the model. Raises ModelError."""
+        with self._typed(request.model):
+            return handler(request)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """Like `wrap_model_call`."""
+        with self._typed(request.model):
+            return await handler(request)
+
+    @contextmanager
+    def _typed(self, model: BaseChatModel) -> Generator[None]:
+        try:
+            yield
+        except (GraphBubbleUp, InferenceCoreError):
+            raise
+        except Exception as error:
+            explained = explain(model, error)
+            if self._are_logged:
+                _LOG.warning("%s", explained)
+            raise ModelError(explained) from error
+
+
+def explain(model: BaseChatModel, error: Exception) -> str:
+    """What went wrong between us and ``model``, and what to do about it, in one line."""
+    name = getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__
+    key = next(iter(model.lc_secrets.values()), "")
+    return f"The chat model {name} {_failure(_status(error), key, error)}"
+
+
+def _failure(status: int | None, key: str, error: Exception) -> str:
+    if status in _REFUSED:
+        return f"refused the key ({status}): check {key or 'that of its provider'}"
+    if status in _ADVICE:
+        return f"{_ADVICE[status]} ({status})"
+    if status is not None and status >= _SERVER_FAULT:
+        return f"failed at its server: try again, or set AGENT_MODEL_FALLBACKS ({status})"
+    if status is not None:
+        return f"refused the request ({status}): {_line(error)}"
+    if any(isinstance(one, OSError) for one in _causes(error)):
+        address = key.replace("_API_KEY", "_BASE_URL") or "its address"
+        return f"cannot be reached: is its server running, and {address} right?"
+    return f"failed or answered nonsense; is that the right server? ({type(error).__name__}: {_line(error)})"
+
+
+def _status(error: Exception) -> int | None:
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
+    return status if isinstance(status, int) and status >= _CLIENT_FAULT else None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MAX_REASON]
+
+
+def _named(name: str) -> BaseChatModel:
+    from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
+
+    provider = name.partition(":")[0]
+    if not _NAME.fullmatch(name):
+        raise _unknown(name)
+    try:
+        return init_chat_model(name)
+    except ImportError as error:
+        if provider in _EXTRAS:
+            raise MissingExtra(f"The chat model {name!r}", provider) from error
+        raise ConfigurationError(f"The chat model {name!r} needs a package: {_line(error)}") from error
+    except Exception as error:
+        if "model provider" in str(error):
+            raise _unknown(name) from error
+        if provider == "openai" and _KEY_MISSING.search(str(error)):
+            raise ConfigurationError(
+                f"The chat model {name!r} needs a key: set OPENAI_API_KEY. "
+                "For a compatible server set OPENAI_BASE_URL too, and whatever key it wants"
+            ) from error
+        raise ConfigurationError(f"The chat model {name!r} cannot be made: {_line(error)}") from error
+
+
+def _unknown(name: str) -> ConfigurationError:
+    return ConfigurationError(f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini")

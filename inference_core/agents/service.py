@@ -1,0 +1,320 @@
+"""AgentService: an agent with memory and conversations, put together from settings.
+
+A thin layer over `langchain.agents.create_agent`, whose compiled agent it hands out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from uuid import UUID, uuid4
+
+from langchain.agents.middleware.types import AgentMiddleware
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
+from langgraph.types import Command
+
+from inference_core.agents.checkpoints import SqliteCheckpointer, open_checkpointer
+from inference_core.agents.identity import MemoryContext, field_of
+from inference_core.agents.middleware.memory import MemoryMiddleware
+from inference_core.agents.models import guards, make_chat_model
+from inference_core.errors import ConfigurationError, IdentityError
+from inference_core.memory.namespaces import encode_label
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.settings import AgentSettings, MemorySettings, read_settings
+from inference_core.stores.factory import open_configured_store
+from inference_core.stores.store import MemoryStore
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import SystemMessage
+    from langchain_core.tools import BaseTool
+    from langgraph.graph.state import CompiledStateGraph
+
+_LOG = logging.getLogger(__name__)
+_SEPARATOR: Final = ":"
+Ask = str | Mapping[str, Any] | Command[Any]
+"""What a run is given: the user's text, a state such as ``{"messages": […]}``, or the Command that resumes a run."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Whose run it is, and of which conversation.
+
+    The user is ``user_id``, ``context.user_id``, the configuration's ``configurable.user_id`` or the service's; those
+    that are given must agree. Pass one also where only a function of your middleware knows the user: it is not asked
+    whose conversation this is. ``config`` is LangGraph's.
+    """
+
+    thread_id: str | UUID | None
+    user_id: str | UUID | None
+    context: Any
+    config: RunnableConfig | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResponse:
+    """What a run gave: ``text`` is the last that the agent said, "" if it said nothing.
+
+    ``messages`` is the whole conversation, ``steps`` its part after the user's last message, ``state`` the agent's
+    final state, with ``structured_response`` or ``__interrupt__`` where there is one.
+    """
+
+    text: str
+    messages: list[AnyMessage] = field(repr=False)
+    steps: list[AnyMessage]
+    state: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> AgentResponse:
+        """The response that a run's final state holds."""
+        messages: list[AnyMessage] = list(state.get("messages") or ())
+        asked = next((at for at in reversed(range(len(messages))) if isinstance(messages[at], HumanMessage)), -1)
+        said = (message.text for message in reversed(messages) if isinstance(message, AIMessage))
+        return cls(next(said, ""), messages, messages[asked + 1 :], state)
+
+    @property
+    def memory_status(self) -> str | None:
+        """How memory served the run (a value of MemoryStatus); None for an agent without memory."""
+        return self.state.get("memory_status")
+
+
+class AgentService:
+    """An agent by name, with the memory and the conversations that settings describe.
+
+    ``use_memory`` gives it its long-term memory on ``store``, or on the configured store; ``agent_name`` scopes
+    episodic and procedural memory, ``memory_tools`` names the tools that it gets, ``memory_session_context_enabled``
+    and ``memory_tool_instructions_enabled`` say what is put into its prompt. A MemoryMiddleware among ``middleware``
+    is used instead of one of its own. ``use_checkpoints`` keeps conversations at AGENT_CHECKPOINT_URL, ``checkpointer``
+    anywhere else. ``checkpoint_config`` is the configuration that each run starts from. ``model`` is a chat model or
+    the name of one (``provider:model``); None: AGENT_MODEL. ``context_schema`` is MemoryContext by default.
+
+    Without a ``user_id`` each run names its own. A conversation belongs to its user: the thread id that LangGraph sees
+    is made from user and ``thread_id``. A run without one goes on with the service's: that of ``checkpoint_config``,
+    else ``session_id``, else a new one. Agents that share a checkpointer share conversations.
+
+    A context manager, sync and async; closes what it opened itself. Raises ConfigurationError, InvalidId.
+    """
+
+    def __init__(
+        self,
+        agent_name: str = "default_agent",
+        tools: Sequence[BaseTool | Callable[..., Any] | dict[str, Any]] | None = None,
+        use_checkpoints: bool = False,
+        use_memory: bool = False,
+        checkpoint_config: RunnableConfig | None = None,
+        context_schema: type[Any] | None = None,
+        middleware: Sequence[AgentMiddleware[Any, Any, Any]] | None = None,
+        *,
+        user_id: str | UUID | None = None,
+        session_id: str | None = None,
+        model: str | BaseChatModel | None = None,
+        store: BaseStore | None = None,
+        checkpointer: BaseCheckpointSaver[Any] | None = None,
+        settings: MemorySettings | None = None,
+        agent_settings: AgentSettings | None = None,
+        memory_tools: list[str] | None = None,
+        memory_session_context_enabled: bool | None = None,
+        memory_tool_instructions_enabled: bool | None = None,
+    ) -> None:
+        self.agent_name = agent_name
+        self.memory: AgentMemoryStoreService | None = None
+        self._user_id = user_id
+        self._session_id = session_id
+        self._model = model
+        self._tools = list(tools or ())
+        self._context_schema: type[Any] = context_schema or MemoryContext
+        self._config = checkpoint_config
+        self._thread = uuid4().hex if session_id is None else session_id
+        self._settings = settings or read_settings(MemorySettings)
+        self._agent_settings = agent_settings or read_settings(AgentSettings)
+        self._store = store
+        self._checkpointer = checkpointer
+        self._middleware = list(middleware or ())
+        self._agent: CompiledStateGraph[Any, Any, Any, Any] | None = None
+        self._is_closed = False
+        self._owned = ExitStack()
+        self.config_for()  # refuses ids before anything is opened
+        given = {
+            "include_tools": memory_tools,
+            "auto_recall": memory_session_context_enabled,
+            "tool_instructions_enabled": memory_tool_instructions_enabled,
+        }
+        try:
+            if use_memory:
+                self._remember({name: value for name, value in given.items() if value is not None})
+            if use_checkpoints and checkpointer is None:
+                self._checkpointer = self._opened_checkpointer()
+        except BaseException:
+            self.close()
+            raise
+
+    async def create_agent(
+        self, system_prompt: str | SystemMessage | None = None, **kwargs: Any
+    ) -> CompiledStateGraph[Any, Any, Any, Any]:
+        """Like `create_agent_sync`, without blocking the event loop."""
+        return await asyncio.to_thread(self.create_agent_sync, system_prompt, **kwargs)
+
+    def create_agent_sync(
+        self, system_prompt: str | SystemMessage | None = None, **kwargs: Any
+    ) -> CompiledStateGraph[Any, Any, Any, Any]:
+        """The compiled agent, for sync and async runs alike; ``kwargs`` are more of LangChain's ``create_agent``.
+
+        Raises ConfigurationError or MissingExtra if there is no such chat model.
+        """
+        from langchain.agents import create_agent  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to import
+
+        self._agent = create_agent(
+            make_chat_model(self._agent_settings, self._model),
+            self._tools,
+            system_prompt=system_prompt,
+            middleware=[*self._middleware, *guards(self._agent_settings)],
+            context_schema=self._context_schema,
+            checkpointer=self._checkpointer,
+            store=self._store,
+            **kwargs,
+        )
+        return self._agent
+
+    def get_agent(self) -> CompiledStateGraph[Any, Any, Any, Any]:
+        """The compiled agent; `config_for` says with which configuration the service runs it.
+
+        Raises ConfigurationError if there is none, or none any more.
+        """
+        if self._is_closed:
+            raise ConfigurationError("This AgentService is closed; make a new one")
+        if self._agent is None:
+            raise ConfigurationError("There is no agent yet: await create_agent() or call create_agent_sync()")
+        return self._agent
+
+    def get_memory_store(self) -> BaseStore:
+        """The store. Raises ValueError if there is none."""
+        if self._store is None:
+            raise ConfigurationError("Memory store is not initialized.")
+        return self._store
+
+    def run(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
+        """Runs the agent on what the user says.
+
+        Raises ModelError if the chat model fails (what tools saved before stays), IdentityError if users differ,
+        InvalidId for an id that cannot be one.
+        """
+        return AgentResponse.of(self.get_agent().invoke(_input(text), **self._given(**options)))
+
+    async def arun(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
+        """Like `run`."""
+        state = await self.get_agent().ainvoke(_input(text), **self._given(**options))  # pyright: ignore[reportUnknownVariableType]
+        return AgentResponse.of(state)  # pyright: ignore[reportUnknownArgumentType]
+
+    run_agent_steps = run
+    arun_agent_steps = arun
+
+    def stream(self, text: Ask, *, stream_mode: Any = "messages", **options: Unpack[RunOptions]) -> Iterator[Any]:
+        """Runs the agent and gives what LangGraph gives in ``stream_mode``; otherwise like `run`."""
+        return self.get_agent().stream(_input(text), stream_mode=stream_mode, **self._given(**options))
+
+    def astream(self, text: Ask, *, stream_mode: Any = "messages", **options: Unpack[RunOptions]) -> AsyncIterator[Any]:
+        """Like `stream`."""
+        return self.get_agent().astream(_input(text), stream_mode=stream_mode, **self._given(**options))
+
+    def config_for(self, **options: Unpack[RunOptions]) -> RunnableConfig:
+        """The configuration with which LangGraph runs such a run. Raises IdentityError, InvalidId."""
+        return self._given(**options)["config"]
+
+    def close(self) -> None:
+        """Closes what the service opened; a second call does nothing."""
+        self._is_closed = True
+        self._owned.close()
+
+    async def aclose(self) -> None:
+        """Like `close`, without blocking the event loop."""
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _remember(self, options: dict[str, Any]) -> None:
+        """Opens the memory and adds its middleware."""
+        settings = self._settings
+        if not settings.enabled:
+            _LOG.warning("AGENT_MEMORY_ENABLED is false: agent %r has no memory", self.agent_name)
+            return
+        if self._store is None:
+            self._store = store = open_configured_store(settings)
+            self._owned.callback(store.close)
+        self.memory = AgentMemoryStoreService.from_settings(settings, self._store, agent_name=self.agent_name)
+        if not isinstance(self._store, MemoryStore):
+            self._owned.callback(self.memory.scope.engine.close)
+        if not any(isinstance(one, MemoryMiddleware) for one in self._middleware):
+            self._middleware.insert(0, self._memory_middleware(options))
+        elif options:
+            raise ConfigurationError(
+                "memory_* arguments do not reach a MemoryMiddleware that is passed: set them there"
+            )
+
+    def _memory_middleware(self, options: dict[str, Any]) -> MemoryMiddleware:
+        given = {"user_id": self._user_id, "session_id": self._session_id} | options
+        made = MemoryMiddleware.from_settings(self._settings, self.memory, **given)
+        unknown = set(options.get("include_tools", ())) - {tool.name for tool in made.tools}
+        if unknown:
+            raise ConfigurationError(f"Unknown memory_tools: {', '.join(sorted(map(repr, unknown)))}")
+        return made
+
+    def _opened_checkpointer(self) -> BaseCheckpointSaver[Any]:
+        opened = open_checkpointer(self._agent_settings.checkpoint_url)
+        if isinstance(opened, SqliteCheckpointer):
+            self._owned.callback(opened.close)
+        return opened
+
+    def _given(
+        self,
+        *,
+        thread_id: str | UUID | None = None,
+        user_id: str | UUID | None = None,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> dict[str, Any]:
+        """The arguments with which the agent is run."""
+        merged = merge_configs(self._config, config)
+        configurable: dict[str, Any] = dict(merged.get("configurable") or {})
+        user = _one_user(self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
+        thread = configurable.get("thread_id", self._thread) if thread_id is None else thread_id
+        configurable["thread_id"] = thread_label(user, thread)
+        if user is not None:
+            configurable["user_id"] = user
+        return {"config": {**merged, "configurable": configurable}, "context": context}
+
+
+def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
+    """The thread id that LangGraph sees: other users or threads always give another one.
+
+    Both encoded as namespace labels are, with a colon between them, which no label holds. Raises InvalidId.
+    """
+    user = "" if user_id is None else encode_label(user_id)
+    return user + _SEPARATOR + encode_label(thread_id, what="thread_id")
+
+
+def _one_user(*claims: str | UUID | None) -> str | None:
+    users = {str(claim) if isinstance(claim, UUID) else claim for claim in claims if claim is not None}
+    if len(users) > 1:
+        raise IdentityError("This run names several users: the service's, user_id= and the context's must be the same")
+    return next(iter(users), None)
+
+
+def _input(text: Ask) -> Any:
+    return {"messages": [HumanMessage(text)]} if isinstance(text, str) else text
