@@ -12,6 +12,7 @@ import group_commit
 import import_time
 import ingest
 import middleware
+import migration
 import recall
 import responsiveness
 import save
@@ -22,6 +23,9 @@ SUITES = {
     "kill -9, 100 times": "tests/faults/test_crash.py",
     "8 processes x 20 savers x 100 saves": "tests/faults/test_concurrent_writers.py",
     "20,000 turns of 200 users on one agent": "tests/security/test_concurrent_users.py",
+    "50 kills of a migration of 5,000 memories": "tests/faults/test_migration_crash.py",
+    "20,000 instants in 12 time zones": "tests/property/test_time_zones.py",
+    "5,000 runs of 50 steps against a model": "tests/property/test_service_model.py",
     "everything else": "tests",
 }
 
@@ -39,7 +43,19 @@ def tested() -> list[Row]:
 
 
 if __name__ == "__main__":
-    modules = (import_time, cold_start, responsiveness, group_commit, recall, save, update, cold, middleware, ingest)
+    modules = (
+        import_time,
+        cold_start,
+        responsiveness,
+        group_commit,
+        recall,
+        save,
+        update,
+        cold,
+        middleware,
+        ingest,
+        migration,
+    )
     measured = [row for module in modules for row in module.rows()]
     tests = [] if "--no-tests" in sys.argv else tested()
     sys.exit(not publish("full", [*tests, *measured]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from inference_core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from inference_core.agents.identity import MemoryContext
+    from inference_core.agents.identity import MemoryContext, resolve_user
     from inference_core.agents.middleware.memory import (
         MemoryMiddleware,
         MemoryState,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.settings import AgentSettings, MemorySettings
-    from inference_core.stores.factory import open_store
+    from inference_core.settings import AgentSettings, MemorySettings, load_env_file
+    from inference_core.stores.factory import open_configured_store, open_store
     from inference_core.stores.store import MemoryStore
 
 __version__ = "0.1.0"
@@ -56,7 +56,10 @@ _HOMES = {
     "create_memory_middleware": "inference_core.agents.middleware.memory",
     "generate_memory_tools_system_instructions": "inference_core.agents.tools.instructions",
     "get_memory_tools": "inference_core.agents.tools.memory_tools",
+    "load_env_file": "inference_core.settings",
+    "open_configured_store": "inference_core.stores.factory",
     "open_store": "inference_core.stores.factory",
+    "resolve_user": "inference_core.agents.identity",
 }
 __all__ = [
     "AgentMemoryStoreService",
@@ -81,7 +84,10 @@ __all__ = [
     "create_memory_middleware",
     "generate_memory_tools_system_instructions",
     "get_memory_tools",
+    "load_env_file",
+    "open_configured_store",
     "open_store",
+    "resolve_user",
 ]
 
 

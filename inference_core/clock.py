@@ -39,13 +39,18 @@ def time_zone(name: str) -> tzinfo:
 
 
 def aware(moment: datetime) -> datetime:
-    """``moment`` in UTC; a naive one is taken as UTC."""
+    """``moment`` in UTC; a naive one is taken as UTC. Raises OverflowError at the ends of the calendar."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """``moment`` on the clocks of ``zone``; as it is, but in UTC, at the ends of the calendar, where there is no such."""
+    try:
+        return aware(moment).astimezone(zone)
+    except OverflowError:
+        return moment.replace(tzinfo=UTC)
 
 
 def local_day(moment: datetime, zone: tzinfo) -> date:
     """The calendar day of ``moment`` for somebody in ``zone`` (at the ends of the calendar: the UTC day)."""
-    try:
-        return aware(moment).astimezone(zone).date()
-    except OverflowError:
-        return moment.date()
+    return in_zone(moment, zone).date()

@@ -39,7 +39,7 @@ class MemoryContext:
     timezone: str | None = None
 
 
-def resolve_user(runtime: RunContext | None, source: UserSource, *, owner: str | None = None) -> str:
+def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner: str | None = None) -> str:
     """The user of this run.
 
     ``owner`` is the user as whom a run began that is resumed now, "" if it began without one; None for a new run.
@@ -81,6 +81,8 @@ def _authenticated(runtime: RunContext | None) -> str | None:
     if user is None:
         return None
     identity = getattr(user, "identity", None)
+    if identity == "" and getattr(user, "is_authenticated", True) is False:
+        return None  # a server without authentication
     if not isinstance(identity, str) or not identity:
         raise IdentityError("The authenticated user has no identity")
     return identity

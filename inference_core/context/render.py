@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Final
 
-from inference_core.clock import aware
+from inference_core.clock import in_zone
 from inference_core.context.neutral import neutral_line
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.temporal import by_time_bucket
@@ -50,7 +50,7 @@ def fenced(context: str) -> str:
 
 
 def _header(now: datetime, zone: tzinfo) -> str:
-    moment = _local(now, zone)
+    moment = in_zone(now, zone)
     return f"Current datetime ({moment.tzname() or 'UTC'}): {_stamp(moment)}{'Z' if moment.tzname() == 'UTC' else ''}"
 
 
@@ -65,15 +65,8 @@ def _section(category: MemoryCategory, records: Sequence[MemoryRecord], now: dat
 def _line(record: MemoryRecord, zone: tzinfo) -> str:
     topic = f" [topic: {neutral_line(record.topic, _MAX_TOPIC)}]" if record.topic else ""
     source = f" [source: {record.source.origin.value}]" if record.trust < Trust.STATED else ""
-    stamp = _stamp(_local(record.happened_at, zone))
+    stamp = _stamp(in_zone(record.happened_at, zone))
     return f"  - [{stamp}] {neutral_line(record.content)} (type: {record.memory_type.value}){topic}{source}"
-
-
-def _local(moment: datetime, zone: tzinfo) -> datetime:
-    try:
-        return aware(moment).astimezone(zone)
-    except OverflowError:
-        return aware(moment)
 
 
 def _stamp(moment: datetime) -> str:

@@ -22,18 +22,26 @@ _MARKER: Final = re.compile(r"\s*->->[^\n>]*\Z")
 _TIMES: Final = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
 
 
-def load_beam(path: Path, split: str | None = None) -> list[Conversation]:
+def load_beam(path: Path, split: str | None = None, *, with_questions: bool = True) -> list[Conversation]:
     """The chats below ``path``: numbered folders, or folders of such; ``split`` names one of the latter.
 
-    Raises InvalidInput if there are none, or a file in them cannot be read or is not in BEAM's format.
+    ``path`` may also be the folder of one chat. Raises InvalidInput if there are none, or a file in them cannot be read
+    or is not in BEAM's format.
     """
+    return [_conversation(chat, with_questions=with_questions) for chat in _found(path, split)]
+
+
+def _found(path: Path, split: str | None) -> list[Path]:
+    """The folders of the chats."""
+    if split is None and (path / "chat.json").is_file():
+        return [path]
     roots = [path] if split is None or path.name == split else [path / split]
     chats = [chat for root in roots for chat in _chats(root)] or [
         chat for folder in _folders(roots[0]) for chat in _chats(folder)
     ]
     if not chats:
         raise InvalidInput(f"{roots[0]} holds no BEAM chats; give the folder of the numbered folders, or the one above")
-    return [_conversation(chat) for chat in chats]
+    return chats
 
 
 def _folders(path: Path) -> list[Path]:
@@ -44,15 +52,18 @@ def _chats(path: Path) -> list[Path]:
     return sorted((folder for folder in _folders(path) if folder.name.isdecimal()), key=lambda chat: int(chat.name))
 
 
-def _conversation(folder: Path) -> Conversation:
+def _conversation(folder: Path, *, with_questions: bool) -> Conversation:
     turns = parse_json(folder / "chat.json", _CHAT, lambda batches: tuple(_turns(batches)))
+    name = f"{folder.parent.name}-{folder.name}"
+    if not with_questions:
+        return Conversation(name, turns, (), 0)
     read = parse_json(
         folder / "probing_questions.json",
         _QUESTIONS,
         lambda data: [_question(entry, ability, turns) for ability, found in data.items() for entry in found],
     )
     questions = tuple(question for question, _ in read)
-    return Conversation(f"{folder.parent.name}-{folder.name}", turns, questions, sum(lost for _, lost in read))
+    return Conversation(name, turns, questions, sum(lost for _, lost in read))
 
 
 def _question(entry: Mapping[str, Any], ability: str, turns: Sequence[ConversationTurn]) -> tuple[Question, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from inference_core.errors import InvalidInput
+from inference_core.ingestion.messages import Message, Role
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
 
@@ -32,6 +33,17 @@ class ConversationTurn:
     def content(self) -> str:
         """The turn as a memory: speaker, if there is a named one, and text."""
         return self.text if self.speaker is None else f"{self.speaker}: {self.text}"
+
+    def message(self, conversation_id: str) -> Message:
+        """The turn as a message to ingest; its session is named with the conversation, so that several do not mix."""
+        return Message(
+            session_id=conversation_id if self.session is None else f"{conversation_id}/{self.session}",
+            role=Role.ASSISTANT if self.origin is Origin.AGENT else Role.USER,
+            text=self.text,
+            id=self.id,
+            author=self.speaker,
+            at=self.at,
+        )
 
 
 @dataclass(frozen=True, slots=True)

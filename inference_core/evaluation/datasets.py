@@ -11,6 +11,9 @@ from inference_core.evaluation.atomic import load_atomic
 from inference_core.evaluation.beam import load_beam
 from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.locomo import load_locomo
+from inference_core.ingestion import FORMATS
+from inference_core.ingestion.messages import Transcript
+from inference_core.ingestion.transcripts import read_messages
 
 ALL: Final = "all"
 FIRST_HALF: Final = "first-half"
@@ -36,6 +39,20 @@ def load_dataset(name: str, path: Path, split: str = ALL, limit: int | None = No
     if not any(conversation.questions for conversation in chosen):
         raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
     return chosen
+
+
+def load_transcript(name: str, path: Path) -> Transcript:
+    """The messages of all conversations in a file of LoCoMo's format, or of the chats in a folder of BEAM.
+
+    Raises InvalidInput for an unknown name or if it cannot be read.
+    """
+    if name not in FORMATS:
+        raise InvalidInput(f"Unknown format {name!r}; known: {', '.join(FORMATS)}")
+    if name == "messages":
+        return read_messages(path)
+    conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
+    messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
+    return Transcript(messages, len(messages))
 
 
 def _part(conversations: list[Conversation], split: str) -> list[Conversation]:

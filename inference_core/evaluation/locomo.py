@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question, parse_json, resolved
 from inference_core.memory.trust import Origin
@@ -27,7 +27,12 @@ _AGENTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
 
 def load_locomo(path: Path) -> list[Conversation]:
     """The conversations of a file. Raises InvalidInput if it cannot be read or is not in LoCoMo's format."""
-    return parse_json(path, _FORMAT, lambda samples: [_conversation(sample) for sample in samples])
+    return parse_json(path, _FORMAT, lambda samples: [_conversation(sample) for sample in _listed(samples)])
+
+
+def _listed(samples: Any) -> Sequence[Mapping[str, Any]]:
+    """The samples of a file, which may also be a single one."""
+    return [cast("Mapping[str, Any]", samples)] if isinstance(samples, dict) else samples
 
 
 def _conversation(sample: Mapping[str, Any]) -> Conversation:

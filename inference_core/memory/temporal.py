@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from enum import Enum
 from typing import TypeVar
 
-from inference_core.clock import local_day
+from inference_core.clock import in_zone, local_day
 
 T = TypeVar("T")
 
@@ -42,6 +42,6 @@ def by_time_bucket(
     """``items`` by bucket in the order of the buckets, the newest first in each; empty buckets are left out."""
     today = local_day(now, zone)
     buckets: dict[TimeBucket, list[T]] = {bucket: [] for bucket in TimeBucket}
-    for item in sorted(items, key=when, reverse=True):
+    for item in sorted(items, key=lambda item: in_zone(when(item), UTC), reverse=True):
         buckets[time_bucket(when(item), today, zone)].append(item)
     return {bucket: members for bucket, members in buckets.items() if members}

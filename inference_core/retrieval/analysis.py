@@ -18,7 +18,7 @@ from inference_core.retrieval.analysis_letters import MARKS, UNSPACED, folded, w
 from inference_core.retrieval.languages import STEMMERS, latin_language, script_language, stop_words
 from inference_core.retrieval.stopwords import META_WORDS, STOP_WORDS
 
-ANALYZER: Final = "snowball-2"
+ANALYZER: Final = "snowball-3"
 """Name of this analysis; terms that another one made are made again from the text."""
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""

@@ -144,9 +144,11 @@ _ALSO_ENGLISH: Final = frozenset(
             "vi",
         ),
         *("want", "war"),
+        *("ada", "ben", "dina", "ella", "hans", "jo", "kai", "kim", "lei", "mai", "mia", "mina", "sue", "tom"),
     ]
 )
-"""Function words that English has as words with a subject of their own: no evidence for another language."""
+"""Function words that English has as words with a subject of their own, or as given names: no evidence for another
+language."""
 _IDEOGRAPHIC: Final = frozenset({"ja", "zh", "ko", "th", "lo", "my", "km"})
 _LETTERS_A_WORD: Final = 3
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")

@@ -914,3 +914,23 @@ def test_a_value_without_content_is_not_a_memory(own_store: MemoryStore):
     service.save_memory("u", "likes tea")
     assert contents(service.recall_memories("u", "tea")) == ["likes tea"]
     assert contents(service.recall_memories("u", "")) == ["likes tea"]
+
+
+def test_a_memory_does_not_move_onto_another_one_with_its_id(any_store: BaseStore, clock: FrozenClock):
+    planner = AgentMemoryStoreService(any_store, agent_name="planner", clock=clock).sync
+    shared = AgentMemoryStoreService(any_store, clock=clock).sync
+    planner.save_memory("ada", "An episode of the planner", "context", memory_id="m-1")
+    shared.save_memory("ada", "A shared fact", "facts", memory_id="m-1")
+    with pytest.raises(InvalidInput, match="Another memory with id 'm-1' is episodic already"):
+        planner.update_memory("ada", "m-1", category="episodic")
+    found, count = planner.list_memories("ada")
+    assert (count, {one.content for one in found}) == (2, {"An episode of the planner", "A shared fact"})
+
+
+@pytest.mark.parametrize(("moment", "zone"), [("9999-12-31T23:00", "Pacific/Kiritimati"), ("0001-01-01T03:00", "America/New_York")])
+def test_recall_works_at_the_ends_of_the_calendar(own_store: BaseStore, moment: str, zone: str):
+    clock = FrozenClock(datetime.fromisoformat(moment).replace(tzinfo=UTC))
+    service = AgentMemoryStoreService(own_store, timezone=zone, clock=clock).sync
+    service.save_memory("ada", "likes tea", "facts")
+    assert [one.content for one in service.recall_memories("ada", "tea last week")] == ["likes tea"]
+    assert "likes tea" in service.format_context_for_prompt("ada", "tea")

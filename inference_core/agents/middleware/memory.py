@@ -52,6 +52,14 @@ _WARNING_PERIOD_S: Final = 60.0
 _Reported = OmitFromSchema(input=True, output=False)
 
 
+class FirstOfRun(UntrackedValue[Any]):
+    """A value of a run that only its first write sets: what a subagent reports does not replace it."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Sets the value if there is none yet."""
+        return not self.is_available() and super().update(values[:1])
+
+
 class MemoryStatus(str, Enum):
     """How memory served a run; ``memory_status_reason`` says why where it is not ``RECALLED``."""
 
@@ -71,12 +79,12 @@ class MemoryState(AgentState[Any]):
 
     memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
     memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
-    memory_status: NotRequired[Annotated[str, UntrackedValue, _Reported]]
-    memory_status_reason: NotRequired[Annotated[str | None, UntrackedValue, _Reported]]
-    memories_recalled: NotRequired[Annotated[int, UntrackedValue, _Reported]]
-    memory_recall_latency_ms: NotRequired[Annotated[float, UntrackedValue, _Reported]]
-    memory_types_recalled: NotRequired[Annotated[list[str], UntrackedValue, _Reported]]
-    memory_categories_recalled: NotRequired[Annotated[list[str], UntrackedValue, _Reported]]
+    memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
+    memory_status_reason: NotRequired[Annotated[str | None, FirstOfRun(object), _Reported]]
+    memories_recalled: NotRequired[Annotated[int, FirstOfRun(object), _Reported]]
+    memory_recall_latency_ms: NotRequired[Annotated[float, FirstOfRun(object), _Reported]]
+    memory_types_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
+    memory_categories_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
 
 
 Update = dict[str, Any]
@@ -96,6 +104,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     """
 
     state_schema = MemoryState
+    name = "LongTermMemory"
 
     def __init__(
         self,

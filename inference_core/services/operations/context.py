@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
+from inference_core.clock import in_zone
 from inference_core.context.render import render_memories
 from inference_core.drivers import Plan
 from inference_core.memory.record import MemoryRecord
@@ -74,7 +75,7 @@ def recall_context(
             reject=lambda row: why_invalid(row.value, now),
             collapses=True,
             patience=patience,
-            now=now.astimezone(scope.zone),
+            now=in_zone(now, scope.zone),
         )
         result = yield from scope.engine.search(search)
         found = [[one.row for one in group] for group in result.groups]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from inference_core.clock import in_zone
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
@@ -61,7 +62,7 @@ def recall(
         max_characters=max_characters,
         diversity=diversity,
         explains=explain,
-        now=now.astimezone(scope.zone),
+        now=in_zone(now, scope.zone),
     )
     result = yield from scope.engine.search(search)
     documents = [_document(found, include_scores=include_scores, explain=explain) for found in result.groups[0]]

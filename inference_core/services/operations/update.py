@@ -34,7 +34,8 @@ def update(
     """Changes what is given and keeps the rest; False if the agent reads no memory with this id.
 
     A new type moves the memory to that type's category; topic "" removes the topic; ``extra_metadata`` is merged. No
-    concurrent change is lost: a write onto a newer version is tried again. Raises InvalidInput, UntrustedWrite,
+    concurrent change is lost: a write onto a newer version is tried again. Raises InvalidInput (also if a memory with
+    this id is already where it would move to), UntrustedWrite,
     StoreUnavailable, WriteUnknown, VersionConflict if others keep changing it.
     """
     if content is None and memory_type is None and topic is None and category is None and extra_metadata is None:
@@ -44,6 +45,7 @@ def update(
         new = _changed(scope, old, content, memory_type, topic, extra_metadata)
         new = _relocated(scope, user_id, new, old, memory_type, category)
         new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
+        yield from _check_free(scope, new, old)
         try:
             yield from scope.engine.write(_moved(new, old))
         except VersionConflict:
@@ -59,7 +61,18 @@ def _moved(record: MemoryRecord, old: MemoryRecord) -> list[Write]:
     """The writes that put ``record`` in the place of ``old``, which may lie in another scope, if nobody changed it."""
     if record.namespace == old.namespace:
         return [put_of(record, expected=old.version)]
-    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put_of(record)]
+    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put_of(record, expected=0)]
+
+
+def _check_free(scope: MemoryScope, record: MemoryRecord, old: MemoryRecord) -> Plan[None]:
+    """Raises InvalidInput if ``record`` would move onto another memory."""
+    if record.namespace == old.namespace:
+        return
+    rows = yield from scope.engine.get([(record.namespace, record.id)])
+    if rows[0] is not None:
+        raise InvalidInput(
+            f"Another memory with id {record.id!r} is {record.category.value} already; delete one of them first"
+        )
 
 
 def _changed(

@@ -54,6 +54,16 @@ def test_evidence_is_read_at_any_depth_and_what_has_no_message_is_counted():
     assert (load_beam(BEAM)[1].questions[0].evidence, load_beam(BEAM)[1].questions[0].answer) == (("0",), "forty")
 
 
+def test_the_folder_of_one_chat_is_enough_and_questions_are_not_needed_for_its_messages(tmp_path: Path):
+    folder = tmp_path / "100K" / "2"
+    folder.mkdir(parents=True)
+    shutil.copy(BEAM / "100K" / "2" / "chat.json", folder)
+    (chat,) = load_beam(folder, with_questions=False)
+    assert (chat.id, chat.turns, chat.questions) == ("100K-2", load_beam(BEAM)[0].turns, ())
+    with pytest.raises(InvalidInput, match="Cannot read"):
+        load_beam(folder)
+
+
 @pytest.mark.parametrize("split", [None, "1M"])
 def test_a_folder_without_chats_is_refused(tmp_path: Path, split: str):
     with pytest.raises(InvalidInput, match="holds no BEAM chats"):

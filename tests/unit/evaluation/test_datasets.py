@@ -10,7 +10,8 @@ from support import DATA
 
 from inference_core.errors import InvalidInput
 from inference_core.evaluation import DATASETS
-from inference_core.evaluation.datasets import load_dataset
+from inference_core.evaluation.datasets import load_dataset, load_transcript
+from inference_core.ingestion.messages import Role
 
 FOLDER = DATA / "evaluation"
 PATHS = {"locomo": FOLDER / "locomo.json", "beam": FOLDER / "beam", "atomic": FOLDER / "atomic.json"}
@@ -52,3 +53,21 @@ def test_unknown_and_empty_data_sets_are_refused(tmp_path: Path):
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(InvalidInput, match="holds no questions"):
         load_dataset("locomo", path)
+
+
+def test_conversations_are_also_messages_to_ingest_with_sessions_of_their_own():
+    transcript = load_transcript("locomo", PATHS["locomo"])
+    messages = list(transcript.messages)
+    assert (transcript.total, len(messages), transcript.skipped) == (8, 8, {})
+    assert (messages[0].id, messages[0].session_id, messages[0].author) == ("D1:1", "garden/session_1", "Ines")
+    assert [one.role for one in messages[:2]] == [Role.USER, Role.ASSISTANT]
+    assert {one.session_id for one in load_transcript("beam", PATHS["beam"]).messages} == {
+        "100K-2/batch-1",
+        "100K-2/batch-2",
+        "100K-10/batch-1",
+    }
+
+
+def test_messages_of_an_unknown_format_are_refused():
+    with pytest.raises(InvalidInput, match="Unknown format 'atomic'; known: locomo, beam, messages"):
+        load_transcript("atomic", PATHS["atomic"])

@@ -46,6 +46,11 @@ def test_malformed_evidence_is_read_leniently_and_counted(tmp_path: Path):
     assert loaded.turns[1].text == "hi [shares a photo: a boat]"
 
 
+def test_a_file_may_be_a_single_conversation(tmp_path: Path):
+    samples = json.loads((DATA / "evaluation" / "locomo.json").read_text(encoding="utf-8"))
+    assert load_locomo(written(tmp_path, samples[0])) == load_locomo(written(tmp_path, samples))[:1]
+
+
 def test_an_agent_is_known_by_its_name():
     garden, _ = load_locomo(DATA / "evaluation" / "locomo.json")
     assert [turn.origin for turn in garden.turns[:3]] == [Origin.USER, Origin.AGENT, Origin.USER]

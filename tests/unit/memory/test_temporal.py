@@ -129,3 +129,18 @@ def test_empty_buckets_are_left_out():
 def test_items_of_the_same_instant_keep_their_order():
     found = by_time_bucket(["b", "a", "c"], lambda _: NOW, NOW, UTC)
     assert found == {TODAY: ["b", "a", "c"]}
+
+
+def test_naive_and_aware_moments_are_ordered_together():
+    late = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    early = datetime(2026, 1, 1, 11)  # noqa: DTZ001 - naive on purpose
+    (members,) = by_time_bucket([early, late], lambda moment: moment, late, UTC).values()
+    assert members == [late, early]
+
+
+def test_moments_of_a_repeated_hour_are_ordered_by_when_they_were():
+    zone = ZoneInfo("America/New_York")
+    first = datetime(2025, 11, 2, 1, 50, tzinfo=zone)
+    second = datetime(2025, 11, 2, 1, 10, fold=1, tzinfo=zone)
+    (members,) = by_time_bucket([first, second], lambda moment: moment, second, zone).values()
+    assert members == [second, first]

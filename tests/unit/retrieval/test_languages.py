@@ -90,3 +90,8 @@ def test_each_stemmer_exists():
 def test_content_words_that_larger_lists_leave_out_are_kept():
     assert not stop_words("es") & {"trabajo", "tiempo", "d\u00eda"}
     assert not stop_words("de") & {"jahr", "mensch", "uhr", "heute"}
+
+
+@pytest.mark.parametrize("name", ["Ada", "Ben", "Mia", "Tom", "Kim", "Ella", "Hans"])
+def test_a_given_name_does_not_decide(name: str):
+    assert language_of(f"{name} owns two bakeries") in ("", "en")

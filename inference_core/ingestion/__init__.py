@@ -1,0 +1,8 @@
+"""What was said elsewhere becomes memory: conversations from files, word for word."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMATS: Final = ("locomo", "beam", "messages")
+"""Names of the formats that can be ingested."""

@@ -1,0 +1,56 @@
+"""Message: what was said in a conversation, as every reader gives it; Transcript: the messages of a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+EMPTY: Final = "empty"
+"""Why a message without text is skipped."""
+OTHER_PARTS: Final = "parts without text"
+"""Counts parts of messages, not messages: images and the like."""
+
+
+class Role(str, Enum):
+    """Who said it: the user and other people, or the assistant."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message. ``at`` is when it was said, aware; None where the source does not say.
+
+    ``id`` is the source's own; where it has none, ``position``, counted from 0 in the session, tells equal messages
+    apart.
+    """
+
+    session_id: str | None
+    role: Role
+    text: str
+    id: str | None = None
+    position: int = 0
+    author: str | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Messages in their order and how many there are at most; ``skipped`` fills, by reason, while they are read.
+
+    Reading may raise InvalidInput in the midst; what was given before it is whole.
+    """
+
+    messages: Iterable[Message]
+    total: int
+    skipped: Counter[str] = field(default_factory=Counter[str])
+
+
+def mended(text: str) -> str:
+    """``text`` as valid Unicode without NUL; a lone surrogate becomes U+FFFD."""
+    return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")

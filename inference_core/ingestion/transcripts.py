@@ -1,0 +1,201 @@
+"""Reads messages from JSON Lines, one object a line as chat APIs have them, and tells which format a file has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
+
+from inference_core.clock import aware
+from inference_core.errors import InvalidInput
+from inference_core.ingestion.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
+from inference_core.memory.text import MAX_LABEL_BYTES
+
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+_ARRAY: Final = re.compile(rb"\[\s*[\[{\]]")
+_NEARLY: Final = (
+    (re.compile(rb'\[\s*\{\s*"(?:role|content)"'), "is one array of messages; write one a line: jq -c '.[]' FILE"),
+    (re.compile(rb'\[\s*\{\s*"batch_number"'), "is a chat of BEAM; give the folder that it is in"),
+)
+_START_BYTES: Final = 1024 * 1024
+_FORM: Final = "an object with 'role' and 'content'"
+_ROLES: Final = {"user": Role.USER, "human": Role.USER, "assistant": Role.ASSISTANT, "ai": Role.ASSISTANT}
+_UNSPOKEN: Final = frozenset({"system", "developer", "tool", "function"})
+_SESSIONS: Final = ("session_id", "thread_id", "conversation_id")
+_TIMES: Final = ("timestamp", "created_at")
+_TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
+_MILLISECONDS_FROM: Final = 1e11
+_AGAIN: Final = "What came before is kept; correct the file and run the same command again"
+
+
+def format_of(path: Path) -> str:
+    """Which of FORMATS ``path`` has, judged by how it begins. Raises InvalidInput if it is none of them."""
+    if path.is_dir():
+        return "beam"
+    start = _start(path)
+    for beginning, advice in _NEARLY:
+        if beginning.match(start):
+            raise InvalidInput(f"{path} {advice}")
+    if _ARRAY.match(start):
+        return "locomo"
+    if start.startswith(b"{"):
+        return "locomo" if _is_sample(start.partition(b"\n")[0]) else "messages"
+    raise InvalidInput(
+        f"{path} is in no known format; known: locomo (JSON), beam (a folder), messages (JSON Lines, each {_FORM})"
+    )
+
+
+def read_messages(path: Path) -> Transcript:
+    """The messages in a file of JSON Lines, read line by line; those without a session are one named after the file.
+
+    Each line has ``role`` and ``content`` (text, or OpenAI's content parts) and may have ``id``, ``session_id`` (or
+    ``thread_id``, ``conversation_id``), ``timestamp`` (or ``created_at``; ISO 8601, UTC if it has no offset, or seconds
+    since 1970) and ``name``. Messages of the system and of tools are skipped. Raises InvalidInput for a file that
+    cannot be read; reading raises it for a line that is not such an object, with the line's number.
+    """
+    reader = _Reader(mended(path.stem))
+    total = sum(1 for _, line in _lines(path) if line.strip())
+    return Transcript(reader.messages(path), total, reader.skipped)
+
+
+class _Reader:
+    """Makes messages of lines; keeps what is counted over all of them."""
+
+    def __init__(self, session: str) -> None:
+        self.skipped: Counter[str] = Counter()
+        self._session = session
+        self._positions: Counter[str] = Counter()
+
+    def messages(self, path: Path) -> Iterator[Message]:
+        for number, line in _lines(path):
+            if not line.strip():
+                continue
+            try:
+                message = self._message(_parsed(line, is_first=number == 1))
+            except InvalidInput as error:
+                raise InvalidInput(f"{path}, line {number}: {error}. {_AGAIN}") from error
+            if message is not None:
+                yield message
+
+    def _message(self, entry: Any) -> Message | None:
+        """The message in ``entry``; None, and counted, if it is not one that is kept."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
+            _refuse(f"it is not {_FORM}")
+        fields = cast("Mapping[str, Any]", entry)
+        name = fields["role"].casefold()
+        session = _label(fields, *_SESSIONS) or self._session
+        position = self._positions[session]
+        self._positions[session] += 1
+        if name in _UNSPOKEN:
+            return self._skip(name)
+        if name not in _ROLES:
+            _refuse(f"its role {name[:40]!r} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
+        if not (text := self._text(fields)).strip():
+            return self._skip(EMPTY)
+        return Message(
+            session_id=session,
+            role=_ROLES[name],
+            text=text,
+            id=_label(fields, "id"),
+            position=position,
+            author=_label(fields, "name"),
+            at=_moment(fields),
+        )
+
+    def _skip(self, reason: str) -> None:
+        self.skipped[reason] += 1
+
+    def _text(self, fields: Mapping[str, Any]) -> str:
+        content = fields.get("content")
+        if isinstance(content, str):
+            return mended(content)
+        if content is None and ("content" in fields or "tool_calls" in fields):
+            return ""
+        if not isinstance(content, list):
+            _refuse("its 'content' is neither text nor a list of content parts")
+        texts = [_part(part) for part in cast("Sequence[Any]", content)]
+        self.skipped[OTHER_PARTS] += texts.count(None)
+        return mended("\n".join(text for text in texts if text is not None))
+
+
+def _start(path: Path) -> bytes:
+    """How a file begins, without white space. Raises InvalidInput if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_START_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
+    except OSError as error:
+        raise InvalidInput(f"Cannot read {path}: {error}") from error
+
+
+def _is_sample(line: bytes) -> bool:
+    """Whether a file that begins with ``line``, which opens an object, is one conversation of LoCoMo's."""
+    try:
+        return "conversation" in json.loads(line)
+    except (ValueError, RecursionError):
+        return b'"role"' not in line and b'"content"' not in line
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file and their numbers, from 1. Raises InvalidInput if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), 1):
+                if len(line) > MAX_LINE_BYTES:
+                    _refuse(f"{path}, line {number} has more than {MAX_LINE_BYTES} bytes; write one message a line")
+                yield number, line
+    except OSError as error:
+        raise InvalidInput(f"Cannot read {path}: {error}") from error
+
+
+def _parsed(line: bytes, *, is_first: bool) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
+    except (ValueError, RecursionError) as error:
+        if not line.endswith(b"\n"):
+            raise InvalidInput("the file ends in the midst of it, so it was cut off") from error
+        raise InvalidInput(f"it is not JSON in UTF-8: {error!s:.100}") from error
+
+
+def _label(fields: Mapping[str, Any], *names: str) -> str | None:
+    """The first of the fields that is there, as text; None for none and for blank text."""
+    found = next((fields[name] for name in names if fields.get(name) is not None), None)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        _refuse(f"its '{names[0]}' is neither text nor a whole number")
+    text = " ".join(mended(str(found)).split())
+    if len(text.encode()) > MAX_LABEL_BYTES:
+        _refuse(f"its '{names[0]}' has more than {MAX_LABEL_BYTES} bytes")
+    return text or None
+
+
+def _part(part: Any) -> str | None:
+    """The text of a content part; None for one that is something else."""
+    if isinstance(part, dict):
+        fields = cast("Mapping[str, Any]", part)
+        part = fields.get("text") if fields.get("type", "text") in _TEXT_PARTS else None
+    return part if isinstance(part, str) else None
+
+
+def _moment(fields: Mapping[str, Any]) -> datetime | None:
+    given = next((fields[name] for name in _TIMES if fields.get(name) is not None), None)
+    if given is None:
+        return None
+    try:
+        if isinstance(given, bool):
+            raise TypeError  # noqa: TRY301 - it would count as a number
+        if isinstance(given, str):
+            return aware(datetime.fromisoformat(given.strip()))
+        seconds = given / 1000 if abs(given) >= _MILLISECONDS_FROM else given
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, TypeError, OverflowError, OSError):
+        _refuse(f"its time {given!r:.40} is neither ISO 8601 nor seconds since 1970")
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidInput(why)

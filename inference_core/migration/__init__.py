@@ -1,0 +1,1 @@
+"""From the flat namespace of earlier versions, ``(user, "memories")``, to the CoALA categories."""

@@ -1,0 +1,161 @@
+"""One memory of the flat namespace as a record of today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from inference_core.clock import aware
+from inference_core.errors import InvalidInput, InvalidMemory
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
+from inference_core.memory.types import (
+    MEMORY_CATEGORIES,
+    MEMORY_TYPES,
+    SINGULAR_TYPES,
+    MemoryCategory,
+    MemoryType,
+    get_category_for_type,
+)
+
+LEFTOVERS: Final = "legacy"
+"""The key of ``extra_metadata`` under which all is kept that has no other place in a record."""
+NO_CONTENT: Final = "no content"
+NOT_AN_OBJECT: Final = "the value is not a JSON object"
+NOT_STORABLE: Final = "cannot be stored"
+_MILLISECONDS_FROM: Final = 1e11
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegacyItem:
+    """A row of the flat namespace, as it lies there. ``fault`` says why it cannot be migrated, if that is known."""
+
+    user_id: str
+    key: str
+    value: Any = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    expires_at: datetime | None = None
+    fault: str | None = None
+
+
+class Unusable(InvalidMemory):
+    """The item holds no memory that can be stored. ``reason`` is one of a few, the message says more."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(detail or reason)
+        self.reason = reason
+
+
+def record_of_legacy(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int) -> MemoryRecord:
+    """``item`` as a record in the namespace of its category, under the same id and with the same times.
+
+    The category is the value's own if it names one, else that of its type; an unknown type becomes ``general``. An id
+    that no tool could name is replaced by its hash. What does not fit stays under ``extra_metadata["legacy"]``.
+    Raises Unusable.
+    """
+    if item.fault is not None:
+        raise Unusable(item.fault)
+    if not isinstance(item.value, Mapping):
+        raise Unusable(NOT_AN_OBJECT)
+    try:
+        return _record(item, dict(item.value), namespaces, max_content_bytes)  # pyright: ignore[reportUnknownArgumentType]
+    except Unusable:
+        raise
+    except InvalidInput as error:
+        raise Unusable(NOT_STORABLE, str(error)) from error
+
+
+def moment(found: Any) -> datetime | None:
+    """An instant from ISO 8601 or from a number of seconds or milliseconds since 1970, in UTC; None if it is none."""
+    try:
+        if isinstance(found, str):
+            return aware(datetime.fromisoformat(found.strip()))
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return datetime.fromtimestamp(found / 1000 if abs(found) >= _MILLISECONDS_FROM else found, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+def _record(
+    item: LegacyItem, value: dict[str, Any], namespaces: MemoryNamespaceBuilder, max_content_bytes: int
+) -> MemoryRecord:
+    content = value.pop("content", None)
+    if content is None or (isinstance(content, str) and not content.strip()):
+        raise Unusable(NO_CONTENT)
+    read = {name: reader(value.get(name)) for name, reader in _READERS.items()}
+    left = {name: found for name, found in value.items() if found not in (None, "") and read.get(name) is None}
+    memory_id = _id(item.key)
+    left |= {} if memory_id == item.key else {"id": item.key}
+    kind = read["memory_type"] or MemoryType.GENERAL
+    category = read["memory_category"] or get_category_for_type(kind)
+    created = read["created_at"] or item.created_at or item.updated_at or _EPOCH
+    return MemoryRecord(
+        id=memory_id,
+        content=canonical_text(content, max_bytes=max_content_bytes),
+        memory_type=kind,
+        category=category,
+        namespace=namespaces.namespace_for(item.user_id, category),
+        created_at=created,
+        updated_at=item.updated_at or created,
+        topic=read["topic"],
+        session_id=read["session_id"],
+        agent_name=namespaces.agent_name,
+        extra_metadata=_with_leftovers(read["extra_metadata"], left),
+        expires_at=item.expires_at,
+    )
+
+
+def _id(key: str) -> str:
+    try:
+        return canonical_id(key)
+    except InvalidMemory:
+        return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _with_leftovers(metadata: dict[str, Any] | None, left: dict[str, Any]) -> dict[str, Any]:
+    metadata = metadata or {}
+    earlier = {LEFTOVERS: metadata[LEFTOVERS]} if left and LEFTOVERS in metadata else {}
+    everything = metadata | {LEFTOVERS: left | earlier} if left else metadata
+    return canonical_metadata(everything) if everything else {}
+
+
+def _kind(found: Any) -> MemoryType | None:
+    """The type that a name means; names may be singular, or those of the enum, as in ``MemoryType.GENERAL``."""
+    if not isinstance(found, str):
+        return None
+    name = found.rpartition(".")[2].strip().lower()
+    name = SINGULAR_TYPES.get(name, name)
+    return MemoryType(name) if name in MEMORY_TYPES else None
+
+
+def _category(found: Any) -> MemoryCategory | None:
+    return MemoryCategory(found) if found in MEMORY_CATEGORIES else None
+
+
+def _label(found: Any) -> str | None:
+    try:
+        return optional_text(found, what="a label")
+    except InvalidMemory:
+        return None
+
+
+def _metadata(found: Any) -> dict[str, Any] | None:
+    return dict(found) if isinstance(found, Mapping) else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "memory_type": _kind,
+    "memory_category": _category,
+    "topic": _label,
+    "session_id": _label,
+    "extra_metadata": _metadata,
+    "created_at": moment,
+}
+"""The fields of a record, besides its content, and how each is read; None: it does not fit there."""

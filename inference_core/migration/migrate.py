@@ -1,0 +1,196 @@
+"""Copies memories of the flat namespace to their CoALA namespaces; any number of times, interrupted or not.
+
+With each memory goes a mark that it was migrated, in the same transaction. The mark outlives changes and deletions of
+the memory, and a purge of its user, so that a later run neither takes back nor brings back anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from hashlib import blake2b
+from itertools import islice
+from typing import Final
+
+from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.memory.namespaces import (
+    MEMORIES_STORE_NAME,
+    MemoryNamespaceBuilder,
+    Namespace,
+    decode_label,
+    encode_label,
+)
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.migration.flat import Unusable, record_of_legacy
+from inference_core.migration.report import MigrationReport
+from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, has_table, read_only, sqlite_path
+from inference_core.services.operations.scope import put_of
+from inference_core.stores.backend import Backend, Delete, Key, Put, Write
+from inference_core.stores.codec import pack_namespace
+from inference_core.stores.factory import open_backend
+from inference_core.stores.memory import InMemoryBackend
+
+Progress = Callable[[int, int], None]
+"""Hears how many memories are done, and of how many."""
+BATCH: Final = 500
+MARKS: Final[Namespace] = ("#migrated-flat-memories",)
+"""Where the marks lie: no user's label, so that a purge of the user does not take them along."""
+_OWN_TABLE: Final = "memory_meta"
+
+
+def migrate_flat(
+    url: str,
+    *,
+    user_ids: Sequence[str] | None = None,
+    legacy_namespace: str = MEMORIES_STORE_NAME,
+    agent_name: str | None = None,
+    dry_run: bool = False,
+    max_content_bytes: int = MAX_CONTENT_BYTES,
+    progress: Progress | None = None,
+) -> MigrationReport:
+    """Copies the flat memories in the store at ``url`` to their categories, of ``user_ids`` or of all users.
+
+    They are found in the store itself and in the tables of LangGraph's SqliteStore in the same file; of two with one id
+    the store's own counts. Episodic and procedural memories go to the scopes that all agents share, or to those of
+    ``agent_name``. Originals are never changed; vectors are added when the store is opened with a model. A ``dry_run``
+    only counts. Safe to repeat, to interrupt and to run beside writers and other migrations.
+
+    Raises InvalidInput, ConfigurationError, StoreError; what was written before stays.
+    """
+    _check(user_ids, legacy_namespace)
+    namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
+    with _opened(url, legacy_namespace, dry_run=dry_run) as (backend, sources, report):
+        run = Migration(backend, namespaces, report, max_content_bytes)
+        run.migrate(sources, user_ids, progress)
+    return report
+
+
+def _check(user_ids: Sequence[str] | None, legacy_namespace: str) -> None:
+    if isinstance(user_ids, str):
+        raise InvalidInput("user_ids must be a list of ids, not one text")
+    for user_id in user_ids or ():
+        encode_label(user_id)
+    if not legacy_namespace or legacy_namespace in MEMORY_CATEGORIES:
+        raise InvalidInput(f"The flat namespace cannot be called {legacy_namespace!r}; its usual name is 'memories'")
+
+
+@contextmanager
+def _opened(url: str, name: str, *, dry_run: bool) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
+    """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
+    path = sqlite_path(url)
+    is_missing = path is not None and not path.exists()
+    with ExitStack() as opened:
+        reader = None
+        if path is not None and path.is_file():
+            reader = opened.enter_context(closing(read_only(path)))
+        has_none = is_missing or (dry_run and reader is not None and not has_table(reader, _OWN_TABLE))
+        backend = opened.enter_context(closing(InMemoryBackend() if has_none else open_backend(url)))
+        sources: list[LegacySource] = [OwnScopes(backend, name)]
+        if reader is not None:
+            sources.append(LangGraphTable(reader, name))
+        store = backend.name if path is None else f"sqlite:///{path}"
+        yield backend, sources, MigrationReport(store, dry_run, is_missing, name)
+
+
+class Migration:
+    """One run onto ``backend``, counted in ``report``; if that is of a dry run, nothing is written."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        namespaces: MemoryNamespaceBuilder,
+        report: MigrationReport,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
+    ) -> None:
+        self._backend = backend
+        self._namespaces = namespaces
+        self._report = report
+        self._max_content_bytes = max_content_bytes
+
+    def migrate(
+        self, sources: Sequence[LegacySource], user_ids: Sequence[str] | None = None, progress: Progress | None = None
+    ) -> None:
+        """Copies what ``sources`` hold of these users, or of all. Raises StoreError."""
+        total = sum(source.count(user_ids) for source in sources)
+        with closing(self._records(sources, user_ids)) as records:
+            while batch := list(islice(records, BATCH)):
+                self._migrate(batch)
+                if progress:
+                    progress(self._report.found, max(total, self._report.found))
+
+    def _records(self, sources: Sequence[LegacySource], user_ids: Sequence[str] | None) -> Generator[MemoryRecord]:
+        for at, source in enumerate(sources):
+            last = ""
+            for item in source.items(user_ids):
+                self._report.found += 1
+                try:
+                    record = record_of_legacy(item, self._namespaces, self._max_content_bytes)
+                except Unusable as error:
+                    self._report.count_skipped(item.user_id, item.key, error.reason, str(error))
+                    continue
+                if record.namespace[0] != last:
+                    last = record.namespace[0]
+                    self._report.users += _is_new(decode_label(last), sources[:at])
+                yield record
+
+    def _migrate(self, records: Sequence[MemoryRecord]) -> None:
+        marks = self._backend.get([_mark_of(record) for record in records])
+        new = [record for record, mark in zip(records, marks, strict=True) if mark is None]
+        self._report.already_there += len(records) - len(new)
+        scopes = {label: self._scopes(label) for label in {record.namespace[0] for record in new}}
+        if self._report.is_dry_run:
+            self._foresee(new, scopes)
+        elif new:
+            self._write(new, scopes)
+
+    def _scopes(self, label: str) -> list[Namespace]:
+        """Everywhere a memory of this user may have been moved to."""
+        known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
+        return list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
+
+    def _foresee(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
+        for record in records:
+            places = {*scopes[record.namespace[0]], record.namespace}
+            if any(self._backend.get([(place, record.id) for place in places])):
+                self._report.already_there += 1
+            else:
+                self._report.by_category[record.category.value] += 1
+
+    def _write(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
+        """All in one transaction, each memory with its mark or not at all."""
+        outcomes = self._backend.apply([_writes(record, scopes[record.namespace[0]]) for record in records])
+        taken: list[MemoryRecord] = []
+        for record, outcome in zip(records, outcomes, strict=True):
+            if isinstance(outcome, VersionConflict):
+                taken.append(record)
+            elif isinstance(outcome, Exception):
+                self._report.count_failed(record, outcome)
+            else:
+                self._report.by_category[record.category.value] += 1
+        if taken:
+            self._backend.apply([[_mark(record)] for record in taken])
+            self._report.already_there += len(taken)
+
+
+def _is_new(user_id: str, earlier: Sequence[LegacySource]) -> bool:
+    return not any(next(source.items([user_id]), None) for source in earlier)
+
+
+def _writes(record: MemoryRecord, scopes: Sequence[Namespace]) -> list[Write]:
+    """The writes that add ``record`` with its mark, unless it was migrated before or its id stands anywhere."""
+    others = [scope for scope in scopes if scope != record.namespace]
+    absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
+    return [_mark(record), *absent, put_of(record, expected=0)]
+
+
+def _mark(record: MemoryRecord) -> Put:
+    namespace, key = _mark_of(record)
+    return Put(namespace=namespace, key=key, value="{}", updated_at=record.updated_at, expected=0)
+
+
+def _mark_of(record: MemoryRecord) -> Key:
+    """A mark's key is a hash, so that nothing of a purged user can be read from it."""
+    owned = pack_namespace((record.namespace[0], record.id))
+    return MARKS, blake2b(owned.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,143 @@
+"""The pages of the documentation: every snippet runs, in order, and prints what stands below it.
+
+A ``python`` or ``sh`` block is a snippet, a ``text`` block right after it is what it prints ("…" stands for anything
+within a line). All snippets of a page share a folder, with the clone's scripts and examples in it; those in Python
+share their names too. Run as a script, this file runs the snippets of a page and prints what each printed, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import Request, Turn, chat_server
+
+import inference_core
+from inference_core import MemoryMiddleware, errors
+from inference_core.testing import call_tool
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = ("quickstart", "concepts", "migration", "errors")
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A block that is run, where it stands, and what it is said to print."""
+
+    language: str
+    code: str
+    line: int
+    expected: str
+
+
+def snippets(page: Path) -> list[Snippet]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Snippet(found[1], found[2], text[: found.start()].count("\n") + 1, found[3] or "")
+        for found in _BLOCK.finditer(text)
+        if found[1] in ("python", "sh")
+    ]
+
+
+def run_page(page: Path) -> list[str]:
+    """Runs the page's snippets in this process and folder; what each of them printed."""
+    defaults = MemoryMiddleware.__init__.__kwdefaults__ or {}
+    defaults["recall_timeout"] = 60  # a busy machine must not change what is printed
+    names: dict[str, Any] = {"__name__": "__main__"}
+    printed: list[str] = []
+    for snippet in snippets(page):
+        if snippet.language == "sh":
+            done = subprocess.run(["sh", "-ec", snippet.code], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{page.name}:{snippet.line}: {done.stderr}"
+            printed.append(done.stdout)
+            continue
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            place = f"{page.name}, block at line {snippet.line}"
+            exec(compile(snippet.code, place, "exec", dont_inherit=True), names)
+        printed.append(output.getvalue())
+    return printed
+
+
+def from_the_prompt(request: Request) -> str:
+    """An answer that shows which memories the model was given."""
+    found = _MEMORY.findall(str(json.dumps(request["messages"][0], ensure_ascii=False)).replace("\\n", "\n"))
+    return "I know: " + "; ".join(sorted(found))
+
+
+CONVERSATIONS: dict[str, list[Turn]] = {
+    "quickstart": [
+        call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
+        call_tool("save_memory_store", content="Ada likes short answers", memory_type="preferences"),
+        "Nice to meet you, Ada!",
+        from_the_prompt,
+    ],
+}
+
+
+def pattern(expected: str) -> str:
+    return ".*".join(map(re.escape, expected.split("…")))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_run_and_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    for folder in ("scripts", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    with chat_server(*CONVERSATIONS.get(page, [])) as (url, _):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")} | {
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": "none",
+            "LANGSMITH_TRACING": "false",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+            "PYTHONWARNINGS": "error",
+        }
+        command = [sys.executable, __file__, str(DOCS / f"{page}.md")]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for snippet, printed in zip(snippets(DOCS / f"{page}.md"), json.loads(done.stdout), strict=True):
+        assert re.fullmatch(pattern(snippet.expected), printed), f"line {snippet.line} printed:\n{printed}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_that_are_there(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)]
+    assert [target for target in targets if "://" not in target and not (DOCS / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_code_are_run_or_marked_as_not_run(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    openings = [line for line in text.splitlines() if line.startswith("```")][::2]
+    assert set(openings) <= {"```python", "```sh", "```text", "```console"}
+
+
+def test_every_error_is_documented() -> None:
+    text = (DOCS / "errors.md").read_text(encoding="utf-8")
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
+    assert [name for name in classes if f"| `{name}` |" not in text] == []
+    documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert [name for name in documented if name not in classes] == []
+
+
+def test_every_public_name_that_a_page_mentions_is_there() -> None:
+    text = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
+    mentioned = set(re.findall(r"from inference_core import ([\w, ]+)", text))
+    names = {name.strip() for line in mentioned for name in line.split(",")}
+    assert names <= set(inference_core.__all__)
+
+
+if __name__ == "__main__":
+    json.dump(run_page(Path(sys.argv[1])), sys.stdout)

@@ -1,0 +1,164 @@
+"""The examples: with a script they show what they promise; with a model behind a provider they run as they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from agent_support import patient_memory, system_text
+from chat_server import chat_server
+from langgraph.store.memory import InMemoryStore
+
+from inference_core import AgentMemoryStoreService, open_store
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PLATFORM = EXAMPLES / "platform"
+NAMES = ("plain_graph", "deep_agent", "shared_memory")
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENT_MODEL", raising=False)
+
+
+def load(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module, made anew; it is forgotten after the test."""
+    monkeypatch.syspath_prepend(str(folder))
+    sys.modules.pop(name, None)
+    module = importlib.import_module(name)
+    monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))
+    return module
+
+
+def shown(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that the example prints without models; recall has time to spare on a busy machine."""
+    module = load(name, EXAMPLES, monkeypatch)
+    monkeypatch.setattr(module, "open_store", partial(open_store, embeddings=None))
+    if hasattr(module, "MemoryMiddleware"):
+        monkeypatch.setattr(module, "MemoryMiddleware", patient_memory)
+    running = module.main()
+    if running is not None:
+        asyncio.run(running)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_examples_run_with_the_configured_model(full: bool) -> None:
+    names = NAMES if full else NAMES[:1]
+    code = f"import runpy\nfor name in {names}: runpy.run_path(f'{{name}}.py', run_name='__main__')"
+    with chat_server() as (url, requests):
+        environment = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "AGENT_MODEL": "openai:a-model"}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=EXAMPLES,
+            env={**os.environ, **environment, "LANGSMITH_TRACING": "false"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Model: openai:a-model\n") == len(names)
+    assert requests
+
+
+def test_the_plain_graph_saves_with_a_tool_and_recalls_in_the_next_session(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown("plain_graph", monkeypatch, capsys)
+    assert lines[0] == "Model: none (AGENT_MODEL). A script replies; the memory is real."
+    assert any(line.startswith("tool: ✓ Memory saved") for line in lines)
+    assert lines[-1] == "ai:   I know: Ada lives in Lisbon"
+
+
+def test_a_plain_graph_without_a_user_answers_without_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("plain_graph", EXAMPLES, monkeypatch)
+    service = AgentMemoryStoreService(InMemoryStore())
+    graph = module.build_graph(module.chat_model([module.what_i_know]), service)
+    result = asyncio.run(graph.ainvoke({"messages": [("user", "Hi")]}, context={}))
+    assert result["messages"][-1].text == "I know: nothing yet"
+    assert "answering without memory" in capsys.readouterr().out
+
+
+def test_subagents_share_facts_and_keep_their_skills(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown("deep_agent", monkeypatch, capsys)
+    (researcher,) = [line for line in lines if line.startswith("researcher: ") and "I know" in line]
+    assert "Ada lives in Lisbon" in researcher
+    assert "Look tides up in tables" in researcher
+    assert "main: I know: Ada lives in Lisbon" in lines
+    assert [line.strip() for line in lines[-2:]] == [
+        "~ada~40example~2ecom/procedural/researcher",
+        "~ada~40example~2ecom/semantic",
+    ]
+
+
+def test_agents_share_facts_and_keep_their_episodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown("shared_memory", monkeypatch, capsys)
+    assert "cook: I know: Ada is allergic to hazelnuts" in lines
+    (travel,) = [line for line in lines if line.startswith("travel: I know")]
+    assert "hazelnuts" in travel
+    assert "train to Porto" in travel
+    assert "  cook: {'semantic': 1, 'episodic': 0, 'procedural': 0, 'total': 1}" in lines
+
+
+class Server:
+    """What LangGraph Server does with the graph: gives it a store, and tells each run whom it has authenticated."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.store = InMemoryStore()
+        self.model = module.model
+        self._graph = module.graph.copy(update={"store": self.store})
+
+    def run(self, identity: str, context: Mapping[str, Any] | None = None, **configurable: Any) -> dict[str, Any]:
+        """The result of one run."""
+        seen = {"langgraph_auth_user": SimpleNamespace(identity=identity), "graph_id": "assistant", **configurable}
+        asked = {"messages": [("user", "What do I keep?")]}
+        return asyncio.run(self._graph.ainvoke(asked, {"configurable": seen}, context=context))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setenv("AGENT_MEMORY_RECALL_TIMEOUT", "60")
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    served = Server(load("graph", PLATFORM, monkeypatch))
+    AgentMemoryStoreService(served.store).sync.save_memory("ada", "Ada keeps falcons", "facts")
+    return served
+
+
+def test_the_platforms_graph_remembers_the_authenticated_user_in_the_platforms_store(server: Server) -> None:
+    result = server.run("ada")
+    assert result["memory_status"] == "lexical"
+    assert "Ada keeps falcons (type: facts)" in system_text(server.model.requests[-1])
+    assert server.run("bob")["memories_recalled"] == 0
+
+
+@pytest.mark.parametrize("claim", [{"context": {"user_id": "ada"}}, {"user_id": "ada"}], ids=["context", "config"])
+def test_on_the_platform_another_claimed_user_is_refused(server: Server, claim: dict[str, Any]) -> None:
+    result = server.run("bob", **claim)
+    assert (result["memory_status"], result["memories_recalled"]) == ("closed", 0)
+    assert result["memory_status_reason"] == "The authenticated user and the requested user_id differ"
+    assert "falcons" not in system_text(server.model.requests[-1])
+
+
+def test_the_platforms_configuration_names_a_graph_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = json.loads((PLATFORM / "langgraph.json").read_text(encoding="utf-8"))
+    assert configuration["dependencies"] == ["inference-core-memory[local,openai]", "."]
+    assert set(configuration) <= {"$schema", "python_version", "dependencies", "graphs", "env"}
+    for target in configuration["graphs"].values():
+        path, _, name = target.partition(":")
+        assert (PLATFORM / path).is_file()
+        assert hasattr(load(Path(path).stem, PLATFORM, monkeypatch), name)

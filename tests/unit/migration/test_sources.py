@@ -1,0 +1,182 @@
+"""Where flat memories lie and how they are read."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.sqlite import SqliteStore
+
+from inference_core import MemoryStore
+from inference_core.errors import StoreUnavailable
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.migration.sources import (
+    NOT_JSON,
+    NOT_UNICODE,
+    PAGE,
+    TOO_LARGE,
+    UNCLEAR_USER,
+    LangGraphTable,
+    LegacySource,
+    OwnScopes,
+    has_table,
+    read_only,
+    sqlite_path,
+)
+from inference_core.stores.factory import open_backend
+
+MANY = PAGE * 2 + 1
+
+
+def found(source: LegacySource, *user_ids: str) -> list[tuple[str, str]]:
+    return [(one.user_id, one.key) for one in source.items(user_ids or None)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "langgraph.db"
+
+
+@pytest.fixture
+def table(path: Path) -> Iterator[LangGraphTable]:
+    with SqliteStore.from_conn_string(str(path)) as store:
+        store.setup()
+    with closing(read_only(path)) as connection:
+        yield LangGraphTable(connection, "memories")
+
+
+def insert(path: Path, prefix: object, key: object, value: object = '{"content": "x"}', when: object = None) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        query = "INSERT INTO store (prefix, key, value, created_at) VALUES (CAST(? AS TEXT), CAST(? AS TEXT), ?, ?)"
+        connection.execute(query, (prefix, key, value, when))
+
+
+def test_own_scopes_are_found_under_encoded_and_plain_labels(own_store: BaseStore):
+    assert isinstance(own_store, MemoryStore)
+    encoded = MemoryNamespaceBuilder().legacy_namespace("ada@example.com")
+    for namespace in [encoded, ("x@host", "memories"), ("~no", "memories"), ("u1", "memories")]:
+        own_store.put(namespace, "k", {"content": "x"})
+    for namespace in [("u1", "notes"), ("memories",), ("u1", "episodic", "memories"), ("u1", "memories", "x")]:
+        own_store.put(namespace, "other", {"content": "x"})
+    source = OwnScopes(own_store.engine.backend, "memories")
+    users = [("ada@example.com", "k"), ("u1", "k"), ("x@host", "k"), ("~no", "k")]
+    assert found(source) == users
+    assert source.count() == 4
+    assert found(source, "x@host", "nobody", "ada@example.com") == [("x@host", "k"), ("ada@example.com", "k")]
+    assert found(source, encoded[0]) == []
+    assert source.count(["u1", "nobody"]) == 1
+
+
+def test_own_scopes_are_read_by_pages_without_what_was_deleted(own_store: BaseStore):
+    assert isinstance(own_store, MemoryStore)
+    own_store.batch(
+        [PutOp(("u1", "memories"), f"k{at}", {"content": "x"}, False if at % 2 else None) for at in range(MANY)]
+    )
+    own_store.delete(("u1", "memories"), "k7")
+    keys = [key for _, key in found(OwnScopes(own_store.engine.backend, "memories"))]
+    assert sorted(keys) == sorted(f"k{at}" for at in range(MANY) if at != 7)
+
+
+def test_langgraphs_rows_are_read_by_pages(path: Path, table: LangGraphTable):
+    with SqliteStore.from_conn_string(str(path)) as store:
+        for user in ("b", "a"):
+            puts = [PutOp((user, "memories"), f"k{at:04}", {"content": "x"}) for at in range(MANY)]
+            store.batch([*puts, PutOp((user, "memoriesx"), "other", {"content": "x"})])
+    keys = [f"k{at:04}" for at in range(MANY)]
+    assert found(table) == [("a", key) for key in keys] + [("b", key) for key in keys]
+    assert found(table, "b", "nobody") == [("b", key) for key in keys]
+    assert (table.count(), table.count(["b", "nobody"])) == (2 * MANY, MANY)
+
+
+def test_times_and_expiry_are_read(path: Path, table: LangGraphTable):
+    insert(path, "a.memories", "k", when="2025-01-15 10:30:00")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE store SET expires_at = '2025-02-01T00:00:00', updated_at = 'never'")
+    (one,) = table.items()
+    assert one.created_at is not None
+    assert one.expires_at is not None
+    assert (one.created_at.isoformat(), one.updated_at) == ("2025-01-15T10:30:00+00:00", None)
+    assert one.expires_at.isoformat() == "2025-02-01T00:00:00+00:00"
+
+
+def test_a_dot_leaves_open_whose_memories_these_are_unless_the_user_is_named(path: Path, table: LangGraphTable):
+    insert(path, "team.ada.memories", "k")
+    assert [one.fault for one in table.items()] == [UNCLEAR_USER]
+    assert [(one.user_id, one.fault) for one in table.items(["team.ada"])] == [("team.ada", None)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key", "value", "fault"),
+    [
+        (b"\xff.memories", b"k", "{}", NOT_UNICODE),
+        (b"a.memories", b"\xff", "{}", NOT_UNICODE),
+        (b"a.memories", b"k", "{", NOT_JSON),
+        (b"a.memories", b"k", "[" * 100_000, NOT_JSON),
+        (b"a.memories", b"k", 7.5, None),
+        (b"a.memories", b"k", json.dumps("x" * 1024 * 1024), TOO_LARGE),
+        (b"a.memories", b"nul \0 inside", "{}", None),
+        (b"a.memories", b"", "{}", None),
+    ],
+)
+def test_hostile_rows_come_with_their_fault(
+    path: Path, table: LangGraphTable, prefix: bytes, key: bytes, value: object, fault: str | None
+):
+    insert(path, prefix, key, value)
+    insert(path, b"m.memories", b"k")
+    assert {one.user_id == "m": one.fault for one in table.items()} == {False: fault, True: None}
+
+
+def test_a_file_without_langgraphs_table_holds_nothing(path: Path):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE store (key TEXT, price REAL)")
+    with closing(read_only(path)) as connection:
+        table = LangGraphTable(connection, "memories")
+        assert (found(table), table.count()) == ([], 0)
+        assert has_table(connection, "store")
+        assert not has_table(connection, "memory_meta")
+
+
+def test_a_table_of_an_older_langgraph_has_no_expiry(path: Path):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE store (prefix text, key text, value text, created_at text, updated_at text)")
+    insert(path, "a.memories", "k")
+    with closing(read_only(path)) as connection:
+        assert [one.expires_at for one in LangGraphTable(connection, "memories").items()] == [None]
+
+
+def test_files_that_cannot_be_read_are_store_errors(tmp_path: Path):
+    (tmp_path / "text.db").write_text("This is not a database at all. " * 100)
+    connection = read_only(tmp_path / "text.db")
+    with closing(connection), pytest.raises(StoreUnavailable, match="not a database"):
+        has_table(connection, "store")
+    with pytest.raises(StoreUnavailable, match=r"none\.db"):
+        read_only(tmp_path / "none.db")
+
+
+def test_the_connection_cannot_write(path: Path, table: LangGraphTable):
+    with closing(read_only(path)) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("DELETE FROM store")
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///a.db", "a.db"),
+        ("sqlite+aiosqlite:////tmp/a%20b.db?x=1", "/tmp/a b.db"),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+        ("sqlite://a.db", None),
+        ("memory://", None),
+        ("postgresql://u:p@h/d", None),
+    ],
+)
+def test_the_file_of_a_url_is_the_one_that_the_store_opens(url: str, path: str | None, tmp_path: Path):
+    assert sqlite_path(url) == (None if path is None else Path(path))
+    url = f"sqlite:///{tmp_path}/a%20b.db?mode=x"
+    with closing(open_backend(url)) as backend:
+        assert backend.name == f"sqlite:///{sqlite_path(url)}"
