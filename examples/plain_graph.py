@@ -23,8 +23,8 @@ from inference_core import (
     generate_memory_tools_system_instructions,
     get_memory_tools,
     open_store,
+    resolve_user,
 )
-from inference_core.agents.identity import resolve_user
 from inference_core.errors import IdentityError, StoreUnavailable
 from inference_core.testing import call_tool
 
@@ -46,7 +46,7 @@ def build_graph(model: Any, service: AgentMemoryStoreService) -> Any:
     async def recall(state: State, runtime: Runtime[MemoryContext]) -> dict[str, str]:
         question = state["messages"][-1].text
         try:
-            user = resolve_user(runtime, None)
+            user = resolve_user(runtime)
             return {"memory": await service.format_context_for_prompt(user_id=user, query=question)}
         except (IdentityError, StoreUnavailable) as error:
             print(f"(answering without memory: {error})")

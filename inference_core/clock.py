@@ -44,7 +44,7 @@ def aware(moment: datetime) -> datetime:
 
 
 def in_zone(moment: datetime, zone: tzinfo) -> datetime:
-    """``moment`` on the clocks of ``zone``; as it is, but in UTC, at the ends of the calendar, where there is no such."""
+    """``moment`` on the clocks of ``zone``; at the ends of the calendar, where they show nothing, taken as UTC."""
     try:
         return aware(moment).astimezone(zone)
     except OverflowError:

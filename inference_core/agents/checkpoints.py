@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +9,6 @@ from contextlib import closing
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -21,8 +19,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from inference_core.drivers import Pool, arun
 from inference_core.errors import ConfigurationError
 from inference_core.stores.locks import FileLock
+from inference_core.stores.urls import parse_url
 
-_URL: Final = re.compile(r"(memory|sqlite)(?:\+[a-z0-9]+)?://(?:/([^?]*))?", re.ASCII)
 _BUSY_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _WORKERS: Final = 4
@@ -34,10 +32,10 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
     It serves sync and async runs alike. Raises ConfigurationError for any other URL and for a file that cannot be
     opened.
     """
-    scheme, path = found.groups() if (found := _URL.match(url)) else (None, None)
-    if scheme == "sqlite" and path and path != ":memory:":
-        return SqliteCheckpointer(Path(unquote(path)))
-    if scheme == "memory" or (scheme == "sqlite" and path == ":memory:"):
+    scheme, path = parse_url(url)
+    if path is not None:
+        return SqliteCheckpointer(path)
+    if scheme == "memory":
         return InMemorySaver()
     raise ConfigurationError("The URL of checkpoints looks like 'sqlite:///checkpoints.db' or 'memory://'")
 

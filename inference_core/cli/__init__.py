@@ -1,26 +1,33 @@
-"""The command line: ``inference-core COMMAND``, also as ``python -m inference_core COMMAND``."""
+"""The command line: ``inference-core COMMAND``, also as ``python -m inference_core COMMAND``.
+
+Only a command that needs them imports stores, models and numpy, so that ``--help`` and completion answer at once.
+"""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-from inference_core.cli import eval as evaluation
-from inference_core.cli import reembed
-from inference_core.errors import InferenceCoreError
+from inference_core.errors import MissingExtra
+
+_EXTRA: Final = ("typer", "rich")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit code is 0, 1 with a message on standard error, or 2 (SystemExit) for wrong usage."""
-    parser = argparse.ArgumentParser(prog="inference-core", description="Long-term memory for LangGraph agents.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    evaluation.add_to(commands)
-    reembed.add_to(commands)
-    options = parser.parse_args(argv)
+    """Runs a command (None: the one that the program was called with) and returns the exit code.
+
+    0 done; 1 failed, with one line on standard error that says what to do; 2 wrong usage; 3 no such memory; 130
+    interrupted by Ctrl-C.
+    """
     try:
-        options.run(options)
-    except InferenceCoreError as error:
-        sys.stderr.write(f"{error}\n")
+        from inference_core.cli.app import run  # noqa: PLC0415 - an extra
+
+        return run(argv)
+    except KeyboardInterrupt:
+        return 130
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        sys.stderr.write(f"{MissingExtra('inference-core', 'cli')}\n")
         return 1
-    return 0

@@ -2,95 +2,72 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
-from inference_core.errors import MissingExtra
+import typer
+
+from inference_core.cli.opening import memory_settings
+from inference_core.cli.options import AsJson, Embeddings, one_of
+from inference_core.cli.output import console, is_plain, print_json
+from inference_core.cli.progress import progress_bar
 from inference_core.evaluation import DATASETS, SYSTEMS
 
 if TYPE_CHECKING:
     from inference_core.evaluation.conversations import Conversation
     from inference_core.evaluation.systems import Advance
 
-_HELP: Final = "measure retrieval on a data set"
 
-
-def add_to(commands: Any) -> None:
-    """Adds the command to the subparsers ``commands``."""
-    command: argparse.ArgumentParser = commands.add_parser("eval", help=_HELP, description=_HELP)
-    command.add_argument("dataset", choices=DATASETS, help="the format of the data")
-    command.add_argument("--data", type=Path, required=True, metavar="PATH", help="the file, or the folder of BEAM")
-    command.add_argument("--system", choices=SYSTEMS, default="ours", help="what is measured (default: ours)")
-    command.add_argument("--split", default="all", help="all, first-half, second-half, or a folder of BEAM")
-    command.add_argument("--limit", type=_positive, metavar="N", help="only the first N conversations of the split")
-    command.add_argument(
-        "--embeddings",
-        default=os.environ.get("AGENT_MEMORY_EMBEDDINGS", "auto"),
-        help="model of ours, ours-no-late and dense (default: AGENT_MEMORY_EMBEDDINGS, else auto)",
-    )
-    command.add_argument("--plot", type=Path, metavar="FILE", help="write R@10 by category as a picture, e.g. r.png")
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    command.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Measures and prints the report; progress goes to standard error.
-
-    Raises InvalidInput for data that cannot be read, MissingExtra, and what the system raises.
-    """
+def evaluate(
+    dataset: Annotated[str, typer.Argument(help="The format of the data.", **one_of(DATASETS))],
+    data: Annotated[Path, typer.Option("--data", metavar="PATH", help="The file, or the folder of BEAM.")],
+    system: Annotated[str, typer.Option("--system", help="What is measured.", **one_of(SYSTEMS))] = "ours",
+    split: Annotated[str, typer.Option("--split", help="all, first-half, second-half, or a folder of BEAM.")] = "all",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first conversations.")] = None,
+    embeddings: Embeddings = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Write R@10 by category as a picture, e.g. r.png.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Measure retrieval on a data set."""
     from inference_core.evaluation.datasets import load_dataset  # noqa: PLC0415 - numpy and stores are slow to import
     from inference_core.evaluation.experiment import run_experiment, summarize  # noqa: PLC0415
     from inference_core.evaluation.report import Report  # noqa: PLC0415
     from inference_core.evaluation.systems import make_system  # noqa: PLC0415
 
-    conversations = load_dataset(options.dataset, options.data, options.split, options.limit)
+    conversations = load_dataset(dataset, data, split, limit)
     with _progress(conversations) as advance:
-        system = make_system(options.system, options.embeddings)
-        outcomes = asyncio.run(run_experiment(conversations, system, advance))
-    report = Report(options.dataset, options.system, options.split, summarize(outcomes))
-    if options.plot:
-        report.plot(options.plot)
-    if options.json:
-        sys.stdout.write(json.dumps(report.to_json(), ensure_ascii=False) + "\n")
+        measured = make_system(system, memory_settings(None, embeddings).embeddings_spec)
+        outcomes = asyncio.run(run_experiment(conversations, measured, advance))
+    report = Report(dataset, system, split, summarize(outcomes))
+    if plot:
+        report.plot(plot)
+    if json:
+        print_json(report.to_json())
     else:
         _print_table(report.to_markdown())
 
 
 @contextmanager
 def _progress(conversations: Sequence[Conversation]) -> Generator[Advance]:
-    """A progress bar over all turns and questions. Raises MissingExtra without rich."""
-    try:
-        from rich.console import Console  # noqa: PLC0415 - an extra
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtra("inference-core eval", "cli") from error
-    columns = (TextColumn("Memories and questions"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    """A progress bar over all turns and questions."""
     total = sum(len(one.turns) + len(one.questions) for one in conversations)
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)
+    done = count(1)
+    with progress_bar("Memories and questions") as show:
+        yield lambda: show(next(done), total)
 
 
 def _print_table(markdown: str) -> None:
     """Prints the report: drawn on a terminal, else as the Markdown that it is."""
-    from rich.console import Console  # noqa: PLC0415 - an extra, known to be there
-    from rich.markdown import Markdown  # noqa: PLC0415
+    from rich.markdown import Markdown  # noqa: PLC0415 - an extra
 
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(markdown))
-    else:
+    if is_plain():
         sys.stdout.write(markdown)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
-    return int(text)
+    else:
+        console().print(Markdown(markdown))

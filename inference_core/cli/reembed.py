@@ -1,31 +1,34 @@
-"""``inference-core reembed URL --embeddings NAME``: embed all texts of a store with another model."""
+"""``inference-core reembed [URL] --embeddings NAME``: embed all texts of a store with another model."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from typing import Any, Final
+from typing import Annotated
 
-from inference_core.stores.reembed import reembed
+import typer
 
-_HELP: Final = "embed all texts of a store with another model"
-
-
-def add_to(commands: Any) -> None:
-    """Adds the command to the subparsers ``commands``."""
-    command: argparse.ArgumentParser = commands.add_parser("reembed", help=_HELP, description=_HELP)
-    command.add_argument("url", help="the store, for example sqlite:///memory.db")
-    command.add_argument("--embeddings", required=True, help="'local' or 'provider:model'")
-    command.set_defaults(run=run)
+from inference_core.cli.opening import check_exists, memory_settings
+from inference_core.cli.options import AsJson, Url
+from inference_core.cli.output import note, print_json
+from inference_core.cli.progress import progress_bar
 
 
-def run(options: argparse.Namespace) -> None:
-    """Embeds the texts and says how many there were. Raises ConfigurationError, EmbeddingError, StoreError."""
-    done = reembed(options.url, options.embeddings, _show)
-    sys.stderr.write(f"\nEmbedded {done} texts.\n")
+def reembed(
+    embeddings: Annotated[str, typer.Option("--embeddings", metavar="NAME", help="The new model.")],
+    place: Annotated[str | None, typer.Argument(metavar="URL", help="The store; the same as --url.")] = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Embed all texts with another model.
 
+    A run that was interrupted goes on where it stopped.
+    """
+    from inference_core.stores.reembed import reembed as embed_anew  # noqa: PLC0415 - numpy and stores are slow
 
-def _show(done: int, total: int) -> None:
-    share = min(done / max(total, 1), 1.0)
-    sys.stderr.write(f"\r[{'#' * int(share * 40):<40}] {done} of at most {total}")
-    sys.stderr.flush()
+    settings = memory_settings(place or url, embeddings)
+    check_exists(settings.store_url)
+    with progress_bar("Embedding texts") as advance:
+        done = embed_anew(settings.store_url, settings.embeddings_spec, advance)
+    if json:
+        print_json({"embedded": done})
+    else:
+        note(f"Embedded {done} texts.")

@@ -32,13 +32,17 @@ _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
 Encodings = list[TextEncoding]
 _loaders: WeakSet[threading.Thread] = WeakSet()
+_native: WeakSet[Pool] = WeakSet()
+"""Workers of models that run in this process."""
 
 
 @atexit.register
-def _finish_loading() -> None:
+def _finish_native_calls() -> None:
     """A native library in whose midst the interpreter ends takes the process down with an abort."""
     for loader in list(_loaders):
         loader.join(_LOADING_S)
+    for pool in list(_native):
+        pool.close(_LOADING_S)
 
 
 class Embedder:
@@ -61,6 +65,8 @@ class Embedder:
         self._silent_until = 0.0
         if load is None:
             self._ready.set()
+        else:
+            _native.add(self._pool)
 
     @property
     def is_ready(self) -> bool:

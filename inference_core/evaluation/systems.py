@@ -66,7 +66,7 @@ class System(Protocol):
         ...
 
 
-def make_system(name: str, embeddings: str = "auto") -> System:
+def make_system(name: str, embeddings: str | None = "auto") -> System:
     """The system of that name; ``embeddings`` is the model of those that can have another one.
 
     Raises InvalidInput for an unknown name, MissingExtra, ConfigurationError, EmbeddingError.
@@ -177,7 +177,7 @@ class LangGraphInMemory:
 class Dense:
     """Exact cosine between the question and the plain content. Raises MissingExtra, ConfigurationError."""
 
-    def __init__(self, embeddings: str) -> None:
+    def __init__(self, embeddings: str | None) -> None:
         self._model = _model(embeddings, "dense")
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
@@ -245,7 +245,7 @@ class BM25:
         }
 
 
-def _model(spec: str, system: str) -> Embeddings:
+def _model(spec: str | None, system: str) -> Embeddings:
     """The model that ``spec`` names. Raises MissingExtra if ``system`` cannot have one."""
     embedder = make_embedder(spec)
     if embedder is None:

@@ -26,7 +26,7 @@ from inference_core.memory.text import canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of
-from inference_core.stores.backend import Put, Write
+from inference_core.stores.backend import Put
 
 MARKS: Final = "ingested"
 """Second label of the namespace, below the user, that holds the marks."""
@@ -153,7 +153,7 @@ class _Drafts:
 class _Writer:
     """Writes batches of drafts, each as a whole with its marks.
 
-    It embeds and commits in the caller's thread: the engine gives up on the vectors of a write after two seconds, which
+    It embeds by itself, in the caller's thread: the engine gives up on the vectors of a write after two seconds, which
     is right for a reply and wrong for thousands of texts in a row.
     """
 
@@ -168,7 +168,7 @@ class _Writer:
         while fresh := self._unmarked(batch):
             puts = self._embedded([put_of(record) for draft in fresh for record in draft.records])
             try:
-                self._apply([*puts, *map(self._mark, fresh)])
+                run(self._engine.write([*puts, *map(self._mark, fresh)], embeds=False))
             except VersionConflict:
                 continue  # another process has ingested some of them in between
             report.written += len(puts)
@@ -185,11 +185,6 @@ class _Writer:
 
     def _mark(self, draft: _Draft) -> Put:
         return Put(namespace=self._marks, key=draft.key, value="{}", updated_at=self._clock.now(), expected=0)
-
-    def _apply(self, writes: Sequence[Write]) -> None:
-        (outcome,) = self._engine.backend.apply([writes])
-        if isinstance(outcome, Exception):
-            raise outcome
 
     def _embedded(self, puts: list[Put]) -> list[Put]:
         """``puts`` with their vectors; without, if the model fails. After three failures in a row it is left alone."""

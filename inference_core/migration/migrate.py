@@ -25,12 +25,13 @@ from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.migration.flat import Unusable, record_of_legacy
 from inference_core.migration.report import MigrationReport
-from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, has_table, read_only, sqlite_path
+from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, has_table, read_only
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Backend, Delete, Key, Put, Write
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import open_backend
 from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.urls import parse_url
 
 Progress = Callable[[int, int], None]
 """Hears how many memories are done, and of how many."""
@@ -79,7 +80,7 @@ def _check(user_ids: Sequence[str] | None, legacy_namespace: str) -> None:
 @contextmanager
 def _opened(url: str, name: str, *, dry_run: bool) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
     """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
-    path = sqlite_path(url)
+    path = parse_url(url).path
     is_missing = path is not None and not path.exists()
     with ExitStack() as opened:
         reader = None

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import unquote
 
 from inference_core.errors import InvalidId, StoreUnavailable
 from inference_core.memory.namespaces import Namespace, decode_label, encode_label
@@ -136,14 +135,6 @@ class LangGraphTable:
                 yield _item(user_id, row, fault)
             if seen < PAGE:
                 return
-
-
-def sqlite_path(url: str) -> Path | None:
-    """The file that ``url`` names; None if it names none."""
-    scheme, _, rest = url.partition("://")
-    if scheme.partition("+")[0] != "sqlite" or not rest.startswith("/") or rest in ("/", "/:memory:"):
-        return None
-    return Path(unquote(rest[1:].partition("?")[0]))
 
 
 def read_only(path: Path) -> sqlite3.Connection:

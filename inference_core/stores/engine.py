@@ -77,18 +77,20 @@ class StoreEngine:
             embedder.warm()
         threading.Thread(target=self._searcher, name="memory-searcher", daemon=True).start()
 
-    def write(self, batch: Sequence[Write]) -> Plan[list[int]]:
+    def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Plan[list[int]]:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
 
+        ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
+        that out; what has no vector then gets it after another write, or when the store is opened again.
         Raises VersionConflict, StoreUnavailable; WriteUnknown if the database did not confirm in time.
         """
-        embedded = yield from self._embedded(batch)
+        embedded = (yield from self._embedded(batch)) if embeds else batch
         waiter = self._writer if self.backend.capabilities.single_writer else self.pool
         try:
             versions: list[int] = yield Wait(partial(self._submit, embedded), abandoned=waiter.abandon)
         except DeadlineExceeded as error:
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
-        if self._backfill and any(map(_waits_for_vector, embedded)):
+        if embeds and self._backfill and any(map(_waits_for_vector, embedded)):
             self._backfill.wake()
         return versions
 

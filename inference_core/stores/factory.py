@@ -6,10 +6,7 @@ Backends are imported when a URL or a store asks for them, so that nobody pays f
 from __future__ import annotations
 
 import atexit
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 from weakref import WeakSet
 
 from langgraph.store.base import BaseStore
@@ -19,12 +16,12 @@ from inference_core.errors import ConfigurationError
 from inference_core.stores.backend import Backend
 from inference_core.stores.engine import EMBEDDING_META, StoreEngine
 from inference_core.stores.store import MemoryStore
+from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
 
 _MEGABYTE: Final = 1024 * 1024
-_SCHEME: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://", re.ASCII)
 
 
 _open_engines: WeakSet[StoreEngine] = WeakSet()
@@ -86,18 +83,13 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
 
 def open_backend(url: str, *, durable: bool = True) -> Backend:
     """The database at ``url``, by itself. Raises ConfigurationError, UnsupportedSchema."""
-    found = _SCHEME.match(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    if found is None:
-        raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
-    scheme, rest = found[1], url[found.end() :]
-    if scheme == "memory" or (scheme == "sqlite" and rest in ("", "/:memory:")):
+    scheme, path = parse_url(url)
+    if scheme == "memory":
         from inference_core.stores.memory import InMemoryBackend  # noqa: PLC0415
 
         return InMemoryBackend()
-    if scheme != "sqlite":
+    if path is None:
         raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory")
-    if not rest.startswith("/") or rest == "/":
-        raise ConfigurationError("A SQLite URL has three slashes and a path: 'sqlite:///memory.db'")
     from inference_core.stores.sqlite import SqliteBackend  # noqa: PLC0415
 
-    return SqliteBackend(Path(unquote(rest[1:].partition("?")[0])), durable=durable)
+    return SqliteBackend(path, durable=durable)

@@ -927,7 +927,9 @@ def test_a_memory_does_not_move_onto_another_one_with_its_id(any_store: BaseStor
     assert (count, {one.content for one in found}) == (2, {"An episode of the planner", "A shared fact"})
 
 
-@pytest.mark.parametrize(("moment", "zone"), [("9999-12-31T23:00", "Pacific/Kiritimati"), ("0001-01-01T03:00", "America/New_York")])
+@pytest.mark.parametrize(
+    ("moment", "zone"), [("9999-12-31T23:00", "Pacific/Kiritimati"), ("0001-01-01T03:00", "America/New_York")]
+)
 def test_recall_works_at_the_ends_of_the_calendar(own_store: BaseStore, moment: str, zone: str):
     clock = FrozenClock(datetime.fromisoformat(moment).replace(tzinfo=UTC))
     service = AgentMemoryStoreService(own_store, timezone=zone, clock=clock).sync

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from support import DATA, HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, __version__, open_store
 from inference_core.cli import main
+from inference_core.demo.sessions import talk
 from inference_core.evaluation import SYSTEMS
 
 FOLDER = DATA / "evaluation"
@@ -91,12 +93,29 @@ def test_what_cannot_be_measured_is_said_on_standard_error(
     assert printed.out == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["eval"], [*LOCOMO, "--limit", "0"], [*LOCOMO, "--system", "faiss"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["eval"],
+        [*LOCOMO, "--limit", "0"],
+        [*LOCOMO, "--system", "faiss"],
+        ["recall", "tea"],
+        ["recall", "tea", "--user", "ada", "--type", "nonsense"],
+        ["update", "id", "--user", "ada"],
+        ["update", "id", "--user", "ada", "--metadata", "{"],
+        ["update", "id", "--user", "ada", "--metadata", "[]"],
+        ["delete", "--user", "ada"],
+        ["delete", "id", "--all", "--user", "ada"],
+        ["delete", "id", "--type", "facts", "--user", "ada"],
+    ],
+)
 def test_wrong_usage_is_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as refused:
-        main(arguments)
-    assert refused.value.code == 2
-    assert "usage: inference-core" in capsys.readouterr().err
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert "Usage: inference-core" in printed.err
+    assert printed.out == ""
 
 
 def test_without_rich_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -105,11 +124,139 @@ def test_without_rich_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys
     assert "inference-core-memory[cli]" in capsys.readouterr().err
 
 
+def test_without_typer_the_extra_is_named():
+    code = "import sys; sys.modules['typer'] = None; from inference_core.cli import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "inference-core needs an extra: pip install 'inference-core-memory[cli]'\n"
+
+
+def test_another_missing_module_is_not_taken_for_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "inference_core.cli.app", None)
+    with pytest.raises(ModuleNotFoundError):
+        main(["--help"])
+
+
+def test_help_and_version_start_without_slow_imports():
+    slow = "{'numpy', 'langchain', 'langchain_core', 'langgraph', 'pydantic'}"
+    code = f"import sys; from inference_core.cli import main; main(['--help']); print({slow} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Exit codes: 0 done; 1 failed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+    assert not any(box in done.stdout for box in "╭│\x1b")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"inference-core {__version__}\n"
+
+
+def test_names_are_completed_for_the_shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("_INFERENCE_CORE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "inference-core eval lo")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    main()
+    assert capsys.readouterr().out.split() == ["locomo"]
+
+
+def test_an_environment_file_is_read_and_what_is_set_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / ".env"
+    file.write_text("AGENT_MEMORY_EMBEDDINGS=nonsense\n", encoding="utf-8")
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    assert main(["--env-file", str(file), "save", "x", "--user", "ada", "--url", "memory://"]) == 1
+    assert "Unknown embeddings 'nonsense'" in capsys.readouterr().err
+    assert main(["--env-file", str(tmp_path / "none"), "save", "x", "--user", "ada"]) == 1
+    assert "There is no file" in capsys.readouterr().err
+
+
+def test_an_interruption_is_code_130_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inference_core.cli.diagnosis.diagnose", interrupted)
+    assert main(["doctor"]) == 130
+    monkeypatch.setattr("inference_core.cli.app._call", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_programming_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch):
+    def broken(_: object) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("inference_core.cli.app._call", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["doctor"])
+
+
+def test_settings_that_make_no_sense_name_the_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("AGENT_MEMORY_TIMEZONE", "Mars/Olympus")
+    assert main(["list", "--user", "ada"]) == 1
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "AGENT_MEMORY_TIMEZONE" in error
+
+
+def test_a_reader_that_goes_away_causes_no_traceback():
+    command = [sys.executable, "-m", "inference_core", *LOCOMO, "--system", "bm25", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        error = process.stderr.read()
+    assert process.returncode == 1
+    assert "Traceback" not in error
+    assert "BrokenPipe" not in error
+
+
 def test_reembed_is_a_command_of_the_same_program(sqlite_url: str, capsys: pytest.CaptureFixture[str]):
     with open_store(sqlite_url, embeddings=HashingEmbeddings()) as store:
         AgentMemoryStoreService(store).sync.save_memory("ada", "likes tea", "facts")
     assert main(["reembed", sqlite_url, "--embeddings", "local"]) == 0
     assert "Embedded 1 texts." in capsys.readouterr().err
+    assert main(["reembed", "--url", sqlite_url, "--embeddings", "local", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"embedded": 0}
+
+
+def test_reembed_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["reembed", f"sqlite:///{tmp_path}/none.db", "--embeddings", "local"]) == 1
+    assert "There is no store" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demonstration_remembers_in_another_process(capsys: pytest.CaptureFixture[str]):
+    assert main(["demo", "--data", str(FOLDER / "locomo.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "Ada is allergic to hazelnuts" in shown.split("Tuesday")[1]
+    assert "All evidence found for" in shown
+
+
+def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("inference_core.demo.sessions.in_a_new_process", talk)
+    assert main(["demo", "--data", str(FOLDER / "locomo.json"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    first, second = told["sessions"]
+    assert first["prompt_block"] == ""
+    assert [step[0] for step in first["steps"]] == ["calls", "tool"] * 3 + ["reply"]
+    assert "Ada lives in Lisbon" in second["prompt_block"]
+    assert "• Ada lives in Lisbon" in second["steps"][-1][1]
+    assert all(answers for answers in told["conversations"].values())
+
+
+def test_the_demonstration_says_what_is_wrong_with_the_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("AGENT_MODEL", "nonsense")
+    assert main(["demo", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert "nonsense" in printed.err
+    assert printed.out == ""
 
 
 def test_the_package_runs_as_a_program():

@@ -104,7 +104,6 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     """
 
     state_schema = MemoryState
-    name = "LongTermMemory"
 
     def __init__(
         self,
@@ -154,6 +153,11 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         )
         names = [tool.name for tool in self.tools]
         self._instructions = generate_memory_tools_system_instructions(names) if tool_instructions_enabled else ""
+
+    @property
+    def name(self) -> str:
+        """Its name in the agent's graph. Not the class's: Deep Agents' middleware of that name would be replaced."""
+        return "LongTermMemory"
 
     @classmethod
     def from_settings(cls, settings: MemorySettings, memory_service: Any = None, **options: Any) -> MemoryMiddleware:

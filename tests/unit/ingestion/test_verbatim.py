@@ -12,6 +12,7 @@ from langgraph.store.base import BaseStore
 from support import FailingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput, StoreError
 from inference_core.ingestion.messages import Message, Role, Transcript
 from inference_core.ingestion.verbatim import IngestReport, ingest
@@ -187,15 +188,15 @@ def test_what_another_process_ingests_in_between_is_not_written_twice(
     own_store: BaseStore, monkeypatch: pytest.MonkeyPatch
 ):
     service = AgentMemoryStoreService(own_store)
-    backend = service.scope.engine.backend
-    apply = backend.apply
+    engine = service.scope.engine
+    write = engine.write
 
-    def overtaken(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        monkeypatch.setattr(backend, "apply", apply)
+    def overtaken(batch: Sequence[Write], **options: bool) -> Plan[list[int]]:
+        monkeypatch.setattr(engine, "write", write)
         ingested(AgentMemoryStoreService(own_store), [said("Hi")])
-        return apply(batches)
+        return write(batch, **options)
 
-    monkeypatch.setattr(backend, "apply", overtaken)
+    monkeypatch.setattr(engine, "write", overtaken)
     report = ingested(service, [said("Hi"), said("Ho", 1)])
     assert (report.written, report.already_there, len(stored(service))) == (1, 1, 2)
 

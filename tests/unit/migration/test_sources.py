@@ -26,9 +26,7 @@ from inference_core.migration.sources import (
     OwnScopes,
     has_table,
     read_only,
-    sqlite_path,
 )
-from inference_core.stores.factory import open_backend
 
 MANY = PAGE * 2 + 1
 
@@ -161,22 +159,3 @@ def test_files_that_cannot_be_read_are_store_errors(tmp_path: Path):
 def test_the_connection_cannot_write(path: Path, table: LangGraphTable):
     with closing(read_only(path)) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("DELETE FROM store")
-
-
-@pytest.mark.parametrize(
-    ("url", "path"),
-    [
-        ("sqlite:///a.db", "a.db"),
-        ("sqlite+aiosqlite:////tmp/a%20b.db?x=1", "/tmp/a b.db"),
-        ("sqlite://", None),
-        ("sqlite:///:memory:", None),
-        ("sqlite://a.db", None),
-        ("memory://", None),
-        ("postgresql://u:p@h/d", None),
-    ],
-)
-def test_the_file_of_a_url_is_the_one_that_the_store_opens(url: str, path: str | None, tmp_path: Path):
-    assert sqlite_path(url) == (None if path is None else Path(path))
-    url = f"sqlite:///{tmp_path}/a%20b.db?mode=x"
-    with closing(open_backend(url)) as backend:
-        assert backend.name == f"sqlite:///{sqlite_path(url)}"

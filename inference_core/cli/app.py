@@ -1,0 +1,106 @@
+"""The Typer application: its commands, its exit codes, and what becomes of errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.main import get_command
+
+from inference_core import __version__
+from inference_core.cli import chat, demo, doctor, ingest, memories, migrate, reembed, removal
+from inference_core.cli import eval as evaluation
+from inference_core.cli.output import fail, is_plain
+from inference_core.errors import InferenceCoreError, MemoryNotFound
+
+_FAILED: Final = 1
+_NOT_FOUND: Final = 3
+_EXIT_CODES: Final = (
+    "Exit codes: 0 done; 1 failed, and one line on standard error says what to do; 2 wrong usage; 3 no such memory; "
+    "130 interrupted by Ctrl-C."
+)
+app: Final = typer.Typer(help="Long-term memory for LangGraph agents.", epilog=_EXIT_CODES, no_args_is_help=False)
+for _name, _command in {
+    "save": memories.save,
+    "recall": memories.recall,
+    "context": memories.context,
+    "list": memories.list_memories,
+    "update": memories.update,
+    "delete": removal.delete,
+    "chat": chat.chat,
+    "ingest": ingest.ingest,
+    "migrate": migrate.migrate,
+    "doctor": doctor.doctor,
+    "demo": demo.demo,
+    "eval": evaluation.evaluate,
+    "reembed": reembed.reembed,
+}.items():
+    app.command(_name)(_command)
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Runs a command and returns its exit code; errors that a user can mend become one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app.rich_markup_mode = None if is_plain() else "rich"
+    try:
+        _call(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    except BrokenPipeError:
+        _close_stdout()
+        return _FAILED
+    except Exception as error:
+        if not _is_for_the_user(error):
+            raise
+        fail(str(error))
+        return _NOT_FOUND if isinstance(error, MemoryNotFound) else _FAILED
+    return 0
+
+
+def _call(argv: Sequence[str] | None) -> None:
+    command: Any = get_command(app)
+    try:
+        command.main(args=None if argv is None else list(argv), prog_name="inference-core")
+    finally:
+        sys.stdout.flush()
+
+
+def _close_stdout() -> None:
+    """Nobody reads any more; the interpreter must not find that out again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_for_the_user(error: Exception) -> bool:
+    from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and here only after a failure
+
+    return isinstance(error, InferenceCoreError | ValidationError | OSError)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"inference-core {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def configure(
+    env_file: Annotated[
+        Path | None, typer.Option("--env-file", metavar="PATH", help="Read variables that are not set from this file.")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Long-term memory for LangGraph agents."""
+    del version
+    if env_file is not None:
+        from inference_core.settings import load_env_file  # noqa: PLC0415 - slow to import
+
+        load_env_file(env_file)

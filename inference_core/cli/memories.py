@@ -1,0 +1,236 @@
+"""``save``, ``recall``, ``context``, ``list`` and ``update``: a user's memories without an agent."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from inference_core.cli.opening import opened
+from inference_core.cli.options import (
+    TYPES,
+    Agent,
+    AsJson,
+    Category,
+    Embeddings,
+    Kind,
+    Metadata,
+    NewCategory,
+    Url,
+    User,
+    json_object,
+)
+from inference_core.cli.output import harmless, note, print_json
+from inference_core.cli.rendering import as_json, print_left_out, print_memories
+from inference_core.clock import time_zone
+from inference_core.errors import InvalidInput, MemoryNotFound
+from inference_core.memory.types import MemoryType
+
+_Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
+
+
+def save(
+    content: _Content,
+    user: User,
+    kind: Annotated[MemoryType, typer.Option("--type", metavar="TYPE", help=f"One of {TYPES}.")] = MemoryType.GENERAL,
+    category: NewCategory = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TEXT", help="Words that it is found by besides its own.")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="The conversation it is from.")] = None,
+    memory_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Replaces the memory with this id.")
+    ] = None,
+    importance: Annotated[float, typer.Option("--importance", metavar="X", min=0, max=1, help="From 0 to 1.")] = 0.5,
+    pinned: Annotated[bool, typer.Option("--pinned", help="As important as can be.")] = False,
+    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be given several times.")] = None,
+    valid_from: Annotated[
+        datetime | None, typer.Option("--valid-from", metavar="DATE", help="Since when it holds.")
+    ] = None,
+    expires_at: Annotated[
+        datetime | None, typer.Option("--expires-at", metavar="DATE", help="When it is to be forgotten.")
+    ] = None,
+    metadata: Metadata = None,
+    agent: Agent = None,
+    url: Url = None,
+    embeddings: Embeddings = None,
+    json: AsJson = False,
+) -> None:
+    """Save a memory and print its id; it is durable then."""
+    given = json_object(metadata)
+    text = _text(content)
+    with opened(url, agent, embeddings, embeds=True, creates=True) as memory:
+        zone = time_zone(memory.settings.timezone)
+        saved = memory.sync.save_memory(
+            user,
+            text,
+            kind.value,
+            session_id=session,
+            topic=topic,
+            extra_metadata=given,
+            memory_id=memory_id,
+            category=category,
+            importance=importance,
+            pinned=pinned,
+            tags=tags or (),
+            valid_from=valid_from and valid_from.replace(tzinfo=zone),
+            expires_at=expires_at and expires_at.replace(tzinfo=zone),
+        )
+    if json:
+        print_json({"id": saved})
+    else:
+        sys.stdout.write(f"{saved}\n")
+
+
+def recall(
+    query: Annotated[str, typer.Argument(help="The question; an empty one gives the newest memories.")],
+    user: User,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="How many at most.")
+    ] = None,
+    kind: Kind = None,
+    category: Category = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of, what was left out.")] = (
+        False
+    ),
+    max_characters: Annotated[
+        int | None, typer.Option("--max-characters", metavar="N", min=1, help="Of all contents.")
+    ] = None,
+    diversity: Annotated[
+        float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Spreads the hits.")
+    ] = 0.0,
+    agent: Agent = None,
+    url: Url = None,
+    embeddings: Embeddings = None,
+    json: AsJson = False,
+) -> None:
+    """Find the memories that answer a question, the best first."""
+    with opened(url, agent, embeddings, embeds=True) as memory:
+        started = time.perf_counter()
+        found = memory.sync.recall_memories(
+            user,
+            query,
+            limit,
+            kind and kind.value,
+            category=category and category.value,
+            explain=explain,
+            max_characters=max_characters,
+            diversity=diversity,
+        )
+        took = (time.perf_counter() - started) * 1000
+    if json:
+        left_out = [as_json(document) | {"reason": reason} for document, reason in found.left_out]
+        print_json(
+            {"query": query, "by_meaning": memory.by_meaning, "memories": [as_json(one) for one in found]}
+            | ({"left_out": left_out} if explain else {})
+        )
+        return
+    print_memories(found, time_zone(memory.settings.timezone))
+    print_left_out(found.left_out)
+    means = "by words and meaning" if memory.by_meaning else "by words alone"
+    note(f"{_counted(len(found))} in {took:.0f} ms, {means}")
+
+
+def context(
+    user: User,
+    query: Annotated[str | None, typer.Argument(help="What the user says; without it the newest are told.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Memories at most.")] = 30,
+    kinds: Annotated[
+        list[MemoryType] | None, typer.Option("--type", metavar="TYPE", help="May be given several times.")
+    ] = None,
+    agent: Agent = None,
+    url: Url = None,
+    embeddings: Embeddings = None,
+    json: AsJson = False,
+) -> None:
+    """Print the block that an agent's prompt would get."""
+    with opened(url, agent, embeddings, embeds=query is not None) as memory:
+        block = memory.sync.format_context_for_prompt(
+            user,
+            query,
+            [kind.value for kind in kinds] if kinds else None,
+            limit,
+            memory.settings.categories,
+        )
+    if json:
+        print_json({"context": block})
+    elif block:
+        sys.stdout.write(harmless(block) + "\n")
+    else:
+        note(_counted(0))
+
+
+def list_memories(
+    user: User,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many on a page.")] = 20,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to pass over.")] = 0,
+    kind: Kind = None,
+    category: Category = None,
+    search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that hold it.")] = None,
+    agent: Agent = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """List memories, the newest first."""
+    with opened(url, agent, embeds=False) as memory:
+        page, total = memory.sync.list_memories(
+            user,
+            category=category and category.value,
+            memory_type=kind and kind.value,
+            search=search,
+            limit=limit,
+            offset=offset,
+        )
+    if json:
+        print_json({"memories": [as_json(one) for one in page], "total": total, "offset": offset})
+        return
+    print_memories(page, time_zone(memory.settings.timezone), offset + 1)
+    rest = total - offset - len(page)
+    note(_counted(total) + (f", {rest} more: --offset {offset + len(page)}" if rest > 0 else ""))
+
+
+def update(
+    memory_id: Annotated[str, typer.Argument(help="The id that save, recall and list print.")],
+    user: User,
+    content: Annotated[
+        str | None, typer.Option("--content", metavar="TEXT", help="The new text; - reads standard input.")
+    ] = None,
+    kind: Annotated[MemoryType | None, typer.Option("--type", metavar="TYPE", help=f"One of {TYPES}.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TEXT", help='The new topic; "" removes it.')] = None,
+    category: NewCategory = None,
+    metadata: Metadata = None,
+    agent: Agent = None,
+    url: Url = None,
+    embeddings: Embeddings = None,
+    json: AsJson = False,
+) -> None:
+    """Change what is given of a memory and keep the rest."""
+    if content is None and kind is None and topic is None and category is None and metadata is None:
+        raise typer.BadParameter("Nothing to change: give --content, --type, --topic, --category or --metadata")
+    given = json_object(metadata)
+    text = None if content is None else _text(content)
+    with opened(url, agent, embeddings, embeds=True) as memory:
+        done = memory.sync.update_memory(
+            user, memory_id, text, kind and kind.value, topic, category and category.value, given
+        )
+    if not done:
+        raise MemoryNotFound(memory_id)
+    if json:
+        print_json({"id": memory_id, "updated": True})
+    else:
+        note(f"Updated {memory_id}")
+
+
+def _counted(count: int) -> str:
+    return f"{count or 'no'} {'memory' if count == 1 else 'memories'}"
+
+
+def _text(given: str) -> str:
+    """What was given, or standard input for "-". Raises InvalidInput if that is not text."""
+    try:
+        return sys.stdin.read() if given == "-" else given
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"Standard input is not text in UTF-8: {error}") from error

@@ -1,0 +1,88 @@
+"""Memories as people read them, and as JSON data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any, Final
+
+from inference_core.cli.output import draw, harmless, one_line
+
+if TYPE_CHECKING:
+    from inference_core.memory.document import MemoryStoreDocument
+
+_TOLD: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
+_UNUSUAL: Final = ("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at")
+
+
+def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
+    """All that is known of a memory, as JSON data; what does not apply is left out."""
+    value = document.value
+    ranking = {"score": document.score, "relevance": document.relevance, "explanation": document.explanation}
+    return {
+        "id": document.id,
+        "content": document.content,
+        **{name: value.get(name) for name in _TOLD},
+        "metadata": document.metadata,
+        "created_at": document.created_at_iso,
+        "updated_at": document.updated_at_iso,
+        **{name: value[name] for name in _UNUSUAL if name in value},
+        **{name: figure for name, figure in ranking.items() if figure is not None},
+    }
+
+
+def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:
+    """Each memory with its number, its text and, below, what is known of it."""
+    rows = [(document, _facts(document, zone)) for document in documents]
+    _print_numbered([(document.content, facts) for document, facts in rows], first)
+
+
+def print_left_out(left_out: Sequence[tuple[MemoryStoreDocument, str]]) -> None:
+    """What recall left out, with the reasons."""
+    from rich.text import Text  # noqa: PLC0415 - an extra
+
+    if left_out:
+        draw(Text("Left out", "bold"))
+        _print_numbered(
+            [(document.content, [reason, *_shares(document.explanation)]) for document, reason in left_out], 1
+        )
+
+
+def stamp(moment: datetime | None, zone: tzinfo) -> str:
+    """Date and time for somebody in ``zone``, to the minute."""
+    if moment is None:
+        return "unknown"
+    try:
+        return f"{moment.astimezone(zone):%Y-%m-%d %H:%M}"
+    except OverflowError:
+        return moment.isoformat(" ", "minutes")
+
+
+def _print_numbered(rows: Sequence[tuple[str, Sequence[str]]], first: int) -> None:
+    from rich.table import Table  # noqa: PLC0415 - an extra
+    from rich.text import Text  # noqa: PLC0415 - an extra
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right", no_wrap=True, style="bold cyan")
+    grid.add_column(overflow="fold")
+    for number, (content, facts) in enumerate(rows, first):
+        grid.add_row(f"{number}.", Text(harmless(content)))
+        for fact in facts:
+            grid.add_row("", Text(one_line(fact), "dim"))
+    draw(grid)
+
+
+def _facts(document: MemoryStoreDocument, zone: tzinfo) -> list[str]:
+    topic = f"about {document.topic}" if document.topic else ""
+    relevance = "" if document.relevance is None else f"relevance {document.relevance:.0%}"
+    told = [document.memory_type or "", stamp(document.created_at, zone), relevance, topic]
+    return [" · ".join(filter(None, told)), f"id {document.id}", *_shares(document.explanation)]
+
+
+def _shares(explanation: Mapping[str, float] | None) -> list[str]:
+    if not explanation:
+        return []
+    parts = [
+        f"{name} {share:+.3f}" for name, share in sorted(explanation.items(), key=lambda one: -abs(one[1])) if share
+    ]
+    return ["score " + ", ".join(parts)]

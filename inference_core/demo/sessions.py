@@ -1,0 +1,142 @@
+"""Two sessions of an agent with its user, each in a process of its own: ``python -m inference_core.demo.sessions``.
+
+Without AGENT_MODEL a scripted model stands in for a real one; the memory is real. The process prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from inference_core.errors import InferenceCoreError, ModelError
+
+USER: Final = "ada@example.com"
+TOLD: Final = "Hi! I'm Ada, I live in Lisbon, I'm allergic to hazelnuts, and please always answer me in bullet points."
+ASKED: Final = "Hi again! I'm hungry. What should a pastry for me be free of, and where could I buy it?"
+FIRST: Final = "first"
+SECOND: Final = "second"
+_LOADING_S: Final = 30.0
+_START: Final = "<user_memory_context>"
+_END: Final = "</user_memory_context>"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What happened in a session: steps are ("calls" | "tool" | "reply", text); ``model`` None was the stand-in."""
+
+    said: str
+    model: str | None
+    prompt_block: str
+    steps: list[list[str]]
+    process: int
+    memory_status: str
+
+
+def in_a_new_process(name: str, url: str) -> Session:
+    """The session ``FIRST`` or ``SECOND`` on the store at ``url``. Raises ModelError if its process failed."""
+    command = [sys.executable, "-m", "inference_core.demo.sessions", name, url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this very module
+    if done.returncode:
+        raise ModelError((done.stderr.strip().splitlines() or ["The session ended without a word"])[-1])
+    return Session(**json.loads(done.stdout))
+
+
+def talk(name: str, url: str) -> Session:
+    """One session, in this process. Raises what the store and the configured model raise."""
+    from langchain.agents import create_agent  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow
+
+    from inference_core.agents.identity import MemoryContext  # noqa: PLC0415
+    from inference_core.agents.middleware.memory import MemoryMiddleware  # noqa: PLC0415
+    from inference_core.agents.models import guards, make_chat_model  # noqa: PLC0415
+    from inference_core.settings import AgentSettings, read_settings  # noqa: PLC0415
+    from inference_core.stores.factory import open_store  # noqa: PLC0415
+
+    settings = read_settings(AgentSettings)
+    said, script = _SESSIONS[name]
+    prompts: list[str] = []
+    with open_store(url) as store:
+        store.wait_ready(_LOADING_S)
+        agent: Any = create_agent(
+            make_chat_model(settings, None if settings.model else _stand_in(script())),
+            store=store,
+            middleware=[MemoryMiddleware(), *guards(settings), _spy(prompts)],
+            context_schema=MemoryContext,
+        )
+        result = agent.invoke({"messages": [("user", said)]}, context={"user_id": USER})
+    block = memory_block(prompts[0])
+    return Session(said, settings.model, block, _steps(result["messages"]), os.getpid(), result["memory_status"])
+
+
+def memory_block(system: str) -> str:
+    """The memory that a system prompt holds, or nothing."""
+    start, end = system.find(_START), system.find(_END)
+    return system[start : end + len(_END)] if start >= 0 else ""
+
+
+def _stand_in(script: list[Any]) -> Any:
+    from inference_core.testing import ScriptedChatModel  # noqa: PLC0415 - only for the stand-in
+
+    return ScriptedChatModel(turns=script)
+
+
+def _spy(prompts: list[str]) -> Any:
+    """A middleware that keeps the system prompts that reach the model, to show them."""
+    from langchain.agents.middleware import wrap_model_call  # noqa: PLC0415 - slow to import
+
+    @wrap_model_call
+    def keep(request: Any, handler: Callable[[Any], Any]) -> Any:
+        prompts.append(request.system_message.text if request.system_message else "")
+        return handler(request)
+
+    return keep
+
+
+def _steps(messages: Sequence[Any]) -> list[list[str]]:
+    steps: list[list[str]] = []
+    for message in messages:
+        calls: list[dict[str, Any]] = getattr(message, "tool_calls", [])
+        steps += [["calls", f"{call['name']} {json.dumps(call['args'], ensure_ascii=False)}"] for call in calls]
+        if message.type == "tool" or (message.type == "ai" and not calls):
+            steps.append(["tool" if message.type == "tool" else "reply", message.text])
+    return steps
+
+
+def _telling() -> list[Any]:
+    from inference_core.testing import call_tool  # noqa: PLC0415 - only for the stand-in
+
+    return [
+        call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
+        call_tool("save_memory_store", content="Ada is allergic to hazelnuts", memory_type="facts"),
+        call_tool("save_memory_store", content="Always answer Ada in bullet points", memory_type="instructions"),
+        "• Nice to meet you, Ada!",
+    ]
+
+
+def _asking() -> list[Any]:
+    return [_from_the_prompt]
+
+
+def _from_the_prompt(messages: Sequence[Any]) -> str:
+    """The stand-in's second answer: put together from the memory block that it was given, not known by heart."""
+    block = memory_block("".join(message.text for message in messages if message.type == "system"))
+    found = [line.split("] ", 1)[1].split(" (type:")[0] for line in block.splitlines() if line.startswith("  - [")]
+    return "\n".join(["What I remember about you:", *(f"• {memory}" for memory in found)])
+
+
+_SESSIONS: Final = {FIRST: (TOLD, _telling), SECOND: (ASKED, _asking)}
+
+
+def _main(name: str, url: str) -> None:
+    try:
+        sys.stdout.write(json.dumps(asdict(talk(name, url))))
+    except InferenceCoreError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

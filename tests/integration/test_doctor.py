@@ -1,0 +1,251 @@
+"""doctor: what it finds, what it says about it, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import HashingEmbeddings
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.cli import main
+from inference_core.cli.opening import shown_url
+
+Capture = pytest.CaptureFixture[str]
+KEY = "sk-very-secret"
+
+
+@pytest.fixture(autouse=True)
+def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The configured store, which is not there yet, by words alone; no keys."""
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return sqlite_url
+
+
+def findings(capsys: Capture, code: int = 0, *arguments: str) -> dict[str, Any]:
+    """What doctor prints as JSON."""
+    assert main(["doctor", "--json", *arguments]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is (code == 0)
+    return found
+
+
+def remember(url: str, embeddings: Any = None) -> None:
+    """Saves a memory of each of two users."""
+    with open_store(url, embeddings=embeddings) as opened:
+        opened.wait_ready()
+        for user in ("ada", "eve"):
+            AgentMemoryStoreService(opened).sync.save_memory(user, "likes tea", "facts")
+
+
+def test_a_store_that_is_not_there_is_told_and_not_made(capsys: Capture, tmp_path: Path):
+    found = findings(capsys)
+    assert (found["store"]["exists"], found["store"]["opens"]) == (False, False)
+    assert "the first save makes it" in found["hints"][0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_somebody_else_gets_no_tables(capsys: Capture, tmp_path: Path):
+    file = tmp_path / "memory.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    before = file.read_bytes()
+    assert findings(capsys)["store"]["exists"] is False
+    assert file.read_bytes() == before
+
+
+def test_a_healthy_store(capsys: Capture, store: str):
+    remember(store)
+    found = findings(capsys)["store"]
+    assert (found["opens"], found["memories"], found["users"], found["schema_version"]) == (True, 2, 2, 1)
+    assert found["capabilities"]["durable"] is True
+    assert found["vectors_made_by"] is None
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "memories: 2, users: 2, schema version: 1" in out
+    assert out.splitlines()[-1] == "Nothing is wrong."
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_versions_and_extras(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    found = findings(capsys)
+    assert found["versions"].keys() >= {"inference-core", "python", "sqlite", "langgraph", "langchain"}
+    assert found["extras"]["cli"] is True
+    assert "dev" not in found["extras"]
+
+    def unknown(name: str) -> Any:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("inference_core.cli.diagnosis.metadata.requires", unknown)
+    monkeypatch.setattr("inference_core.cli.diagnosis.metadata.version", unknown)
+    found = findings(capsys)
+    assert found["extras"] == {}
+    assert found["versions"]["langgraph"] == "missing"
+
+
+def test_a_model_that_loads(capsys: Capture, store: str):
+    remember(store, "local")
+    found = findings(capsys, 0, "--embeddings", "local")
+    assert found["embeddings_ready"] is True
+    assert found["store"]["vectors_made_by"] == found["embedding_model"]
+    assert found["changed_settings"]["AGENT_MEMORY_EMBEDDINGS"] == "local"
+    assert main(["doctor", "--embeddings", "local"]) == 0
+    out = capsys.readouterr().out
+    assert "vectors by the configured model, 0 pending" in out
+    assert "(ready)" in out
+
+
+def test_a_model_that_does_not_load(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    def broken(_: object) -> None:
+        raise OSError("the model's file is damaged")
+
+    monkeypatch.setattr("inference_core.embeddings.local.LocalEmbeddings.load", broken)
+    assert "the model's file is damaged" in findings(capsys, 1, "--embeddings", "local")["problems"][0]
+
+
+def test_vectors_of_another_model_are_told_with_the_command_that_mends_it(capsys: Capture, store: str):
+    remember(store, HashingEmbeddings())
+    (problem,) = findings(capsys, 1, "--embeddings", "local")["problems"]
+    assert "HashingEmbeddings" in problem
+    assert f"inference-core reembed {store} --embeddings NAME" in problem
+    assert main(["doctor", "--embeddings", "local"]) == 1
+    assert "Nothing is wrong" not in capsys.readouterr().out
+
+
+def test_vectors_that_are_missing_are_counted(capsys: Capture, store: str, monkeypatch: pytest.MonkeyPatch):
+    remember(store)
+    found = findings(capsys, 0, "--embeddings", "local")
+    assert (found["store"]["vectors_pending"], found["store"]["more_pending"]) == (2, False)
+    assert any("wait for their vectors" in hint for hint in found["hints"])
+    monkeypatch.setattr("inference_core.cli.diagnosis._MANY", 1)
+    assert main(["doctor", "--embeddings", "local"]) == 0
+    assert "more than 1 pending" in capsys.readouterr().out
+
+
+def test_flat_memories_are_pointed_at_until_they_are_taken_over(capsys: Capture, store: str):
+    with open_store(store, embeddings=None) as opened:
+        opened.put(("ada", "memories"), "m1", {"content": "likes tea", "memory_type": "facts"})
+    assert any("inference-core migrate" in hint for hint in findings(capsys)["hints"])
+    assert main(["migrate"]) == 0
+    capsys.readouterr()
+    found = findings(capsys)
+    assert not any("migrate" in hint for hint in found["hints"])
+    assert (found["store"]["memories"], found["store"]["users"]) == (1, 1)
+
+
+@pytest.mark.parametrize("content", [b"no database at all, whatever its name says" * 99])
+def test_a_damaged_file_is_a_problem(content: bytes, capsys: Capture, tmp_path: Path):
+    (tmp_path / "memory.db").write_bytes(content)
+    found = findings(capsys, 1)
+    assert (found["store"]["exists"], found["store"]["opens"]) == (True, False)
+    assert "not a database" in found["problems"][0]
+    assert main(["doctor"]) == 1
+    assert "(does not open)" in capsys.readouterr().out
+
+
+def test_a_folder_in_the_place_of_the_file_is_a_problem(capsys: Capture, tmp_path: Path):
+    (tmp_path / "memory.db").mkdir()
+    assert "it is a folder" in findings(capsys, 1)["problems"][0]
+
+
+def test_a_store_of_a_newer_version_is_a_problem(capsys: Capture, store: str, tmp_path: Path):
+    remember(store)
+    with sqlite3.connect(tmp_path / "memory.db") as connection:
+        connection.execute("UPDATE memory_meta SET value = '999' WHERE name = 'schema_version'")
+    connection.close()
+    assert "Update the package" in findings(capsys, 1)["problems"][0]
+
+
+def test_tables_that_are_damaged_are_a_problem(capsys: Capture, store: str, tmp_path: Path):
+    remember(store)
+    with sqlite3.connect(tmp_path / "memory.db") as connection:
+        connection.execute("ALTER TABLE memory_rows RENAME TO gone")
+    connection.close()
+    assert "The store cannot be read" in findings(capsys, 1)["problems"][0]
+
+
+def test_a_model_that_is_not_installed_or_nonsense_is_a_problem(capsys: Capture):
+    assert "Unknown embeddings" in findings(capsys, 1, "--embeddings", "nonsense")["problems"][0]
+
+
+def test_a_provider_of_embeddings_is_checked_for_its_key(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    found = findings(capsys, 0, "--embeddings", "openai:text-embedding-3-small")
+    assert found["embedding_model"] == "openai:text-embedding-3-small"
+
+
+def test_keys_are_seen_and_never_shown(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MODEL", "openai:gpt-5-mini")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    found = findings(capsys)
+    assert found["chat_model"] == {"name": "openai:gpt-5-mini", "installed": True, "key": "present"}
+    assert KEY not in json.dumps(found)
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr()
+    assert "openai:gpt-5-mini (installed, key present)" in printed.out
+    assert KEY not in printed.out + printed.err
+
+
+def test_what_chat_models_lack_is_told(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MODEL", "openai:gpt-5-mini")
+    monkeypatch.setenv("AGENT_MODEL_FALLBACKS", "ollama:llama3, nowhere:x, gpt-5")
+    found = findings(capsys, 1)
+    assert [one["key"] for one in found["fallbacks"]] == ["not needed", "unknown", "unknown"]
+    problems = "\n".join(found["problems"])
+    assert "set OPENAI_API_KEY" in problems
+    assert "pip install langchain-nowhere" in problems
+    assert "'gpt-5' names no provider" in problems
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].strip() != "Nothing is wrong."
+
+
+def test_settings_that_make_no_sense_do_not_stop_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_TIMEZONE", "Mars/Olympus")
+    found = findings(capsys, 1)
+    assert "AGENT_MEMORY_TIMEZONE" in found["problems"][0]
+    assert found["time_zone"] == "UTC"
+
+
+def test_settings_that_were_changed_are_listed(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_CATEGORIES", "semantic,episodic")
+    monkeypatch.setenv("AGENT_MEMORY_MAX_RESULTS", "7")
+    changed = findings(capsys)["changed_settings"]
+    assert changed["AGENT_MEMORY_CATEGORIES"] == "semantic,episodic"
+    assert changed["AGENT_MEMORY_MAX_RESULTS"] == "7"
+    assert "AGENT_MEMORY_TIMEOUT" not in changed
+
+
+def test_passwords_are_not_shown(capsys: Capture):
+    found = findings(capsys, 1, "--url", "postgres+asyncpg://ada:s3cret@host:5432/db?sslpassword=s3cret")
+    assert "s3cret" not in json.dumps(found)
+    assert main(["doctor", "--url", "nodb://ada:s3cret@host/db"]) == 1
+    printed = capsys.readouterr()
+    assert "s3cret" not in printed.out + printed.err
+    assert "nodb://ada:***@host/db" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:p@ss:w0rd@host/db", "postgresql://ada:***@host/db"),
+        ("postgresql://host/db?password=x", "postgresql://host/db"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+        ("memory://", "memory://"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, shown: str):
+    assert shown_url(url) == shown
+
+
+def test_a_store_in_memory(capsys: Capture):
+    found = findings(capsys, 0, "--url", "memory://")["store"]
+    assert (found["opens"], found["memories"], found["schema_version"]) == (True, 0, None)

@@ -1,0 +1,236 @@
+"""``ingest`` as its user meets it: formats, interruption, bad files, results."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import typer
+from support import DATA
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.cli import ingest as command
+from inference_core.cli.ingest import ingest
+from inference_core.errors import InferenceCoreError
+from inference_core.memory.document import MemoryStoreDocument
+
+FOLDER = DATA / "evaluation"
+CHAT = [
+    {"role": "system", "content": "Be kind"},
+    {"role": "user", "content": "I live in Riga", "name": "Ada", "timestamp": "2025-03-04T12:00:00Z"},
+    {"role": "assistant", "content": [{"type": "text", "text": "Noted"}, {"type": "image_url", "image_url": {}}]},
+]
+
+
+def run(*arguments: str) -> int:
+    """The exit code of the command; its errors are raised."""
+    app = typer.Typer()
+    app.command()(ingest)
+    return app(list(arguments), standalone_mode=False) or 0
+
+
+@pytest.fixture
+def options(sqlite_url: str) -> list[str]:
+    return ["--user", "ada", "--url", sqlite_url, "--embeddings", "none"]
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Path:
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in CHAT), encoding="utf-8")
+    return path
+
+
+def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The one JSON document that the command prints."""
+    assert run(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def stored(url: str, agent: str | None = None) -> list[MemoryStoreDocument]:
+    with open_store(url, embeddings=None) as store:
+        return AgentMemoryStoreService(store, agent_name=agent).sync.list_memories("ada", limit=None)[0][::-1]
+
+
+def test_conversations_of_locomo_become_one_users_sessions(
+    options: list[str], sqlite_url: str, capsys: pytest.CaptureFixture[str]
+):
+    found = result(capsys, str(FOLDER / "locomo.json"), *options)
+    assert (found["format"], found["messages"], found["memories"], found["sessions"]) == ("locomo", 8, 8, 3)
+    memories = stored(sqlite_url)
+    assert memories[0].content == "Ines: I planted three tomato seedlings on the balcony."
+    assert memories[0].value["session_id"] == "garden/session_1"
+    assert memories[0].value["valid_from"] == "2025-03-03T09:15:00+00:00"
+    assert [memory.value["source"]["origin"] for memory in memories[:2]] == ["user", "agent"]
+    again = result(capsys, str(FOLDER / "locomo.json"), *options)
+    assert (again["memories"], again["already_there"]) == (0, 8)
+
+
+def test_a_single_conversation_of_locomo_needs_no_list(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    sample = json.loads((FOLDER / "locomo.json").read_text("utf-8"))[0]
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(sample, indent=1), encoding="utf-8")
+    assert result(capsys, str(path), *options)["memories"] == 6
+    assert result(capsys, str(FOLDER / "locomo.json"), *options)["memories"] == 2
+
+
+def test_a_chat_of_beam_is_the_same_alone_and_in_its_folder(
+    options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(FOLDER / "beam" / "100K" / "2")
+    found = result(capsys, ".", *options)
+    assert (found["format"], found["memories"], found["sessions"]) == ("beam", 5, 2)
+    again = result(capsys, str(FOLDER / "beam"), *options)
+    assert (again["memories"], again["already_there"]) == (2, 5)
+
+
+def test_messages_are_read_with_what_is_left_out_counted(
+    chat: Path, options: list[str], sqlite_url: str, capsys: pytest.CaptureFixture[str]
+):
+    found = result(capsys, str(chat), *options, "--agent", "planner")
+    assert found["seconds"] >= 0
+    del found["seconds"]
+    assert found == {
+        "format": "messages",
+        "messages": 2,
+        "memories": 2,
+        "already_there": 0,
+        "skipped": {"system": 1, "parts without text": 1},
+        "sessions": 1,
+        "without_vector": 0,
+    }
+    assert [memory.content for memory in stored(sqlite_url, "planner")] == ["Ada: I live in Riga", "Noted"]
+    assert stored(sqlite_url) == []
+
+
+def test_the_result_is_a_table_and_progress_goes_to_standard_error(
+    chat: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert run(str(chat), *options) == 0
+    printed = capsys.readouterr()
+    rows = dict(line.rstrip().split("  ", 1) for line in printed.out.splitlines())
+    assert (rows["memories"].strip(), rows["skipped"].strip()) == ("2", "1 system, 1 parts without text")
+    assert "3/3" in printed.err
+
+
+def test_a_bad_line_keeps_what_came_before_it(
+    chat: Path, options: list[str], sqlite_url: str, capsys: pytest.CaptureFixture[str]
+):
+    whole = chat.read_text("utf-8")
+    chat.write_text(whole + '{"role": "user", "con', encoding="utf-8")
+    with pytest.raises(InferenceCoreError, match=r"chat\.jsonl, line 4: the file ends in the midst of it"):
+        run(str(chat), *options, "--json")
+    assert json.loads(capsys.readouterr().out)["memories"] == 2
+    assert len(stored(sqlite_url)) == 2
+    chat.write_text(whole + '{"role": "user", "content": "And you?"}\n', encoding="utf-8")
+    assert result(capsys, str(chat), *options)["memories"] == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "message"),
+    [
+        ("auto", "no known form", "known: locomo"),
+        ("locomo", "[5]", "LoCoMo's format"),
+        ("messages", "[5]\n", "line 1: it is not an object"),
+        ("beam", "", "holds no BEAM chats"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_in_one_line(
+    form: str, content: str, message: str, chat: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+):
+    chat.write_text(content, encoding="utf-8")
+    with pytest.raises(InferenceCoreError, match=message) as raised:
+        run(str(chat), *options, "--format", form)
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_message_limit_is_the_services_setting(
+    chat: Path, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("AGENT_MEMORY_MAX_CONTENT_BYTES", "12")
+    assert result(capsys, str(chat), *options)["memories"] == 3
+
+
+def test_a_failing_model_is_said(
+    chat: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("inference_core.ingestion.verbatim.embed_documents_now", refuse_to_embed)
+    assert run(str(chat), "--user", "ada", "--url", sqlite_url, "--embeddings", "local") == 0
+    assert "2 memories wait for their vectors" in capsys.readouterr().err
+
+
+def refuse_to_embed(*_: object, **__: object) -> None:
+    from inference_core.errors import EmbeddingError
+
+    raise EmbeddingError("no answer")
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(f'{{"role": "user", "content": "message {at}"}}\n' for at in range(100)), "utf-8")
+    monkeypatch.setattr(command, "progress_bar", InterruptedBar)
+    assert run(str(path), *options, "--json") == 130
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["memories"] == 64
+    assert "run the same command again" in printed.err
+    monkeypatch.undo()
+    rest = result(capsys, str(path), *options)
+    assert (rest["memories"], rest["already_there"]) == (36, 64)
+
+
+class InterruptedBar:
+    """A progress bar at which the user loses patience in the second batch."""
+
+    def __init__(self, _: str) -> None:
+        self.calls = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, done: int, total: int) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            raise KeyboardInterrupt
+
+
+SHOWN = """
+import sys
+from contextlib import contextmanager
+
+import typer
+from inference_core.cli import ingest
+
+@contextmanager
+def progress_bar(what):
+    yield lambda done, total: print(done, total, file=sys.stderr, flush=True)
+
+ingest.progress_bar = progress_bar
+typer.run(ingest.ingest)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_signal_from_the_shell_ends_it_with_130(tmp_path: Path, options: list[str], sqlite_url: str):
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(f'{{"role": "user", "content": "message {at}"}}\n' for at in range(3_000)), "utf-8")
+    arguments = [sys.executable, "-c", SHOWN, str(path), *options, "--json"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "32 3000\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, "run the same command again" in err) == (130, True)
+    assert 0 < json.loads(out)["memories"] == len(stored(sqlite_url)) < 3_000

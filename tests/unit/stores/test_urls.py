@@ -1,0 +1,39 @@
+"""What a store's URL says."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_core.errors import ConfigurationError
+from inference_core.stores.factory import open_backend
+from inference_core.stores.urls import StoreUrl, parse_url
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///a.db", StoreUrl("sqlite", Path("a.db"))),
+        ("sqlite+aiosqlite:////tmp/a%20b.db?x=1", StoreUrl("sqlite", Path("/tmp/a b.db"))),
+        ("sqlite://", StoreUrl("memory")),
+        ("sqlite:///:memory:", StoreUrl("memory")),
+        ("memory://", StoreUrl("memory")),
+        ("postgresql+asyncpg://u:p@h/d", StoreUrl("postgresql")),
+    ],
+)
+def test_the_parts_of_a_url(url: str, expected: StoreUrl):
+    assert parse_url(url) == expected
+
+
+@pytest.mark.parametrize("url", ["", "memory.db", "sqlite:memory.db", "sqlite://memory.db", "sqlite:///", None, 5])
+def test_what_is_no_url_is_refused(url: Any):
+    with pytest.raises(ConfigurationError, match="URL"):
+        parse_url(url)
+
+
+def test_the_file_is_the_one_that_the_store_opens(tmp_path: Path):
+    with closing(open_backend(f"sqlite:///{tmp_path}/a%20b.db?mode=x")) as backend:
+        assert backend.name == f"sqlite:///{tmp_path}/a b.db"
