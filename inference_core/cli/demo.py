@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.opening import LOADING_S
+from inference_core.cli.opening import LOADING_S, memory_settings
 from inference_core.cli.options import AsJson
 from inference_core.cli.output import console, draw, harmless, is_plain, note, one_line, print_json, working
 from inference_core.cli.progress import progress_bar
@@ -58,12 +58,12 @@ def _months(url: str, conversations: Sequence[Conversation], *, shows: bool) -> 
     """Remembers each conversation as its own user's, and asks its questions."""
     from inference_core.demo.months import quiz, remember  # noqa: PLC0415 - stores are slow to import
     from inference_core.services.agent_memory_service import AgentMemoryStoreService  # noqa: PLC0415
-    from inference_core.stores.factory import open_store  # noqa: PLC0415
+    from inference_core.stores.factory import open_configured_store  # noqa: PLC0415
 
     answers: dict[str, list[Answer]] = {}
     if shows:
         _print_title("A conversation of several months")
-    with open_store(url) as store:
+    with open_configured_store(memory_settings(url)) as store:
         if not store.wait_ready(LOADING_S):
             note("No local embedding model: recall is by words alone (extra: local)", "yellow")
         service = AgentMemoryStoreService(store)

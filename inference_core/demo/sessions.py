@@ -53,13 +53,13 @@ def talk(name: str, url: str) -> Session:
     from inference_core.agents.identity import MemoryContext  # noqa: PLC0415
     from inference_core.agents.middleware.memory import MemoryMiddleware  # noqa: PLC0415
     from inference_core.agents.models import guards, make_chat_model  # noqa: PLC0415
-    from inference_core.settings import AgentSettings, read_settings  # noqa: PLC0415
-    from inference_core.stores.factory import open_store  # noqa: PLC0415
+    from inference_core.settings import AgentSettings, MemorySettings, read_settings  # noqa: PLC0415
+    from inference_core.stores.factory import open_configured_store  # noqa: PLC0415
 
     settings = read_settings(AgentSettings)
     said, script = _SESSIONS[name]
     prompts: list[str] = []
-    with open_store(url) as store:
+    with open_configured_store(read_settings(MemorySettings, store_url=url)) as store:
         store.wait_ready(_LOADING_S)
         agent: Any = create_agent(
             make_chat_model(settings, None if settings.model else _stand_in(script())),

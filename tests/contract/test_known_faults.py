@@ -318,7 +318,7 @@ def test_the_configured_url_can_be_opened(url: str | None, tmp_path: Path, monke
 
 
 def configured(monkeypatch: pytest.MonkeyPatch, **values: str) -> MemorySettings:
-    for name, value in values.items():
+    for name, value in {"embeddings": "none", **values}.items():
         monkeypatch.setenv(f"AGENT_MEMORY_{name.upper()}", value)
     return MemorySettings()
 

@@ -239,6 +239,7 @@ def test_the_demonstration_remembers_in_another_process(capsys: pytest.CaptureFi
 
 def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("inference_core.demo.sessions.in_a_new_process", talk)
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     assert main(["demo", "--data", str(FOLDER / "locomo.json"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     first, second = told["sessions"]
@@ -253,6 +254,7 @@ def test_the_demonstration_says_what_is_wrong_with_the_model(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AGENT_MODEL", "nonsense")
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     assert main(["demo", "--json"]) == 1
     printed = capsys.readouterr()
     assert "nonsense" in printed.err

@@ -167,7 +167,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=given | {"TERM": "xterm-256color"} | environment,
+            env=given | {"TERM": "xterm-256color", "AGENT_MEMORY_EMBEDDINGS": "none"} | environment,
             start_new_session=True,
         )
         os.close(theirs)

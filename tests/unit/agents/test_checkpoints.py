@@ -42,10 +42,10 @@ def test_a_file_is_made_with_its_folder(scheme: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "checkpoints.db", "sqlite://", "sqlite:///", "sqlite://host/x.db", "postgresql://ada:secret@host/db"]
+    "url", ["", "checkpoints.db", "sqlite:///", "sqlite://host/x.db", "postgresql://ada:secret@host/db"]
 )
 def test_other_urls_are_refused_without_their_password(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="looks like 'sqlite:///checkpoints") as caught:
+    with pytest.raises(ConfigurationError, match="URL") as caught:
         open_checkpointer(url)
     assert "secret" not in str(caught.value)
 
