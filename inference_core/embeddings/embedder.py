@@ -11,7 +11,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -32,8 +33,9 @@ _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
 Encodings = list[TextEncoding]
 _loaders: WeakSet[threading.Thread] = WeakSet()
-_native: WeakSet[Pool] = WeakSet()
-"""Workers of models that run in this process."""
+_native_calls: set[object] = set()
+"""Calls of models that run in this process."""
+_fewer_calls: Final = threading.Condition()
 
 
 @atexit.register
@@ -41,8 +43,21 @@ def _finish_native_calls() -> None:
     """A native library in whose midst the interpreter ends takes the process down with an abort."""
     for loader in list(_loaders):
         loader.join(_LOADING_S)
-    for pool in list(_native):
-        pool.close(_LOADING_S)
+    with _fewer_calls:
+        _fewer_calls.wait_for(lambda: not _native_calls, _LOADING_S)
+
+
+@contextmanager
+def _native_call() -> Generator[None]:
+    call = object()
+    with _fewer_calls:
+        _native_calls.add(call)
+    try:
+        yield
+    finally:
+        with _fewer_calls:
+            _native_calls.discard(call)
+            _fewer_calls.notify_all()
 
 
 class Embedder:
@@ -63,10 +78,9 @@ class Embedder:
         self._failures = 0
         self._paused_until = 0.0
         self._silent_until = 0.0
+        self._is_native = load is not None
         if load is None:
             self._ready.set()
-        else:
-            _native.add(self._pool)
 
     @property
     def is_ready(self) -> bool:
@@ -167,7 +181,8 @@ class Embedder:
 
     def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
         try:
-            found = call()
+            with _native_call() if self._is_native else nullcontext():
+                found = call()
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
         return self._normalized_all(found, count)

@@ -82,6 +82,9 @@ CONVERSATIONS: dict[str, list[Turn]] = {
         call_tool("save_memory_store", content="Ada likes short answers", memory_type="preferences"),
         "Nice to meet you, Ada!",
         from_the_prompt,
+        "Hello!",
+        from_the_prompt,
+        from_the_prompt,
     ],
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -305,3 +307,24 @@ def test_a_model_that_cannot_be_loaded_says_so(caplog: pytest.LogCaptureFixture)
     with pytest.raises(EmbeddingError, match="could not be loaded: no such model"):
         run(embedder.query("a"))
     assert "recall is lexical only" in caplog.text
+
+
+def test_the_end_of_the_process_waits_for_a_native_call_that_nobody_waits_for():
+    program = """
+import threading, time
+from inference_core.drivers import run
+from inference_core.embeddings.embedder import Embedder
+from langchain_core.embeddings import Embeddings
+started = threading.Event()
+class Slow(Embeddings):
+    def embed_documents(self, texts):
+        started.set(); time.sleep(0.3); print("finished", flush=True); return [[1.0]]
+    def embed_query(self, text):
+        return self.embed_documents([text])[0]
+embedder = Embedder(Slow(), "slow", load=lambda: None)
+embedder.warm(); embedder.wait_ready()
+threading.Thread(target=embedder.embed_now, args=(["x"],), daemon=True).start()
+started.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "finished\n", "")
