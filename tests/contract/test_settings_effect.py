@@ -1,0 +1,104 @@
+"""Each setting of the environment changes what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from support import HangingEmbeddings
+
+from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_configured_store
+from inference_core.embeddings.local import FINGERPRINT
+from inference_core.errors import DeadlineExceeded, InvalidInput, StoreUnavailable
+from inference_core.settings import MemorySettings
+from inference_core.testing import ScriptedChatModel
+
+U = "ada"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", "memory://")
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Opens the store of the environment with one more variable."""
+    stores: list[MemoryStore] = []
+
+    def open_with(name: str, value: str, **options: Any) -> MemoryStore:
+        monkeypatch.setenv(f"AGENT_MEMORY_{name}", value)
+        stores.append(open_configured_store(MemorySettings(), **options))
+        return stores[-1]
+
+    yield open_with
+    for store in stores:
+        store.close()
+
+
+def test_the_store(opened: Any, tmp_path: Path):
+    opened("STORE_URL", f"sqlite:///{tmp_path}/mine.db")
+    assert (tmp_path / "mine.db").is_file()
+
+
+def test_the_embeddings(opened: Any):
+    assert opened("EMBEDDINGS", "none").engine.embedder is None
+    assert opened("EMBEDDINGS", "local").engine.embedder.fingerprint == FINGERPRINT
+
+
+def test_late_interaction(opened: Any):
+    assert opened("LATE_INTERACTION", "true").engine.late_interaction
+    assert not opened("LATE_INTERACTION", "false").engine.late_interaction
+
+
+def test_the_size_of_the_indexes(opened: Any):
+    store = opened("INDEX_MB", "1")
+    assert store.engine._searcher().indexes._max_bytes == 1024 * 1024
+
+
+def test_the_largest_content(opened: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_MAX_CONTENT_BYTES", "10")
+    store = opened("MAX_RESULTS", "2")
+    service = AgentMemoryStoreService.from_settings(MemorySettings(), store).sync
+    with pytest.raises(InvalidInput):
+        service.save_memory(U, "eleven char")
+    for number in range(3):
+        service.save_memory(U, f"tea {number}")
+    assert len(service.recall_memories(U, "tea")) == 2
+
+
+def test_the_time_for_an_operation(opened: Any, monkeypatch: pytest.MonkeyPatch):
+    store = opened("TIMEOUT", "0.05")
+    service = AgentMemoryStoreService.from_settings(MemorySettings(), store).sync
+
+    def hangs(*_: object) -> list[object]:
+        time.sleep(0.4)
+        return []
+
+    monkeypatch.setattr(store.engine.backend, "get", hangs)
+    with pytest.raises((DeadlineExceeded, StoreUnavailable)):
+        service.get_memory(U, "m-1")
+
+
+def test_the_time_that_a_reply_waits(opened: Any, monkeypatch: pytest.MonkeyPatch):
+    store = opened("RECALL_TIMEOUT", "0.2", embeddings=HangingEmbeddings(1.0))
+    AgentMemoryStoreService(store).sync.list_memories(U)
+    middleware = MemoryMiddleware.from_settings(MemorySettings(), user_id=U)
+    agent: Any = create_agent(ScriptedChatModel(turns=["ok"]), store=store, middleware=[middleware])
+    result = agent.invoke({"messages": [("user", "tea")]})
+    assert result["memory_status"] == "lexical"
+    assert result["memory_recall_latency_ms"] < 900
+
+
+@pytest.mark.parametrize(("name", "value"), [("AUTO_RECALL", "false"), ("ENABLED", "false")])
+def test_recall_can_be_switched_off(opened: Any, name: str, value: str):
+    store = opened(name, value)
+    middleware = MemoryMiddleware.from_settings(MemorySettings(), user_id=U)
+    agent: Any = create_agent(ScriptedChatModel(turns=["ok"]), store=store, middleware=[middleware])
+    assert agent.invoke({"messages": [("user", "tea")]})["memory_status"] == "off"
+    assert bool(middleware.tools) is (name == "AUTO_RECALL")
