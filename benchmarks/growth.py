@@ -1,6 +1,7 @@
 """Recall, save, update, cold start, middleware and ingest at growing sizes, with a picture of each in docs/benchmarks.
 
-Every measurement is a process of its own. The last size is shared by users with 100 memories each.
+Every measurement is a process of its own. The last size is shared by users with 100 memories each. Each operation's
+results are written when they are there, to benchmarks/results/growth_NAME.json.
 """
 
 from __future__ import annotations
@@ -60,13 +61,10 @@ def sizes(max_n: int) -> list[Options]:
     return [*map(Options, chosen), *([Options(chosen[-1], users)] if users > 1 else [])]
 
 
-def measured(operations: Sequence[Operation], max_n: int) -> dict[str, list[Result]]:
-    """What each operation's benchmark says at each size."""
-    plan = [(one, options) for one in operations for options in sizes(min(max_n, one.largest))]
-    found: dict[str, list[Result]] = {one.name: [] for one in operations}
-    for operation, options in watched(plan, "all sizes"):
-        found[operation.name].append(_apart(operation.name, options))
-    return found
+def measured(operation: Operation, max_n: int) -> list[Result]:
+    """What the operation's benchmark says at each size."""
+    chosen = sizes(min(max_n, operation.largest))
+    return [_apart(operation.name, options) for options in watched(chosen, f"sizes of {operation.name}")]
 
 
 def _apart(name: str, options: Options) -> Result:
@@ -101,29 +99,28 @@ def _line(axes: Axes, operation: Operation, key: str, known: Sequence[Result]) -
             axes.plot(result["n"], result[key], mark, color=colour, mfc="none", ms=10, ls="none", label=shared)
 
 
-def table(results: dict[str, list[Result]]) -> list[Row]:
-    """The report's rows: everything that the pictures show."""
-    return list(_rows(results))
+def table(name: str, results: Sequence[Result]) -> list[Row]:
+    """The report's rows: everything that the picture shows."""
+    return list(_rows(name, results))
 
 
-def _rows(results: dict[str, list[Result]]) -> Iterator[Row]:
-    for name, sized in results.items():
-        for result in sized:
-            where = f"{name} {described(result)}"
-            for key, (label, _, _) in LINES.items():
-                if result.get(key) is not None:
-                    yield plain(f"{where}: {label}", result[key])
+def _rows(name: str, results: Sequence[Result]) -> Iterator[Row]:
+    for result in results:
+        where = f"{name} {described(result)}"
+        for key, (label, _, _) in LINES.items():
+            if result.get(key) is not None:
+                yield plain(f"{where}: {label}", result[key])
 
 
 def main() -> int:
-    """Measures, draws and writes benchmarks/results/growth.json."""
+    """Measures, draws and writes the results of one operation after the other."""
     mpl.use("agg")
     arguments = _arguments()
-    chosen = [one for one in OPERATIONS if not arguments.only or one.name in arguments.only]
-    results = measured(chosen, arguments.max_n)
-    for operation in chosen:
-        draw(operation, results[operation.name])
-    publish("growth", table(results), dict(results))
+    for operation in OPERATIONS:
+        if not arguments.only or operation.name in arguments.only:
+            results = measured(operation, arguments.max_n)
+            draw(operation, results)
+            publish(f"growth_{operation.name}", table(operation.name, results), {"sizes": results})
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,14 +20,27 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-def run_example(code: str, folder: Path) -> tuple[str, list[dict[str, Any]]]:
-    """What the example printed, and the requests that its model got."""
+OWN_SCHEMA = "from dataclasses import dataclass\n@dataclass\nclass Own:\n    user_id: str\n"
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+printed = []
+for code in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(code, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+
+
+def run_program(program: str, folder: Path, given: str = "") -> tuple[str, list[dict[str, Any]]]:
+    """What the program printed, and the requests that its model got."""
     with chat_server() as (url, requests):
         settings = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "LANGSMITH_TRACING": "false"}
         result = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
+            [sys.executable, "-W", "error", "-c", program],
             cwd=folder,
             env={**os.environ, **settings},
+            input=given,
             capture_output=True,
             text=True,
             check=False,
@@ -39,34 +53,30 @@ def prompt_of(request: dict[str, Any]) -> str:
     return str(request["messages"][0]["content"])
 
 
-OWN_SCHEMA = "from dataclasses import dataclass\n@dataclass\nclass Own:\n    user_id: str\n"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        EXAMPLES[0],
-        EXAMPLES[0].replace(", context_schema=MemoryContext", ""),
-        OWN_SCHEMA + EXAMPLES[0].replace("context_schema=MemoryContext", "context_schema=Own"),
-    ],
-    ids=["as it stands", "without a schema", "a dataclass"],
-)
-def test_the_first_example_knows_the_user_with_any_schema(code: str, tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a store in which something is known of the first example's user."""
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory("ada@example.com", "Keeps falcons", "facts")
-    _, requests = run_example(code, tmp_path)
+    return tmp_path
+
+
+def test_the_first_example_knows_the_user(folder: Path) -> None:
+    _, requests = run_program(EXAMPLES[0], folder)
     assert "Keeps falcons (type: facts)" in prompt_of(requests[0])
 
 
-def test_the_second_example_reports_the_status(tmp_path: Path) -> None:
-    printed, requests = run_example(EXAMPLES[1], tmp_path)
-    assert printed.split()[0] in ("recalled", "lexical")
-    assert len(requests) == 1
-
-
-def test_the_third_example_runs(tmp_path: Path) -> None:
-    run_example(EXAMPLES[2], tmp_path)
-    assert len(EXAMPLES) == 3
+def test_it_does_with_any_schema_and_the_other_examples_run(folder: Path) -> None:
+    without_schema = EXAMPLES[0].replace(", context_schema=MemoryContext", "")
+    own_schema = OWN_SCHEMA + EXAMPLES[0].replace("context_schema=MemoryContext", "context_schema=Own")
+    programs = [without_schema, own_schema, *EXAMPLES[1:]]
+    printed, requests = run_program(ONE_AFTER_ANOTHER, folder, json.dumps(programs))
+    assert "Keeps falcons (type: facts)" in prompt_of(requests[0])
+    assert "Keeps falcons (type: facts)" in prompt_of(requests[1])
+    _, _, status, direct = json.loads(printed)
+    assert status.split()[0] in ("recalled", "lexical")
+    assert direct.startswith("Prefers bullet points")
+    assert len(requests) == 3
 
 
 def test_readme_stays_short() -> None:
