@@ -13,6 +13,7 @@ from inference_core.cli.opening import LOADING_S, memory_settings
 from inference_core.cli.options import AsJson, Embeddings, Url, User
 from inference_core.cli.output import console, fail, harmless, note, one_line, print_json, working
 from inference_core.cli.turns import STREAM_MODES, Listener, Turn, follow
+from inference_core.errors import InferenceCoreError
 
 if TYPE_CHECKING:
     from inference_core.agents.service import AgentService
@@ -117,7 +118,7 @@ def _turn(service: AgentService, said: str, *, quiet: bool) -> Turn:
     listener = Listener(_tell_recalled, lambda told: note(f"memory: {told}", "yellow"), _ignore if quiet else _say)
     try:
         follow(turn, service.stream(said, stream_mode=list(STREAM_MODES)), listener)
-    except Exception as error:  # noqa: BLE001 - whatever a provider raises, the conversation goes on
+    except (InferenceCoreError, RecursionError) as error:  # LangGraph's limit of steps is a RecursionError
         turn.error = str(error) or type(error).__name__
     if turn.reply and not quiet:
         _say("\n")

@@ -1,6 +1,7 @@
 """save, recall, update, delete and list as tools: they answer in words, never raise, never claim what was not seen."""
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -78,9 +79,9 @@ class MemoryTool(BaseTool):
     async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
         return await arun(self._answer(runtime, arguments), TIMEOUT_S)
 
+    @abstractmethod
     def plan(self, call: Call, given: Any) -> Plan[str]:
         """What the tool does with the arguments it was given, and what it answers."""
-        raise NotImplementedError
 
     def _answer(self, runtime: Any, arguments: Mapping[str, Any]) -> Plan[str]:
         try:
