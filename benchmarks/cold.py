@@ -31,7 +31,7 @@ BAR_MS: Final = 400
 BAR_SIZE: Final = 10_000
 MEMORY_BAR_MB: Final = 60
 _MB: Final = 1024 * 1024
-_IMPORTED: Final = ("inference_core.stores.sqlite", "inference_core.stores.searcher")
+_IMPORTED: Final = ("inference_core.stores.backends.sqlite", "inference_core.stores.searcher")
 
 
 class Probe(NamedTuple):

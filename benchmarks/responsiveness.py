@@ -12,8 +12,8 @@ from langchain.agents import create_agent
 from report import Row, publish
 
 from inference_core import MemoryMiddleware, MemoryStore
+from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.memory import InMemoryBackend
 from inference_core.testing import ScriptedChatModel
 
 AGENTS = 50

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from databases import KINDS, database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -13,8 +14,7 @@ from langgraph.store.sqlite import SqliteStore
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.testing import FrozenClock
 
-OWN_STORES = ("sqlite", "memory")
-ALL_STORES = (*OWN_STORES, "langgraph-memory", "langgraph-sqlite")
+ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,15 +37,22 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'memory.db'}"
 
 
-@pytest.fixture(params=OWN_STORES)
-def own_store(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[BaseStore]:
-    """A store of this package, without embeddings."""
-    with open_store(sqlite_url if request.param == "sqlite" else "memory://", embeddings=None) as store:
+@pytest.fixture(params=KINDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database, of every kind."""
+    with database(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def own_store(database_url: str) -> Iterator[BaseStore]:
+    """A store of this package, without embeddings, on every kind of database."""
+    with open_store(database_url, embeddings=None) as store:
         yield store
 
 
 @pytest.fixture(params=ALL_STORES)
-def any_store(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> Iterator[BaseStore]:
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseStore]:
     """A store of this package or of LangGraph, without embeddings."""
     if request.param == "langgraph-memory":
         yield InMemoryStore()
@@ -54,7 +61,7 @@ def any_store(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -
             store.setup()
             yield store
     else:
-        with open_store(sqlite_url if request.param == "sqlite" else "memory://", embeddings=None) as store:
+        with database(request.param, tmp_path) as url, open_store(url, embeddings=None) as store:
             yield store
 
 

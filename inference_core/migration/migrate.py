@@ -28,9 +28,9 @@ from inference_core.migration.report import MigrationReport
 from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, has_table, read_only
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Backend, Delete, Key, Put, Write
+from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import open_backend
-from inference_core.stores.memory import InMemoryBackend
 from inference_core.stores.urls import parse_url
 
 Progress = Callable[[int, int], None]

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Term
 
 Key = tuple[Namespace, str]
 """The exact address of a row."""
+
+
+class Expiry(NamedTuple):
+    """When a row ends, ``ttl`` after it was last put or touched; from ``at`` on it is not there any more."""
+
+    at: datetime
+    ttl: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,7 @@ class Row:
     version: int
     created_at: datetime
     updated_at: datetime
+    expiry: Expiry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,7 @@ class Put:
     created_at: datetime | None = None
     updated_at: datetime
     expected: int | None = None
+    expiry: Expiry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +78,25 @@ class SetVector:
     tokens: bytes | None = None
 
 
-Write = Put | Delete | SetVector
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """Moves the end of a row that has an expiry to ``at``; skipped if the row has changed since ``version``."""
+
+    namespace: Namespace
+    key: str
+    version: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire:
+    """Removes a row as a Delete does if its time has come; skipped if it lives."""
+
+    namespace: Namespace
+    key: str
+
+
+Write = Put | Delete | SetVector | Touch | Expire
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
 
@@ -96,7 +123,11 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """Rows of exact scopes. Methods block, may be called from any thread, and raise StoreError."""
+    """Rows of exact scopes. Methods block, may be called from any thread, and raise StoreError.
+
+    A row whose time has come is not there for `get`, `newest`, `count`, `namespaces` and expected versions; indexes
+    keep it until an Expire removes it.
+    """
 
     @property
     def name(self) -> str:
@@ -151,6 +182,10 @@ class Backend(Protocol):
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
+        ...
+
+    def expired(self, limit: int) -> list[Key]:
+        """Rows whose time has come and that no Expire has removed yet."""
         ...
 
     def get_meta(self, name: str) -> str | None:

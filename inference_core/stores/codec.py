@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from inference_core.clock import aware
 from inference_core.memory.namespaces import Namespace
+from inference_core.stores.backend import Expiry
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -21,6 +22,16 @@ def to_micros(moment: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """The instant of ``to_micros``."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+def micros_of(duration: timedelta) -> int:
+    """Microseconds of a duration."""
+    return duration // _MICROSECOND
+
+
+def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
+    """The expiry that was stored as `to_micros` and `micros_of`."""
+    return None if at is None or ttl is None else Expiry(from_micros(at), timedelta(microseconds=ttl))
 
 
 def pack_namespace(namespace: Namespace) -> str:

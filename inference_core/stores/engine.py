@@ -22,6 +22,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
+from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
 from inference_core.stores.writer import GroupWriter
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class StoreEngine:
 
     ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
-    the order of the best; if it fails, the order stays.
+    the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class StoreEngine:
         owns_embedder: bool = True,
         late_interaction: bool = True,
         reranker: Reranker | BaseDocumentCompressor | None = None,
+        sweep_interval_s: float = SWEEP_INTERVAL_S,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
@@ -71,6 +73,7 @@ class StoreEngine:
         self._lock = threading.Lock()
         self._closed = False
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
+        self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -137,6 +140,7 @@ class StoreEngine:
             self._closed = True
         if self._backfill:
             self._backfill.close()
+        self._sweeper.close()
         self._writer.close()
         self.pool.close()
         if self.embedder and self._owns_embedder:

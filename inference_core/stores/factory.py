@@ -9,8 +9,9 @@ import atexit
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, TTLConfig
 
+from inference_core.clock import Clock
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backend import Backend
@@ -33,19 +34,29 @@ def _close_all() -> None:
         engine.close()
 
 
-def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any) -> MemoryStore:
+def open_store(
+    url: str,
+    *,
+    embeddings: EmbeddingsSpec = "auto",
+    ttl: TTLConfig | None = None,
+    clock: Clock | None = None,
+    **options: Any,
+) -> MemoryStore:
     """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
 
     ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``. A driver in the scheme, as in
     ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local models that
     are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``, ``"provider:model"``, a LangChain
     ``Embeddings`` object, or None: recall by words alone.
-    Options are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
+    ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is. Options
+    are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
     """
     durable = bool(options.pop("durable", True))
-    backend = open_backend(url, durable=durable)
+    backend = open_backend(url, durable=durable, clock=clock)
+    if minutes := (ttl or {}).get("sweep_interval_minutes"):
+        options.setdefault("sweep_interval_s", minutes * 60)
     try:
         embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
         engine = StoreEngine(backend, embedder, **options)
@@ -53,7 +64,7 @@ def open_store(url: str, *, embeddings: EmbeddingsSpec = "auto", **options: Any)
         backend.close()
         raise
     _open_engines.add(engine)
-    return MemoryStore(engine)
+    return MemoryStore(engine, ttl=ttl, clock=clock)
 
 
 def open_configured_store(settings: MemorySettings, **options: Any) -> MemoryStore:
@@ -76,20 +87,22 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
-    from inference_core.stores.foreign import ForeignBackend  # noqa: PLC0415
+    from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
 
     return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings), owns_embedder=not weakly)
 
 
-def open_backend(url: str, *, durable: bool = True) -> Backend:
-    """The database at ``url``, by itself. Raises ConfigurationError, UnsupportedSchema."""
-    scheme, path = parse_url(url)
-    if scheme == "memory":
-        from inference_core.stores.memory import InMemoryBackend  # noqa: PLC0415
+def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) -> Backend:
+    """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, UnsupportedSchema."""
+    parsed = parse_url(url)
+    match parsed.scheme:
+        case "memory":
+            from inference_core.stores.backends.memory import InMemoryBackend  # noqa: PLC0415
 
-        return InMemoryBackend()
-    if path is None:
-        raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory")
-    from inference_core.stores.sqlite import SqliteBackend  # noqa: PLC0415
+            return InMemoryBackend(clock)
+        case "sqlite" if parsed.path:
+            from inference_core.stores.backends.sqlite import SqliteBackend  # noqa: PLC0415
 
-    return SqliteBackend(path, durable=durable)
+            return SqliteBackend(parsed.path, durable=durable, clock=clock)
+        case scheme:
+            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory")

@@ -7,8 +7,9 @@ callers, any number of threads and event loops.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final, Self, cast
 
@@ -24,35 +25,54 @@ from langgraph.store.base import (
     Result,
     SearchItem,
     SearchOp,
+    TTLConfig,
     validate_op_namespace,
 )
 from langgraph.store.base.embed import get_text_at_path
 
+from inference_core.clock import Clock, SystemClock
 from inference_core.drivers import Plan, arun, run
-from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory
+from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json, is_encodable
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.backend import Delete, Expiry, Put, Row, Touch, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.filters import predicate
 from inference_core.stores.search import Search
 
+_LOG = logging.getLogger(__name__)
 MAX_VALUE_BYTES: Final = 1024 * 1024
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
 _MAX_KEY_LENGTH: Final = 1_024
 _SCAN_PAGE: Final = 500
+_FRESH: Final = 0.9
+_MAX_TTL_MINUTES: Final = 100 * 366 * 24 * 60
 
 
 class MemoryStore(BaseStore):
-    """A LangGraph store over an engine; queries search the JSON paths ``fields`` of a value ("$": all of it)."""
+    """A LangGraph store over an engine; queries search the JSON paths ``fields`` of a value ("$": all of it).
 
-    supports_ttl = False
+    An item with a time to live (minutes) is gone when it has passed, whether swept or not. A read with ``refresh_ttl``
+    extends it once a tenth has passed, and does not fail if that cannot be written. ``ttl`` holds the defaults, as
+    LangGraph's TTLConfig.
+    """
 
-    def __init__(self, engine: StoreEngine, fields: Sequence[str] = ("$",)) -> None:
+    supports_ttl = True
+
+    def __init__(
+        self,
+        engine: StoreEngine,
+        fields: Sequence[str] = ("$",),
+        *,
+        ttl: TTLConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.engine = engine
+        self.ttl_config = ttl
         self._fields = list(fields)
+        self._clock = clock or SystemClock()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Runs ``ops`` in their order; puts that stand together are applied as a whole.
@@ -102,6 +122,7 @@ class MemoryStore(BaseStore):
     def _read(self, op: Op) -> Plan[Result]:
         if isinstance(op, GetOp):
             rows = yield from self.engine.get([(op.namespace, op.key)])
+            yield from self._refresh(rows, wanted=op.refresh_ttl)
             return rows[0] and _item(rows[0])
         if isinstance(op, SearchOp):
             _check_page(op.limit, op.offset)
@@ -118,14 +139,20 @@ class MemoryStore(BaseStore):
             reject=lambda row: None if accept(row.value) else "filter",
         )
         result = yield from self.engine.search(search)
-        return [_search_item(found.row, found.score) for found in result.groups[0][op.offset :]]
+        found = result.groups[0][op.offset :]
+        yield from self._refresh([one.row for one in found], wanted=op.refresh_ttl)
+        return [_search_item(one.row, one.score) for one in found]
 
     def _unranked(self, op: SearchOp) -> Plan[Result]:
-        accept = predicate(op.filter)
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
+        rows = yield from self._page(scopes, op)
+        yield from self._refresh(rows, wanted=op.refresh_ttl)
+        return [_search_item(row) for row in rows]
+
+    def _page(self, scopes: Sequence[Namespace], op: SearchOp) -> Plan[list[Row]]:
         if not op.filter:
-            rows = yield from self.engine.newest(scopes, limit=op.limit, offset=op.offset)
-            return [_search_item(row) for row in rows]
+            return (yield from self.engine.newest(scopes, limit=op.limit, offset=op.offset))
+        accept = predicate(op.filter)
         found: list[Row] = []
         start = 0
         while len(found) < op.offset + op.limit:
@@ -134,7 +161,22 @@ class MemoryStore(BaseStore):
             start += _SCAN_PAGE
             if len(page) < _SCAN_PAGE:
                 break
-        return [_search_item(row) for row in found[op.offset : op.offset + op.limit]]
+        return found[op.offset : op.offset + op.limit]
+
+    def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Plan[None]:
+        """Moves the end of what was read."""
+        now = self._clock.now()
+        touches = [
+            Touch(namespace=row.namespace, key=row.key, version=row.version, at=now + row.expiry.ttl)
+            for row in rows
+            if row and row.expiry and row.expiry.at - now < row.expiry.ttl * _FRESH
+        ]
+        if not wanted or not touches:
+            return
+        try:
+            yield from self.engine.write(touches)
+        except StoreError as error:
+            _LOG.warning("The time to live of %d items could not be extended: %s", len(touches), error)
 
     def _list_namespaces(self, op: ListNamespacesOp) -> Plan[Result]:
         _check_page(op.limit, op.offset)
@@ -150,8 +192,7 @@ class MemoryStore(BaseStore):
             return Delete(namespace=op.namespace, key=op.key)
         if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidMemory(f"A value must be a dict, not {type(op.value).__name__}")
-        if op.ttl is not None:
-            raise InvalidInput("This store does not expire items; leave ttl out")
+        now = self._clock.now()
         kind = op.value.get("memory_type")
         return Put(
             namespace=op.namespace,
@@ -159,7 +200,8 @@ class MemoryStore(BaseStore):
             value=canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES),
             document=self._document(op),
             kind=kind if isinstance(kind, str) else "",
-            updated_at=datetime.now(UTC),
+            updated_at=now,
+            expiry=None if op.ttl is None else _expiry(now, op.ttl),
         )
 
     def _document(self, op: PutOp) -> Document | None:
@@ -181,6 +223,13 @@ def _validate(op: Op) -> None:
         labels = op.namespace_prefix
     if not all(is_encodable(label) for label in labels):
         raise InvalidNamespaceError("Keys and labels must be valid Unicode; one holds a lone surrogate")
+
+
+def _expiry(now: datetime, minutes: float) -> Expiry:
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MAX_TTL_MINUTES:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"ttl is in minutes, above 0 and at most {_MAX_TTL_MINUTES:,}; got {minutes!r}")
+    ttl = timedelta(minutes=minutes)
+    return Expiry(now + ttl, ttl)
 
 
 def _check_page(limit: int, offset: int) -> None:

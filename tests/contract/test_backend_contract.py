@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from databases import KINDS, database
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from retrieval_support import floats, packed
@@ -23,13 +25,14 @@ from inference_core.retrieval.documents import Document, Situation
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.late_interaction import pack_tokens
 from inference_core.stores.backend import Backend, Delete, Outcome, Put, Row, SetVector, Write
-from inference_core.stores.foreign import EXTRA, ForeignBackend
+from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
+from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
-from inference_core.stores.memory import InMemoryBackend
-from inference_core.stores.sqlite import SqliteBackend
 from inference_core.stores.writer import GroupWriter
 
-OWN = ("sqlite", "memory")
+OWN = KINDS
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -67,13 +70,11 @@ def make(kind: str, folder: Path) -> Iterator[Backend]:
             store.setup()
             yield ForeignBackend(store)
         return
-    backend = {
-        "sqlite": lambda: SqliteBackend(folder / "memory.db"),
-        "memory": InMemoryBackend,
-        "foreign-memory": lambda: ForeignBackend(InMemoryStore()),
-    }[kind]()
-    yield backend
-    backend.close()
+    if kind == "foreign-memory":
+        yield ForeignBackend(InMemoryStore())
+        return
+    with database(kind, folder) as url, closing(open_backend(url)) as backend:
+        yield backend
 
 
 @pytest.fixture(params=(*OWN, *FOREIGN))

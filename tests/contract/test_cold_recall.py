@@ -17,11 +17,11 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Delete, Put
+from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexes import IndexCache
-from inference_core.stores.memory import InMemoryBackend
 from inference_core.stores.search import RecallMode, Search, SearchResult
-from inference_core.stores.sqlite import SqliteBackend
 
 USER: Namespace = ("u", "semantic")
 OTHER: Namespace = ("v", "semantic")

@@ -30,8 +30,8 @@ from inference_core import (
 )
 from inference_core.services.agent_memory_service import count_user_memories, open_memory_store
 from inference_core.stores.backend import Backend
+from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.memory import InMemoryBackend
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 U = "user-123"

@@ -39,10 +39,9 @@ def ask(request: pytest.FixtureRequest, own_store: MemoryStore) -> Ask:
     return call
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def hybrid(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[MemoryStore]:
-    url = sqlite_url if request.param == "sqlite" else "memory://"
-    with open_store(url, embeddings=HashingEmbeddings()) as store:
+@pytest.fixture
+def hybrid(database_url: str) -> Iterator[MemoryStore]:
+    with open_store(database_url, embeddings=HashingEmbeddings()) as store:
         yield store
 
 
@@ -266,19 +265,6 @@ async def test_values_are_copies(ask: Ask):
     (await ask("search", NS))[0].value["tags"].append("z")
     (await ask("search", NS, query="x"))[0].value["tags"].append("z")
     assert (await ask("get", NS, "a")).value == {"tags": ["x"]}
-
-
-async def test_a_ttl_is_refused(ask: Ask):
-    with pytest.raises(NotImplementedError, match="TTL"):
-        await ask("put", NS, "a", {"n": 1}, ttl=5)
-    await ask("put", NS, "b", {"n": 1}, ttl=None)
-    assert keys(await ask("search", NS)) == ["b"]
-
-
-async def test_a_ttl_in_a_batch_is_not_ignored(ask: Ask):
-    with pytest.raises((NotImplementedError, InvalidInput)):
-        await ask("batch", [PutOp(NS, "a", {"n": 1}, ttl=5.0)])
-    assert await ask("get", NS, "a") is None
 
 
 async def test_a_batch_keeps_its_order_and_reads_its_own_writes(ask: Ask):

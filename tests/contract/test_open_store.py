@@ -27,12 +27,12 @@ from inference_core.errors import (
 )
 from inference_core.stores import factory
 from inference_core.stores.backend import Pending
+from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.backfill import fill
 from inference_core.stores.factory import engine_of
-from inference_core.stores.memory import InMemoryBackend
 from inference_core.stores.reembed import reembed
 from inference_core.stores.search import RecallMode, Search
-from inference_core.stores.sqlite import SqliteBackend
 from inference_core.stores.writer import GroupWriter
 
 NS = ("u", "semantic")
@@ -205,9 +205,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     opened(url).close()
     with sqlite3.connect(tmp_path / "memory.db") as connection:
-        connection.execute("UPDATE memory_meta SET value = '2' WHERE name = 'schema_version'")
+        connection.execute("UPDATE memory_meta SET value = '99' WHERE name = 'schema_version'")
     connection.close()
-    with pytest.raises(UnsupportedSchema, match=r"version 2.*Update the package"):
+    with pytest.raises(UnsupportedSchema, match=r"version 99.*Update the package"):
         opened(url)
 
 

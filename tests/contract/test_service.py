@@ -36,8 +36,8 @@ from inference_core.errors import (
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.backend import Put, Row
+from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.memory import InMemoryBackend
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 

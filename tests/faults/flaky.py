@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from inference_core.errors import StoreUnavailable
-from inference_core.stores.memory import InMemoryBackend
+from inference_core.stores.backends.memory import InMemoryBackend
 
 CALLS = ("apply", "get", "newest", "count", "namespaces", "heads", "changes", "pending")
 

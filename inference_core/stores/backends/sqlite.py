@@ -14,17 +14,26 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import Any, Final
 
+from inference_core.clock import Clock, SystemClock
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation, Term
-from inference_core.stores import sqlite_schema
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
-from inference_core.stores.codec import from_micros, pack_namespace, unpack_namespace, unpack_value
+from inference_core.stores.backends import sqlite_schema
+from inference_core.stores.backends.sqlite_writes import apply_write
+from inference_core.stores.codec import (
+    expiry_of,
+    from_micros,
+    pack_namespace,
+    to_micros,
+    unpack_namespace,
+    unpack_value,
+)
 from inference_core.stores.locks import FileLock
 from inference_core.stores.scan import MAX_WORDS, forms_of
-from inference_core.stores.sqlite_writes import apply_write
 
-_ROW: Final = "s.namespace, r.key, r.value, r.version, r.created, r.updated"
+_ROW: Final = "s.namespace, r.key, r.value, r.version, r.created, r.updated, r.expires, r.ttl"
+_ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > ?)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
 _CHANGE: Final = (
     "r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.session, r.by_assistant, r.happened, r.importance"
@@ -40,10 +49,11 @@ class SqliteBackend:
 
     capabilities = Capabilities(durable=True, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, clock: Clock | None = None) -> None:
         self.name = f"sqlite:///{path}"
         self._path = path
         self._durable = durable
+        self._clock = clock or SystemClock()
         self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
         self._write_lock = threading.Lock()
         self._closed = False
@@ -64,21 +74,22 @@ class SqliteBackend:
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies each batch in its own savepoint of one durable transaction."""
         with self._transaction() as writer:
-            return [_apply_batch(writer, batch) for batch in batches]
+            now = self._now()
+            return [_apply_batch(writer, batch, now) for batch in batches]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         found: dict[Key, Row] = {}
-        condition = "r.value IS NOT NULL"
+        query = f"SELECT {_ROW} FROM {_ROWS} WHERE {_ALIVE}"
         with self._reader() as reader:
-            for columns in _by_key(reader, f"SELECT {_ROW} FROM {_ROWS}", keys, condition):
+            for columns in _by_key(reader, query, keys, self._now()):
                 row = _row(columns)
                 found[row.namespace, row.key] = row
         return [found.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
-        query = f"SELECT s.namespace, r.key, t.tokens FROM {_ROWS} JOIN memory_tokens t ON t.row = r.id"
+        query = f"SELECT s.namespace, r.key, t.tokens FROM {_ROWS} JOIN memory_tokens t ON t.row = r.id WHERE TRUE"
         with self._reader() as reader:
             found = {(unpack_namespace(name), key): tokens for name, key, tokens in _by_key(reader, query, keys)}
         return [found.get(key) for key in keys]
@@ -92,25 +103,26 @@ class SqliteBackend:
             ids = _scope_ids(reader, scopes)
             query = (
                 f"SELECT {_ROW} FROM {_ROWS} WHERE r.scope IN ({_marks(ids)}) "
-                f"AND r.value IS NOT NULL{kind_clause} ORDER BY r.created DESC, r.key LIMIT ? OFFSET ?"
+                f"AND {_ALIVE}{kind_clause} ORDER BY r.created DESC, r.key LIMIT ? OFFSET ?"
             )
-            return [_row(found) for found in reader.execute(query, [*ids, *(kinds or ()), limit, offset])]
+            return [_row(found) for found in reader.execute(query, [*ids, self._now(), *(kinds or ()), limit, offset])]
 
     def count(self, scopes: Sequence[Namespace]) -> int:
         """How many rows exactly ``scopes`` hold."""
         with self._reader() as reader:
             ids = _scope_ids(reader, scopes)
-            query = f"SELECT count(*) FROM memory_rows WHERE scope IN ({_marks(ids)}) AND value IS NOT NULL"
-            return reader.execute(query, ids).fetchone()[0]
+            query = f"SELECT count(*) FROM memory_rows r WHERE r.scope IN ({_marks(ids)}) AND {_ALIVE}"
+            return reader.execute(query, [*ids, self._now()]).fetchone()[0]
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
         query = (
             "SELECT namespace FROM memory_scopes s "
-            "WHERE EXISTS (SELECT 1 FROM memory_rows WHERE scope = s.id AND value IS NOT NULL)"
+            f"WHERE EXISTS (SELECT 1 FROM memory_rows r WHERE r.scope = s.id AND {_ALIVE})"
         )
+        of_root = " AND root = ?" if prefix else ""
         with self._reader() as reader:
-            found = reader.execute(f"{query} AND root = ?", prefix[:1]) if prefix else reader.execute(query)
+            found = reader.execute(query + of_root, [self._now(), *prefix[:1]])
             names = [unpack_namespace(text) for (text,) in found]
         return sorted(name for name in names if name[: len(prefix)] == prefix)
 
@@ -155,6 +167,12 @@ class SqliteBackend:
             found = reader.execute(query, (model, model, limit)).fetchall()
         return [Pending(unpack_namespace(name), key, version, text) for name, key, version, text in found]
 
+    def expired(self, limit: int) -> list[Key]:
+        """Rows whose time has come."""
+        query = f"SELECT s.namespace, r.key FROM {_ROWS} WHERE r.expires <= ? LIMIT ?"
+        with self._reader() as reader:
+            return [(unpack_namespace(name), key) for name, key in reader.execute(query, (self._now(), limit))]
+
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
         with self._reader() as reader:
@@ -174,6 +192,9 @@ class SqliteBackend:
         with self._write_lock:
             self._writer.close()
             self._turns.close()
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
 
     def _connect(self) -> sqlite3.Connection:
         with _translated():
@@ -223,36 +244,34 @@ def _translated() -> Generator[None]:
         raise StoreError(f"SQLite cannot hold this: {error}") from error
 
 
-def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
+def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:
     if len(batch) == 1:  # one write changes one row or fails, so it needs no savepoint
-        return _apply_all(writer, batch)
+        return _apply_all(writer, batch, now)
     writer.execute("SAVEPOINT batch")
-    outcome = _apply_all(writer, batch)
+    outcome = _apply_all(writer, batch, now)
     if isinstance(outcome, Exception):
         writer.execute("ROLLBACK TO batch")
     writer.execute("RELEASE batch")
     return outcome
 
 
-def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write]) -> Outcome:
+def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:
     try:
-        return [apply_write(writer, write) for write in batch]
+        return [apply_write(writer, write, now) for write in batch]
     except StoreError as error:
         return error
     except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError, OverflowError) as error:
         return StoreError(f"SQLite refused the write: {error}")
 
 
-def _by_key(
-    reader: sqlite3.Connection, query: str, keys: Sequence[Key], condition: str = "TRUE"
-) -> Generator[tuple[Any, ...]]:
-    """What ``query`` over rows and their scopes finds of ``keys``."""
+def _by_key(reader: sqlite3.Connection, query: str, keys: Sequence[Key], *given: int) -> Generator[tuple[Any, ...]]:
+    """What ``query`` over rows and their scopes, whose condition takes ``given``, finds of ``keys``."""
     for namespace in {namespace for namespace, _ in keys}:
         wanted = list({key for owner, key in keys if owner == namespace})
         for start in range(0, len(wanted), _MAX_VARIABLES):
             chunk = wanted[start : start + _MAX_VARIABLES]
-            limits = f"WHERE s.namespace = ? AND {condition} AND r.key IN ({_marks(chunk)})"
-            yield from reader.execute(f"{query} {limits}", [pack_namespace(namespace), *chunk])
+            limits = f"AND s.namespace = ? AND r.key IN ({_marks(chunk)})"
+            yield from reader.execute(f"{query} {limits}", [*given, pack_namespace(namespace), *chunk])
 
 
 def _marks(values: Iterable[object]) -> str:
@@ -266,7 +285,7 @@ def _scope_ids(reader: sqlite3.Connection, scopes: Sequence[Namespace]) -> list[
 
 
 def _row(found: tuple[Any, ...]) -> Row:
-    namespace, key, value, version, created, updated = found
+    namespace, key, value, version, created, updated, expires, ttl = found
     return Row(
         namespace=unpack_namespace(namespace),
         key=key,
@@ -274,6 +293,7 @@ def _row(found: tuple[Any, ...]) -> Row:
         version=version,
         created_at=from_micros(created),
         updated_at=from_micros(updated),
+        expiry=expiry_of(expires, ttl),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from inference_core.errors import UnsupportedSchema
 
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_TIMEOUT_MS: Final = 5_000
 _MIGRATIONS: Final = {
     1: """
@@ -47,6 +47,11 @@ _MIGRATIONS: Final = {
     CREATE UNIQUE INDEX memory_rows_by_seq ON memory_rows (scope, seq);
     CREATE INDEX memory_rows_by_age ON memory_rows (scope, created DESC, key) WHERE value IS NOT NULL;
     CREATE INDEX memory_rows_by_model ON memory_rows (model) WHERE text IS NOT NULL;
+    """,
+    2: """
+    ALTER TABLE memory_rows ADD COLUMN expires INTEGER;
+    ALTER TABLE memory_rows ADD COLUMN ttl INTEGER;
+    CREATE INDEX memory_rows_by_expiry ON memory_rows (expires) WHERE expires IS NOT NULL;
     """,
 }
 

@@ -29,12 +29,14 @@ from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores.backend import (
     Capabilities,
     Delete,
+    Expire,
     Key,
     Outcome,
     Pending,
     Put,
     Row,
     SetVector,
+    Touch,
     Write,
 )
 from inference_core.stores.scan import holding_most
@@ -142,6 +144,11 @@ class ForeignBackend:
             ]
         return found[:limit]
 
+    def expired(self, limit: int) -> list[Key]:
+        """None: a foreign store expires its items by itself."""
+        del limit
+        return []
+
     def get_meta(self, name: str) -> str | None:
         """A setting that lives as long as this object; the vectors themselves name their model."""
         return self._meta.get(name)
@@ -228,6 +235,8 @@ def _turn(store: BaseStore) -> AbstractContextManager[Any]:
 
 def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
     version = row.version if row else 0
+    if isinstance(write, Touch | Expire):
+        return None, version
     if isinstance(write, SetVector):
         if row is None or version != write.version:
             return None, version

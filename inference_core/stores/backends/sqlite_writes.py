@@ -1,0 +1,119 @@
+"""What each kind of write does to the tables of a SQLite store."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Final, NamedTuple
+
+from inference_core.errors import VersionConflict
+from inference_core.retrieval.documents import Situation
+from inference_core.stores.backend import Delete, Expire, Put, SetVector, Touch, Write
+from inference_core.stores.codec import micros_of, pack_namespace, to_micros
+
+_SET_VECTOR: Final = """
+UPDATE memory_rows SET seq = ?, model = ?, vector = ? WHERE scope = ? AND key = ? AND text IS NOT NULL
+"""
+_SET_TOKENS: Final = """
+INSERT OR REPLACE INTO memory_tokens (row, tokens) SELECT id, ? FROM memory_rows WHERE scope = ? AND key = ?
+"""
+_CLEAR_TOKENS: Final = "DELETE FROM memory_tokens WHERE row = (SELECT id FROM memory_rows WHERE scope = ? AND key = ?)"
+_FIND: Final = """
+SELECT s.id, s.seq, r.version, r.created, r.value IS NOT NULL, r.expires <= ?
+FROM memory_scopes s LEFT JOIN memory_rows r ON r.scope = s.id AND r.key = ? WHERE s.namespace = ?
+"""
+_TOUCH: Final = "UPDATE memory_rows SET expires = ? WHERE scope = ? AND key = ? AND expires IS NOT NULL"
+_NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?) RETURNING id"
+_NEW_SEQ: Final = "UPDATE memory_scopes SET seq = ? WHERE id = ?"
+_UPSERT: Final = """
+INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer,
+    session, by_assistant, happened, importance, model, vector, expires, ttl)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.version, created = excluded.created,
+    updated = excluded.updated, kind = excluded.kind, value = excluded.value, text = excluded.text,
+    terms = excluded.terms, analyzer = excluded.analyzer, session = excluded.session,
+    by_assistant = excluded.by_assistant, happened = excluded.happened, importance = excluded.importance,
+    model = excluded.model, vector = excluded.vector, expires = excluded.expires, ttl = excluded.ttl
+"""
+_CLEAR: Final = """
+UPDATE memory_rows SET seq = ?, version = version + 1, kind = '', value = NULL, text = NULL, terms = NULL,
+    analyzer = NULL, model = '', vector = NULL, expires = NULL, ttl = NULL
+WHERE scope = ? AND key = ?
+"""
+
+
+class _Found(NamedTuple):
+    """What is known of a key before a write; ``version`` and ``created`` also of one that was deleted."""
+
+    scope: int | None = None
+    seq: int = 0
+    version: int | None = None
+    created: int | None = None
+    is_there: bool = False
+    is_expired: bool = False
+
+    @property
+    def known(self) -> int:
+        """The version that a writer may expect: 0 if nothing is there."""
+        return (self.version or 0) if self.is_there and not self.is_expired else 0
+
+
+def apply_write(writer: sqlite3.Connection, write: Write, now: int) -> int:
+    """Does ``write`` inside the open transaction at ``now``; the row's version after it, 0 if there is none.
+
+    Raises VersionConflict if the row is not at the expected version.
+    """
+    packed = pack_namespace(write.namespace)
+    found = _Found(*(writer.execute(_FIND, (now, write.key, packed)).fetchone() or ()))
+    if isinstance(write, Put | Delete) and write.expected not in (None, found.known):
+        raise VersionConflict(f"{write.key!r} is at version {found.known}, not {write.expected}")
+    if isinstance(write, Put):
+        return _put(writer, write, found, packed)
+    if not found.is_there or (isinstance(write, Expire) and not found.is_expired):
+        return found.known
+    if isinstance(write, Delete | Expire):
+        writer.execute(_CLEAR, (found.seq + 1, found.scope, write.key))
+        _set_tokens(writer, None, found.scope, write.key, is_new=False)
+        writer.execute(_NEW_SEQ, (found.seq + 1, found.scope))
+        return 0
+    if found.known == write.version:
+        _amend(writer, write, found)
+    return found.known
+
+
+def _put(writer: sqlite3.Connection, write: Put, found: _Found, packed: str) -> int:
+    scope, version = found.scope, (found.version or 0) + 1
+    if scope is None:
+        scope = writer.execute(_NEW_SCOPE, (write.namespace[0], packed)).fetchone()[0]
+    columns = _columns(write, found.created if found.known else None)
+    writer.execute(_UPSERT, (scope, write.key, found.seq + 1, version, *columns))
+    tokens = write.document.tokens if write.document else None
+    _set_tokens(writer, tokens, scope, write.key, is_new=found.version is None)
+    writer.execute(_NEW_SEQ, (found.seq + 1, scope))
+    return version
+
+
+def _amend(writer: sqlite3.Connection, write: SetVector | Touch, found: _Found) -> None:
+    address = (found.scope, write.key)
+    if isinstance(write, Touch):
+        writer.execute(_TOUCH, (to_micros(write.at), *address))
+    elif writer.execute(_SET_VECTOR, (found.seq + 1, write.model, write.vector, *address)).rowcount:
+        _set_tokens(writer, write.tokens, *address, is_new=False)
+        writer.execute(_NEW_SEQ, (found.seq + 1, found.scope))
+
+
+def _set_tokens(writer: sqlite3.Connection, tokens: bytes | None, scope: int | None, key: str, *, is_new: bool) -> None:
+    if tokens is not None:
+        writer.execute(_SET_TOKENS, (tokens, scope, key))
+    elif not is_new:
+        writer.execute(_CLEAR_TOKENS, (scope, key))
+
+
+def _columns(write: Put, created: int | None) -> tuple[Any, ...]:
+    updated = to_micros(write.updated_at)
+    first = to_micros(write.created_at) if write.created_at else created
+    times = (updated if first is None else first, updated)
+    expiry = (to_micros(write.expiry.at), micros_of(write.expiry.ttl)) if write.expiry else (None, None)
+    if write.document is None:
+        return (*times, write.kind, write.value, None, None, None, *Situation(), "", None, *expiry)
+    text, terms, analyzer, situation, model, vector, _ = write.document
+    return (*times, write.kind, write.value, text, terms, analyzer, *situation, model, vector, *expiry)

@@ -1,0 +1,121 @@
+"""What each kind of write makes of a key: written once for the databases that do not say it in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from inference_core.clock import aware
+from inference_core.errors import VersionConflict
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document
+from inference_core.stores.backend import Delete, Expire, Expiry, Key, Pending, Put, Row, SetVector, Touch, Write
+from inference_core.stores.codec import unpack_value
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The state of a key. ``value`` None: it was deleted, and ``version`` and ``seq`` tell when."""
+
+    seq: int
+    version: int
+    kind: str
+    created_at: datetime
+    updated_at: datetime
+    value: str | None
+    document: Document | None = None
+    expiry: Expiry | None = None
+
+    def is_alive(self, now: datetime) -> bool:
+        """Whether there is a value, and its time has not come."""
+        return self.value is not None and not self.is_expired(now)
+
+    def is_expired(self, now: datetime) -> bool:
+        """Whether its time has come."""
+        return self.expiry is not None and self.expiry.at <= now
+
+    def row(self, namespace: Namespace, key: str) -> Row:
+        """It as a row; it must have a value."""
+        return Row(
+            namespace=namespace,
+            key=key,
+            value=unpack_value(self.value or "{}"),
+            version=self.version,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            expiry=self.expiry,
+        )
+
+    def change(self, key: str) -> Change:
+        """It as what an index hears of it."""
+        document = self.document and self.document._replace(tokens=None)
+        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document)
+
+    def pending(self, namespace: Namespace, key: str, model: str) -> Pending | None:
+        """It as a text that waits for a vector of ``model``, if it does."""
+        if self.document is None or self.document.model == model:
+            return None
+        return Pending(namespace, key, self.version, self.document.text)
+
+
+class Staging:
+    """What a batch makes of the cells that ``find`` gives, and of its scopes' heads; nothing is stored by it."""
+
+    def __init__(self, find: Callable[[Key], Cell | None], head: Callable[[Namespace], int], now: datetime) -> None:
+        self._find = find
+        self._head = head
+        self._now = now
+        self.cells: dict[Key, Cell] = {}
+        self.heads: dict[Namespace, int] = {}
+
+    def apply(self, batch: Sequence[Write]) -> list[int]:
+        """The version after each write, 0 where nothing is there. Raises VersionConflict."""
+        return [self._apply(write) for write in batch]
+
+    def _apply(self, write: Write) -> int:
+        address = (write.namespace, write.key)
+        cell = self.cells.get(address) or self._find(address)
+        alive = cell if cell and cell.is_alive(self._now) else None
+        version = alive.version if alive else 0
+        if isinstance(write, Put | Delete) and write.expected not in (None, version):
+            raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
+        if isinstance(write, Touch):
+            if alive and alive.expiry and version == write.version:
+                self.cells[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))
+            return version
+        changed = _changed(write, cell, self._now)
+        if changed is None:
+            return version
+        head = self.heads.get(write.namespace)
+        self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
+        self.cells[address] = replace(changed, seq=head)
+        return changed.version if changed.value is not None else 0
+
+
+def _changed(write: Put | Delete | SetVector | Expire, cell: Cell | None, now: datetime) -> Cell | None:
+    """The cell after ``write``, but for its sequence number; None if nothing changes."""
+    if isinstance(write, Put):
+        return _put(write, cell, now)
+    if cell is None or cell.value is None:
+        return None
+    if isinstance(write, Delete) or (isinstance(write, Expire) and cell.is_expired(now)):
+        return replace(cell, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
+    if isinstance(write, Expire) or cell.document is None or cell.version != write.version or cell.is_expired(now):
+        return None
+    return replace(cell, document=cell.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
+
+
+def _put(write: Put, old: Cell | None, now: datetime) -> Cell:
+    updated = aware(write.updated_at)
+    first = old.created_at if old and old.is_alive(now) else updated
+    return Cell(
+        seq=0,
+        version=(old.version if old else 0) + 1,
+        kind=write.kind,
+        created_at=aware(write.created_at) if write.created_at else first,
+        updated_at=updated,
+        value=write.value,
+        document=write.document,
+        expiry=write.expiry,
+    )
