@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
@@ -42,7 +42,7 @@ def shown(value: Any) -> str:
         case bool():
             return str(value).lower()
         case tuple():
-            return ",".join(map(str, value))
+            return ",".join(str(part) for part in cast("tuple[object, ...]", value))
         case _:
             return str(value)
 

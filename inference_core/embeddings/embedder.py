@@ -20,6 +20,7 @@ from weakref import WeakSet
 from langchain_core.embeddings import Embeddings
 
 from inference_core.drivers import Plan, Pool, Wait
+from inference_core.embeddings.joining import Encodings, JoinedCalls
 from inference_core.embeddings.tokens import TextEncoding, TokenEmbeddings
 from inference_core.errors import EmbeddingError, StoreUnavailable
 
@@ -31,7 +32,6 @@ _WARNING_PERIOD_S: Final = 60.0
 _PARTING_S: Final = 2.0
 _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
-Encodings = list[TextEncoding]
 _loaders: WeakSet[threading.Thread] = WeakSet()
 _native_calls: set[object] = set()
 """Calls of models that run in this process."""
@@ -74,6 +74,7 @@ class Embedder:
         self._encoder = model if isinstance(model, TokenEmbeddings) else None
         self._load = load
         self._pool = Pool(_WORKERS, "embedder")
+        self._joined = JoinedCalls(self._pool, self._embedded)
         self._ready = threading.Event()
         self._failures = 0
         self._paused_until = 0.0
@@ -102,19 +103,31 @@ class Embedder:
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Encodings]:
         """Plan: an encoding of each text. Raises EmbeddingError or DeadlineExceeded."""
         given = list(texts)
-        return self._ask(self._call(given), self._native("documents", given), len(given), timeout)
+        wait = Wait(
+            partial(self._joined.submit, given),
+            inline=None if timeout else partial(self._embedded, given),
+            native=self._native("documents", given),
+            timeout=timeout,
+            abandoned=self._joined.abandon,
+        )
+        return self._ask(wait)
 
     def query(self, text: str, timeout: float | None = None) -> Plan[TextEncoding]:
         """Plan: the encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
-        native = self._native("query", text)
-        listed = native and partial(_listed, native)
-        call = partial(_listed_now, self._query_call(), text)
-        encodings = yield from self._ask(call, listed, 1, timeout)
+        call = partial(self._checked, partial(_listed_now, self._query_call(), text), 1)
+        wait = Wait(
+            partial(self._pool.submit, call),
+            inline=None if timeout else call,
+            native=self._native("query", text),
+            timeout=timeout,
+            abandoned=self._pool.abandon,
+        )
+        encodings = yield from self._ask(wait)
         return encodings[0]
 
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
-        encodings = self._checked(self._call(list(texts)), len(texts))
+        encodings = self._embedded(list(texts))
         self._recovered()
         return encodings
 
@@ -122,24 +135,11 @@ class Embedder:
         """Ends the worker threads; a call that runs gets a moment to return."""
         self._pool.close(_PARTING_S)
 
-    def _ask(
-        self,
-        call: Callable[[], Sequence[Any]],
-        native: Callable[[], Awaitable[Sequence[Any]]] | None,
-        count: int,
-        timeout: float | None,
-    ) -> Plan[Encodings]:
+    def _ask(self, wait: Wait[Encodings]) -> Plan[Encodings]:
         if not self.is_ready:
             raise EmbeddingError(self.failure or self._why_not_ready())
-        checked = partial(self._checked, call, count)
         try:
-            encodings: Encodings = yield Wait(
-                partial(self._pool.submit, checked),
-                inline=None if timeout else checked,
-                native=native and partial(self._checked_async, native, count),
-                timeout=timeout,
-                abandoned=self._pool.abandon,
-            )
+            encodings: Encodings = yield wait
         except (EmbeddingError, StoreUnavailable) as error:
             self._count_failure(error)
             raise
@@ -163,7 +163,7 @@ class Embedder:
         if self._failures >= _PATIENCE:
             self._paused_until = time.monotonic() + _PAUSE_S
 
-    def _native(self, what: str, argument: Any) -> Callable[[], Awaitable[Any]] | None:
+    def _native(self, what: str, argument: list[str] | str) -> Callable[[], Awaitable[Encodings]] | None:
         """The model's own coroutine, if it has one: LangChain's default runs on the event loop's shared executor.
 
         None for a model that gives tokens, which a coroutine of LangChain's cannot.
@@ -171,10 +171,11 @@ class Embedder:
         own = getattr(type(self.model), f"aembed_{what}")
         if self._encoder or own is getattr(Embeddings, f"aembed_{what}"):
             return None
-        return partial(own, self.model, argument)
+        return partial(self._checked_async, partial(own, self.model, argument), argument)
 
-    def _call(self, texts: list[str]) -> Callable[[], Sequence[Any]]:
-        return partial(self._encoder.encode if self._encoder else self.model.embed_documents, texts)
+    def _embedded(self, texts: list[str]) -> Encodings:
+        embed = self._encoder.encode if self._encoder else self.model.embed_documents
+        return self._checked(partial(embed, texts), len(texts))
 
     def _query_call(self) -> Callable[[str], Any]:
         return self._encoder.encode_query if self._encoder else self.model.embed_query
@@ -187,12 +188,12 @@ class Embedder:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
         return self._normalized_all(found, count)
 
-    async def _checked_async(self, call: Callable[[], Awaitable[Sequence[Any]]], count: int) -> Encodings:
+    async def _checked_async(self, call: Callable[[], Awaitable[Any]], argument: list[str] | str) -> Encodings:
         try:
             found = await call()
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return self._normalized_all(found, count)
+        return self._normalized_all(*(([found], 1) if isinstance(argument, str) else (found, len(argument))))
 
     def _normalized_all(self, found: Sequence[Any], count: int) -> Encodings:
         try:
@@ -229,7 +230,3 @@ class Embedder:
 
 def _listed_now(call: Callable[[str], Any], text: str) -> list[Any]:
     return [call(text)]
-
-
-async def _listed(call: Callable[[], Awaitable[list[float]]]) -> list[list[float]]:
-    return [await call()]

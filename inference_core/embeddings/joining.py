@@ -1,0 +1,94 @@
+"""Joined calls: texts that wait for a model at the same time are embedded by one call of it.
+
+A model embeds a batch much faster than its texts one by one, so callers side by side should not queue for a call each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from typing import Any, Final
+
+from inference_core.drivers import Pool
+from inference_core.embeddings.tokens import TextEncoding
+from inference_core.errors import EmbeddingError
+
+_TEXTS_AT_ONCE: Final = 32
+Encodings = list[TextEncoding]
+_Waiting = tuple[Sequence[str], "Future[Encodings]"]
+
+
+class JoinedCalls:
+    """Calls ``embed`` on ``pool`` for all that wait, at most 32 texts of several callers at once."""
+
+    def __init__(self, pool: Pool, embed: Callable[[list[str]], Encodings]) -> None:
+        self._pool = pool
+        self._embed = embed
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._calls: dict[Future[Encodings], Future[Any]] = {}
+
+    def submit(self, texts: Sequence[str]) -> Future[Encodings]:
+        """An encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
+        future: Future[Encodings] = Future()
+        waiting = (texts, future)
+        with self._lock:
+            self._waiting.append(waiting)
+        try:
+            self._pool.submit(self._serve)
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+            raise
+        return future
+
+    def abandon(self, future: Future[Any]) -> None:
+        """Nobody waits for ``future`` any more; the worker that its call keeps counts as stuck."""
+        with self._lock:
+            call = self._calls.get(future)
+        if call is not None:
+            self._pool.abandon(call)
+
+    def _serve(self) -> None:
+        """Answers those that wait; another worker may have done so before."""
+        call: Future[None] = Future()
+        with self._lock:
+            taken = self._take()
+            self._calls |= {future: call for _, future in taken}
+        try:
+            self._answer(taken)
+        finally:
+            with self._lock:
+                for _, future in taken:
+                    del self._calls[future]
+            call.set_result(None)
+
+    def _take(self) -> list[_Waiting]:
+        taken: list[_Waiting] = []
+        size = 0
+        while self._waiting and (not size or size + len(self._waiting[0][0]) <= _TEXTS_AT_ONCE):
+            texts, future = self._waiting.popleft()
+            if future.set_running_or_notify_cancel():
+                taken.append((texts, future))
+                size += len(texts)
+        return taken
+
+    def _answer(self, taken: Sequence[_Waiting]) -> None:
+        """One call for all; if it fails, one for each, so that a text which the model refuses harms nobody else's."""
+        if not taken:
+            return
+        try:
+            encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
+        except EmbeddingError as error:
+            if len(taken) == 1:
+                taken[0][1].set_exception(error)
+                return
+            for one in taken:
+                self._answer([one])
+        else:
+            for texts, future in taken:
+                future.set_result(list(islice(encodings, len(texts))))
