@@ -44,6 +44,9 @@ class MemorySettings(BaseSettings):
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
     recall_timeout: float = Field(default=0.3, gt=0, description="Seconds that a reply may wait for its memories.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
+    spool: str | None = Field(
+        default=None, description="Folder for memories that are saved while the store is away, until it is back."
+    )
     max_content_bytes: int = Field(
         default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
     )

@@ -25,7 +25,7 @@ class MemoryStoreDocument:
 
     ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
     the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
-    by kind of evidence.
+    by kind of evidence. ``is_queued``: it waits on this machine until the database is back.
     """
 
     id: str
@@ -36,6 +36,7 @@ class MemoryStoreDocument:
     updated_at: datetime | None = None
     relevance: float | None = None
     explanation: dict[str, float] | None = None
+    is_queued: bool = False
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
@@ -47,6 +48,7 @@ class MemoryStoreDocument:
             score=score,
             created_at=record.created_at,
             updated_at=record.updated_at,
+            is_queued=record.version == 0,
         )
 
     @property

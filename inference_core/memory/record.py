@@ -34,7 +34,7 @@ class MemoryRecord:
     ``created_at`` is when it was first stored and never changes, ``updated_at`` when it was last written;
     ``valid_from`` and ``valid_to`` bound when it holds in the user's world, as far as known. All instants are
     aware, in UTC.
-    ``version`` grows by one with each write. ``importance`` is between 0 and 1.
+    ``version`` grows by one with each write; 0 is not stored yet. ``importance`` is between 0 and 1.
     """
 
     id: str

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from inference_core.drivers import Plan, Pool, Wait
 from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
@@ -21,6 +22,8 @@ from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMis
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
+from inference_core.stores.breaker import Breaker
+from inference_core.stores.queued import Queued
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
 from inference_core.stores.writer import GroupWriter
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from inference_core.retrieval.reranking import Reranker
     from inference_core.stores.searcher import Ranked, Searcher
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
 EMBEDDING_META: Final = "embedding"
@@ -46,6 +51,7 @@ class StoreEngine:
     ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds.
+    ``spool`` is a folder for memories that are saved while the database is away.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class StoreEngine:
         late_interaction: bool = True,
         reranker: Reranker | BaseDocumentCompressor | None = None,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
+        spool: str | Path | None = None,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
@@ -73,6 +80,8 @@ class StoreEngine:
         self._lock = threading.Lock()
         self._closed = False
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
+        self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
+        self.queued = Queued(Path(spool), backend, self._replayed) if spool else None
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
@@ -80,46 +89,60 @@ class StoreEngine:
             embedder.warm()
         threading.Thread(target=self._searcher, name="memory-searcher", daemon=True).start()
 
-    def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Plan[list[int]]:
+    def write(self, batch: Sequence[Write], *, embeds: bool = True, may_wait: bool = False) -> Plan[list[int]]:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after another write, or when the store is opened again.
+        ``may_wait``: puts of new rows go to the spool, if there is one, when the database is away; their version is 0.
         Raises VersionConflict, StoreUnavailable; WriteUnknown if the database did not confirm in time.
         """
         embedded = (yield from self._embedded(batch)) if embeds else batch
-        waiter = self._writer if self.backend.capabilities.single_writer else self.pool
         try:
-            versions: list[int] = yield Wait(partial(self._submit, embedded), abandoned=waiter.abandon)
-        except DeadlineExceeded as error:
-            raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
+            versions = yield from self._writing.guarded(self._written(embedded))
+        except StoreUnavailable:
+            puts = [write for write in embedded if isinstance(write, Put)]
+            if self.queued is None or not may_wait or len(puts) < len(embedded):
+                raise
+            return self.queued.keep(puts)
+        if self.queued:
+            self.queued.written(embedded)
         if embeds and self._backfill and any(map(_waits_for_vector, embedded)):
             self._backfill.wake()
         return versions
 
     def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
         """Plan: the row of each key."""
-        return self.pool.call(self.backend.get, keys)
+        plan = self._read(self.backend.get, keys)
+        return self.queued.get(plan, keys) if self.queued else plan
 
     def newest(
         self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
     ) -> Plan[list[Row]]:
         """Plan: rows of exactly ``scopes``, the newest first."""
-        return self.pool.call(self.backend.newest, scopes, kinds=kinds, limit=limit, offset=offset)
+
+        def ask(limit: int, offset: int) -> Plan[list[Row]]:
+            return self._read(self.backend.newest, scopes, kinds=kinds, limit=limit, offset=offset)
+
+        return self.queued.newest(ask, scopes, kinds, limit, offset) if self.queued else ask(limit, offset)
 
     def count(self, scopes: Sequence[Namespace]) -> Plan[int]:
         """Plan: how many rows exactly ``scopes`` hold."""
-        return self.pool.call(self.backend.count, scopes)
+        plan = self._read(self.backend.count, scopes)
+        return self.queued.count(plan, scopes) if self.queued else plan
 
     def namespaces(self, prefix: Namespace = ()) -> Plan[list[Namespace]]:
         """Plan: the namespaces that hold rows and start with the labels of ``prefix``."""
-        return self.pool.call(self.backend.namespaces, prefix)
+        return self._read(self.backend.namespaces, prefix)
 
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
+        return self.queued.search(self._search(search), search) if self.queued else self._search(search)
+
+    def _search(self, search: Search) -> Plan[SearchResult]:
         vectors, reason = yield from self._query_vectors(search)
         wider = replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
-        groups, left_out, is_scanned = yield from self.pool.call(self._searched, wider, vectors)
+        groups, left_out, is_scanned = yield from self._read(self._searched, wider, vectors)
         if is_scanned:
             vectors, reason = None, "the index is being built"
         if self._backfill and not self.backend.capabilities.change_feed:
@@ -142,15 +165,35 @@ class StoreEngine:
             self._backfill.close()
         self._sweeper.close()
         self._writer.close()
+        if self.queued:
+            self.queued.close()
         self.pool.close()
         if self.embedder and self._owns_embedder:
             self.embedder.close()
         self.backend.close()
 
-    def _submit(self, batch: Sequence[Write]) -> Future[list[int]]:
-        if self.backend.capabilities.single_writer:
-            return self._writer.submit(batch)
+    def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+        return self._reading.guarded(self.pool.call(function, *args, **kwargs))
+
+    def _written(self, batch: Sequence[Write]) -> Plan[list[int]]:
+        joins = self.backend.capabilities.single_writer
+        submit = partial(self._writer.submit, batch) if joins else partial(self._submit_alone, batch)
+        waiter = self._writer if joins else self.pool
+        try:
+            versions: list[int] = yield Wait(submit, abandoned=waiter.abandon)
+        except DeadlineExceeded as error:
+            raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
+        return versions
+
+    def _submit_alone(self, batch: Sequence[Write]) -> Future[list[int]]:
         return self.pool.submit(partial(_apply_alone, self.backend, batch))
+
+    def _replayed(self) -> None:
+        """Memories of the spool were stored."""
+        self._writing.succeeded()
+        self._reading.succeeded()
+        if self._backfill:
+            self._backfill.wake()
 
     def _embedded(self, batch: Sequence[Write]) -> Plan[list[Write]]:
         texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]

@@ -73,6 +73,7 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "embeddings": settings.embeddings_spec,
         "late_interaction": settings.late_interaction,
         "index_bytes": settings.index_mb * _MEGABYTE,
+        "spool": settings.spool,
     }
     return open_store(settings.store_url, **chosen | options)
 

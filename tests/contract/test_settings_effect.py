@@ -56,6 +56,12 @@ def test_late_interaction(opened: Any):
     assert not opened("LATE_INTERACTION", "false").engine.late_interaction
 
 
+def test_the_spool(opened: Any, tmp_path: Path):
+    store = opened("SPOOL", str(tmp_path / "spool"))
+    assert store.engine.queued is not None
+    assert (tmp_path / "spool").is_dir()
+
+
 def test_the_size_of_the_indexes(opened: Any):
     store = opened("INDEX_MB", "1")
     assert store.engine._searcher().indexes._max_bytes == 1024 * 1024

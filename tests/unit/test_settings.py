@@ -34,6 +34,7 @@ def test_the_defaults_are_the_documented_ones():
         "timezone": "UTC",
         "recall_timeout": 0.3,
         "timeout": 10.0,
+        "spool": None,
         "max_content_bytes": 8192,
     }
     assert AgentSettings().model_dump() == {

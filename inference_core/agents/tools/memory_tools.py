@@ -138,6 +138,8 @@ class SaveMemoryStoreTool(MemoryTool):
             source=call.source,
         )
         category = category_of(MemoryType(given.memory_type), given.category)
+        if memory_id.is_queued:
+            return f"✓ Memory queued, to be stored when the database is back (id: {memory_id})"
         return f"✓ Memory saved (id: {memory_id}, category: {category.value})"
 
 
@@ -267,6 +269,7 @@ def get_memory_tools(
 
 def _line(document: MemoryStoreDocument) -> str:
     created = f" [created: {document.created_at:%Y-%m-%d %H:%M}]" if document.created_at else ""
+    created += " [queued]" if document.is_queued else ""
     relevance = "" if document.relevance is None else f" [relevance: {document.relevance:.2f}]"
     topic = f" - ({neutral_line(document.topic, 120)})" if document.topic else ""
     return (

@@ -1,0 +1,241 @@
+"""Spool: memories that were saved while the database was away, in files of this machine until it is back.
+
+Each process writes a file of its own, a line a memory, and holds a lock on it. Files that nobody holds are those of
+processes that ended before the database was back; whoever opens the store next takes them over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+from uuid import uuid4
+
+from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Document, Situation
+from inference_core.stores.backend import Delete, Expiry, Key, Put
+from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.codec import from_micros, micros_of, to_micros
+from inference_core.stores.locks import FileLock
+
+_LOG = logging.getLogger(__name__)
+MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+class Conflict(NamedTuple):
+    """A memory that could not be stored, as another one had come to stand under its id; ``file`` still holds it."""
+
+    key: Key
+    file: Path
+
+
+class Spool:
+    """The queue of one store in ``folder``, first in, first out. Raises ConfigurationError if that cannot be written.
+
+    ``waiting`` holds what waits as rows, for recall meanwhile.
+    """
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self._prefix = hashlib.sha256(store.encode()).hexdigest()[:16]
+        self._lock = threading.Lock()
+        self._queue: dict[Key, tuple[Put, _SpoolFile]] = {}
+        self._conflicts: list[Conflict] = []
+        self.waiting = InMemoryBackend()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._own = _SpoolFile(folder / f"{self._prefix}-{uuid4().hex}.jsonl")
+        except OSError as error:
+            raise ConfigurationError(f"Cannot write the spool in {folder}: {error}") from error
+        self._files = [self._own]
+        for path in sorted(folder.glob(f"{self._prefix}-*.jsonl")):
+            self._take_over(path)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, puts: Sequence[Put]) -> None:
+        """Queues ``puts``, which are on this machine's disk then. Raises StoreUnavailable if that fails."""
+        with self._lock:
+            try:
+                self._own.append([_line_of(put) for put in puts])
+            except OSError as error:
+                raise StoreUnavailable(f"Neither the store nor the spool can be written: {error}") from error
+            self._enqueue(puts, self._own)
+
+    def first(self, count: int) -> list[Put]:
+        """The first ``count`` that wait."""
+        with self._lock:
+            return [put for put, _ in list(self._queue.values())[:count]]
+
+    def holds(self, scopes: Iterable[Namespace]) -> bool:
+        """Whether something of ``scopes`` waits."""
+        wanted = set(scopes)
+        with self._lock:
+            return any(namespace in wanted for namespace, _ in self._queue)
+
+    def remove(self, keys: Iterable[Key]) -> bool:
+        """Takes what was stored or deleted off the queue; whether any of it was waiting."""
+        with self._lock:
+            gone = [self._leave(key, "done") for key in keys if key in self._queue]
+            self._tidy()
+        return bool(gone)
+
+    def conflict(self, key: Key) -> None:
+        """Takes ``key`` off the queue and keeps it on the list of conflicts and in its file."""
+        with self._lock:
+            if key in self._queue:
+                self._conflicts.append(Conflict(key, self._leave(key, "conflict").path))
+
+    def conflicts(self) -> list[Conflict]:
+        """What could not be stored, in this process and in those before it."""
+        with self._lock:
+            return list(self._conflicts)
+
+    def close(self) -> None:
+        """Frees the files; those that hold nothing any more are removed."""
+        with self._lock:
+            self._tidy()
+            for file in self._files:
+                file.close()
+        self.waiting.close()
+
+    def _take_over(self, path: Path) -> None:
+        if path == self._own.path:
+            return
+        try:
+            file = _SpoolFile(path)
+        except BlockingIOError:
+            return  # another process holds it
+        puts, conflicts = file.read()
+        self._files.append(file)
+        self._enqueue(puts, file)
+        self._conflicts += [Conflict(key, path) for key in conflicts]
+        if puts:
+            _LOG.info("%d memories wait in the spool of a process that has ended", len(puts))
+
+    def _enqueue(self, puts: Sequence[Put], file: _SpoolFile) -> None:
+        for put in puts:
+            self._queue[put.namespace, put.key] = (put, file)
+        self.waiting.apply([[replace(put, expected=None) for put in puts]])
+
+    def _leave(self, key: Key, why: str) -> _SpoolFile:
+        put, file = self._queue.pop(key)
+        self.waiting.apply([[Delete(namespace=put.namespace, key=put.key)]])
+        file.note(why, put)
+        return file
+
+    def _tidy(self) -> None:
+        busy = {file for _, file in self._queue.values()} | {self._own}
+        disputed = {conflict.file for conflict in self._conflicts}
+        for file in [file for file in self._files if file not in busy and file.path not in disputed]:
+            file.remove()
+            self._files.remove(file)
+        if not self._queue and self._own.path not in disputed:
+            self._own.empty()
+
+
+class _SpoolFile:
+    """One file of a spool, locked. Raises BlockingIOError if another process holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path)
+        if not self._lock.acquire_now():
+            self._lock.close()
+            raise BlockingIOError(f"{path} is in use")
+        self._file: BinaryIO = path.open("ab")
+        path.chmod(0o600)
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Writes ``lines``, or nothing if that fails."""
+        size = self._file.tell()
+        if size > MAX_BYTES:
+            raise OSError(f"the spool has reached {MAX_BYTES} bytes")
+        try:
+            self._file.write(b"".join(lines))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(size)
+            raise
+
+    def note(self, why: str, put: Put) -> None:
+        """Notes what became of ``put``; if that is lost, it is found to be stored at the next try."""
+        self._file.write(_encoded({why: [list(put.namespace), put.key]}))
+        self._file.flush()
+
+    def read(self) -> tuple[list[Put], list[Key]]:
+        """What waits, and the conflicts; a line that was not finished counts for nothing."""
+        waiting: dict[Key, Put] = {}
+        conflicts: list[Key] = []
+        for line in self.path.read_bytes().split(b"\n")[:-1]:
+            found: dict[str, Any] = json.loads(line)
+            if "put" in found:
+                put = _put_of(found["put"])
+                waiting[put.namespace, put.key] = put
+            else:
+                ((why, (namespace, key)),) = found.items()
+                waiting.pop((tuple(namespace), key), None)
+                conflicts += [(tuple(namespace), key)] if why == "conflict" else []
+        return list(waiting.values()), conflicts
+
+    def empty(self) -> None:
+        """Forgets everything."""
+        self._file.truncate(0)
+
+    def remove(self) -> None:
+        """Deletes the file."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Frees the file, and deletes it if it is empty."""
+        if self.path.exists() and not self.path.stat().st_size:
+            self.path.unlink()
+        self._file.close()
+        self._lock.close()
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def _line_of(put: Put) -> bytes:
+    found = put.document
+    return _encoded(
+        {
+            "put": {
+                "namespace": list(put.namespace),
+                "key": put.key,
+                "value": put.value,
+                "kind": put.kind,
+                "created_at": None if put.created_at is None else to_micros(put.created_at),
+                "updated_at": to_micros(put.updated_at),
+                "document": found and [found.text, *found.situation],
+                "expiry": put.expiry and [to_micros(put.expiry.at), micros_of(put.expiry.ttl)],
+            }
+        }
+    )
+
+
+def _put_of(stored: dict[str, Any]) -> Put:
+    document, created, expiry = stored["document"], stored["created_at"], stored["expiry"]
+    return Put(
+        namespace=tuple(stored["namespace"]),
+        key=stored["key"],
+        value=stored["value"],
+        document=document and Document.of(document[0], Situation(*document[1:])),
+        kind=stored["kind"],
+        created_at=None if created is None else from_micros(created),
+        updated_at=from_micros(stored["updated_at"]),
+        expected=0,
+        expiry=expiry and Expiry(from_micros(expiry[0]), timedelta(microseconds=expiry[1])),
+    )
