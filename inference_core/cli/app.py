@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import chat, demo, doctor, ingest, memories, migrate, reembed, removal
+from inference_core.cli import chat, demo, doctor, ingest, memories, migrate, reembed, removal, transfer
 from inference_core.cli import eval as evaluation
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -34,6 +34,9 @@ for _name, _command in {
     "delete": removal.delete,
     "chat": chat.chat,
     "ingest": ingest.ingest,
+    "export": transfer.export,
+    "import": transfer.import_,
+    "copy": transfer.copy,
     "migrate": migrate.migrate,
     "doctor": doctor.doctor,
     "demo": demo.demo,

@@ -23,7 +23,7 @@ from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.migration.migrate import migrate_flat
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
-from inference_core.stores.engine import EMBEDDING_META
+from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import open_backend
 from inference_core.stores.urls import parse_url
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Term
 
+EMBEDDING_META: Final = "embedding"
+"""The setting of a store that names the model of its vectors."""
 Key = tuple[Namespace, str]
 """The exact address of a row."""
 

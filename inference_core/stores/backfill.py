@@ -11,7 +11,7 @@ from inference_core.embeddings.documents import embed_documents_now
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, InferenceCoreError
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Backend, Pending, SetVector
+from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, SetVector
 from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
@@ -68,7 +68,12 @@ class Backfill:
             self._closed.wait(0.1)
 
     def _fill_portion(self) -> bool:
-        """Embeds some of what is pending; texts that the model refuses wait until all others are done."""
+        """Embeds some of what is pending; texts that the model refuses wait until all others are done.
+
+        A store that was given another model meanwhile is left to those who have that.
+        """
+        if self._backend.get_meta(EMBEDDING_META) not in (None, self._embedder.fingerprint):
+            return False
         found = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
         portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
         try:

@@ -20,7 +20,7 @@ from inference_core.embeddings.documents import DocumentVectors, QueryVectors, e
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Backend, Key, Put, Row, Write
+from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.queued import Queued
@@ -38,7 +38,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
-EMBEDDING_META: Final = "embedding"
 EMBED_TIMEOUT_S: Final = 2.0
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""

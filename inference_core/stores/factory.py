@@ -14,8 +14,8 @@ from langgraph.store.base import BaseStore, TTLConfig
 from inference_core.clock import Clock
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError
-from inference_core.stores.backend import Backend
-from inference_core.stores.engine import EMBEDDING_META, StoreEngine
+from inference_core.stores.backend import EMBEDDING_META, Backend
+from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url
 

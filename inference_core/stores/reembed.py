@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError
+from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.backfill import PORTION, fill
-from inference_core.stores.engine import EMBEDDING_META
 from inference_core.stores.factory import open_backend
 from inference_core.stores.writer import GroupWriter
 

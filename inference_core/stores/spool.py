@@ -13,18 +13,16 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import uuid4
 
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document, Situation
-from inference_core.stores.backend import Delete, Expiry, Key, Put
+from inference_core.stores.backend import Delete, Key, Put
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.codec import from_micros, micros_of, to_micros
 from inference_core.stores.locks import FileLock
+from inference_core.stores.put_json import put_from_json, put_to_json
 
 _LOG = logging.getLogger(__name__)
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -65,7 +63,7 @@ class Spool:
         """Queues ``puts``, which are on this machine's disk then. Raises StoreUnavailable if that fails."""
         with self._lock:
             try:
-                self._own.append([_line_of(put) for put in puts])
+                self._own.append([_encoded({"put": put_to_json(put)}) for put in puts])
             except OSError as error:
                 raise StoreUnavailable(f"Neither the store nor the spool can be written: {error}") from error
             self._enqueue(puts, self._own)
@@ -179,7 +177,7 @@ class _SpoolFile:
         for line in self.path.read_bytes().split(b"\n")[:-1]:
             found: dict[str, Any] = json.loads(line)
             if "put" in found:
-                put = _put_of(found["put"])
+                put = replace(put_from_json(found["put"]), expected=0)
                 waiting[put.namespace, put.key] = put
             else:
                 ((why, (namespace, key)),) = found.items()
@@ -206,36 +204,3 @@ class _SpoolFile:
 
 def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
-
-
-def _line_of(put: Put) -> bytes:
-    found = put.document
-    return _encoded(
-        {
-            "put": {
-                "namespace": list(put.namespace),
-                "key": put.key,
-                "value": put.value,
-                "kind": put.kind,
-                "created_at": None if put.created_at is None else to_micros(put.created_at),
-                "updated_at": to_micros(put.updated_at),
-                "document": found and [found.text, *found.situation],
-                "expiry": put.expiry and [to_micros(put.expiry.at), micros_of(put.expiry.ttl)],
-            }
-        }
-    )
-
-
-def _put_of(stored: dict[str, Any]) -> Put:
-    document, created, expiry = stored["document"], stored["created_at"], stored["expiry"]
-    return Put(
-        namespace=tuple(stored["namespace"]),
-        key=stored["key"],
-        value=stored["value"],
-        document=document and Document.of(document[0], Situation(*document[1:])),
-        kind=stored["kind"],
-        created_at=None if created is None else from_micros(created),
-        updated_at=from_micros(stored["updated_at"]),
-        expected=0,
-        expiry=expiry and Expiry(from_micros(expiry[0]), timedelta(microseconds=expiry[1])),
-    )

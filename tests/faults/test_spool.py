@@ -289,7 +289,7 @@ def test_a_put_comes_back_as_it_was(folder: Path) -> None:
     put = Put(
         namespace=("u\n", "x"),
         key="\U0001f600",
-        value='{"a": 1}',
+        value='{"a":1}',
         created_at=now,
         updated_at=now,
         expected=0,

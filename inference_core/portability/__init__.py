@@ -1,0 +1,1 @@
+"""Moving memories between stores: to and from JSON Lines, and from one database to another."""

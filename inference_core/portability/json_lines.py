@@ -1,0 +1,186 @@
+"""Exports: a store as JSON Lines that people can read, with checksums, and back.
+
+The first line names format and version, the last one counts the rows; each row has a checksum of its own, and the last
+line one of all. A name that ends in ``.gz`` is compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+from inference_core.errors import InvalidInput, UnsupportedSchema
+from inference_core.memory.namespaces import encode_label
+from inference_core.portability.copying import Progress
+from inference_core.portability.rows import PORTION, puts_of, scopes_of
+from inference_core.portability.writing import ConflictPolicy, TransferReport, Writer
+from inference_core.stores.backend import EMBEDDING_META, Backend, Put
+from inference_core.stores.put_json import put_from_json, put_to_json
+
+FORMAT: Final = "inference-core-memory"
+VERSION: Final = 1
+_LONGEST_LINE: Final = 64 * 1024 * 1024
+_CHECKSUM: Final = 16
+
+
+def export_store(
+    backend: Backend,
+    path: Path,
+    *,
+    user_ids: Sequence[str] = (),
+    with_vectors: bool = False,
+    progress: Progress | None = None,
+) -> TransferReport:
+    """Writes the rows of ``backend``, of these users or of all, into the file ``path``.
+
+    The file appears when it is whole, and only its owner may read it. Vectors are left out unless asked for; an import
+    makes them anew. Raises InvalidInput, StoreError, OSError.
+    """
+    report = TransferReport()
+    with _new_file(path) as file:
+        scopes = scopes_of(backend, [encode_label(user_id) for user_id in user_ids])
+        report.total = backend.count(scopes)
+        for line in _lines(backend, scopes, report, with_vectors=with_vectors):
+            file.write(line)
+            if progress:
+                progress(report.read, max(report.total, report.read))
+    report.written = report.read
+    return report
+
+
+def import_store(
+    path: Path, backend: Backend, *, policy: ConflictPolicy = ConflictPolicy.NEWER, progress: Progress | None = None
+) -> TransferReport:
+    """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
+
+    Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
+    a newer version; StoreError. What stood before the fault was written and stays.
+    """
+    report = TransferReport()
+    with _opened(path) as file:
+        writer = Writer(backend, policy, report)
+        lines = _checked(file, writer, path)
+        while portion := list(islice(lines, PORTION)):
+            writer.write(portion)
+            if progress:
+                progress(report.read, report.read)
+    report.total = report.read
+    return report
+
+
+def _lines(
+    backend: Backend, scopes: Sequence[tuple[str, ...]], report: TransferReport, *, with_vectors: bool
+) -> Iterator[str]:
+    total = hashlib.sha256()
+    model = backend.get_meta(EMBEDDING_META) if with_vectors else None
+    yield _encoded({"format": FORMAT, "version": VERSION, "embedding": model})
+    for scope in scopes:
+        for portion in puts_of(backend, scope, with_vectors=with_vectors):
+            for put in portion:
+                row = _encoded(put_to_json(put, with_vectors=with_vectors))
+                total.update(row.encode())
+                report.read += 1
+                yield _encoded({"row": json.loads(row), "sha256": _checksum(row)})
+    yield _encoded({"rows": report.read, "sha256": total.hexdigest()})
+
+
+def _checked(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
+    """The rows of the file. Raises InvalidInput behind the last good one."""
+    total = hashlib.sha256()
+    count = 0
+    for number, line in enumerate(iter(lambda: _read(file, path), ""), 1):
+        found = _decoded(line, path, number)
+        if number == 1:
+            writer.adopt_model(_checked_header(found, path))
+        elif "row" in found:
+            row = _encoded(found["row"])
+            if found.get("sha256") != _checksum(row):
+                raise InvalidInput(f"{path} is damaged in line {number}: its checksum does not fit")
+            total.update(row.encode())
+            count += 1
+            yield _put(found["row"], path, number)
+        elif found == {"rows": count, "sha256": total.hexdigest()}:
+            return
+        else:
+            raise InvalidInput(f"{path} is damaged: it ends with {found.get('rows')!r:.20} rows, and {count} were read")
+    raise InvalidInput(f"{path} is cut off after {count} rows; they were imported, the rest is missing")
+
+
+def _checked_header(found: dict[str, Any], path: Path) -> str | None:
+    if found.get("format") != FORMAT:
+        raise InvalidInput(f"{path} is no export of this package")
+    if not isinstance(found.get("version"), int) or found["version"] > VERSION:
+        raise UnsupportedSchema(f"{path} has version {found.get('version')!r:.20}; this package reads up to {VERSION}")
+    return found["embedding"] if isinstance(found.get("embedding"), str) else None
+
+
+def _put(row: Any, path: Path, number: int) -> Put:
+    try:
+        return put_from_json(row)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}, line {number}: {error}") from error
+
+
+def _decoded(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{path} is no export of this package: line {number} is not an object")
+    return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def _read(file: IO[str], path: Path) -> str:
+    try:
+        line = file.readline(_LONGEST_LINE)
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read on: {error}") from error
+    return line
+
+
+def _encoded(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _checksum(row: str) -> str:
+    return hashlib.sha256(row.encode()).hexdigest()[:_CHECKSUM]
+
+
+@contextmanager
+def _new_file(path: Path) -> Generator[IO[str]]:
+    """A file that takes its name when it is whole."""
+    part = path.with_name(path.name + ".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            binary = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw
+            with TextIOWrapper(binary, encoding="utf-8", newline="\n") as file:  # pyright: ignore[reportArgumentType]
+                yield file
+                file.flush()
+                if binary is not raw:
+                    binary.close()
+                raw.flush()
+                os.fsync(raw.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[IO[str]]:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+            yield file
+    else:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            yield file

@@ -1,0 +1,43 @@
+"""All rows of a store, as the puts that would make them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.text import encode_json
+from inference_core.retrieval.documents import Change
+from inference_core.stores.backend import Backend, Put, Row
+
+PORTION = 200
+
+
+def scopes_of(backend: Backend, labels: Sequence[str] = ()) -> list[Namespace]:
+    """The namespaces of the users with these labels, or all."""
+    if not labels:
+        return backend.namespaces()
+    return [name for label in labels for name in backend.namespaces((label,))]
+
+
+def puts_of(backend: Backend, scope: Namespace, *, with_vectors: bool) -> Iterator[list[Put]]:
+    """The rows of ``scope`` in portions, in the order of their last writes. Raises StoreError."""
+    changes = iter(backend.changes(scope, 0))
+    while portion := list(islice(changes, PORTION)):
+        keys = [(scope, change.key) for change in portion]
+        tokens: Sequence[bytes | None] = backend.tokens(keys) if with_vectors else [None] * len(keys)
+        rows = backend.get(keys)
+        yield [_put(row, change, own) for row, change, own in zip(rows, portion, tokens, strict=True) if row]
+
+
+def _put(row: Row, change: Change, tokens: bytes | None) -> Put:
+    return Put(
+        namespace=row.namespace,
+        key=row.key,
+        value=encode_json(row.value, what="value"),
+        document=change.document and change.document._replace(tokens=tokens),
+        kind=change.kind,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expiry=row.expiry,
+    )
