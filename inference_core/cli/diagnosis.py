@@ -25,6 +25,7 @@ from inference_core.migration.migrate import migrate_flat
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import open_backend
+from inference_core.stores.spool import look_into
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
@@ -204,6 +205,8 @@ def _look_at_store(found: Diagnosis, settings: MemorySettings) -> None:
         except InferenceCoreError as error:
             found.problems.append(f"The store cannot be read: {error}")
         _look_at_embeddings(found, settings, backend)
+        if settings.spool:
+            _look_at_spool(found, Path(settings.spool), backend.name)
     _look_for_flat_memories(found, settings)
 
 
@@ -214,6 +217,17 @@ def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
         found.hints.append(
             f"{found.store.flat_memories} memories lie in the old flat namespace: inference-core migrate"
         )
+
+
+def _look_at_spool(found: Diagnosis, folder: Path, store: str) -> None:
+    waiting, conflicts = look_into(folder, store)
+    if waiting:
+        found.hints.append(f"{waiting} memories wait in the spool; whoever opens the store next stores them")
+    found.problems += [
+        f"A memory waits in {conflict.file}, and another one stands under its id {conflict.key[1]!r}: save it under "
+        "another id, then delete the file"
+        for conflict in conflicts
+    ]
 
 
 def _holds_store(path: Path) -> bool:

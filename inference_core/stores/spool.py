@@ -35,6 +35,16 @@ class Conflict(NamedTuple):
     file: Path
 
 
+def look_into(folder: Path, store: str) -> tuple[int, list[Conflict]]:
+    """How many memories wait in ``folder`` for ``store``, in all processes, and the conflicts; nothing is changed."""
+    waiting, conflicts = 0, list[Conflict]()
+    for path in _files(folder, store):
+        puts, keys = _read(path)
+        waiting += len(puts)
+        conflicts += [Conflict(key, path) for key in keys]
+    return waiting, conflicts
+
+
 class Spool:
     """The queue of one store in ``folder``, first in, first out. Raises ConfigurationError if that cannot be written.
 
@@ -42,18 +52,17 @@ class Spool:
     """
 
     def __init__(self, folder: Path, store: str) -> None:
-        self._prefix = hashlib.sha256(store.encode()).hexdigest()[:16]
         self._lock = threading.Lock()
         self._queue: dict[Key, tuple[Put, _SpoolFile]] = {}
         self._conflicts: list[Conflict] = []
         self.waiting = InMemoryBackend()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._own = _SpoolFile(folder / f"{self._prefix}-{uuid4().hex}.jsonl")
+            self._own = _SpoolFile(folder / f"{_prefix(store)}-{uuid4().hex}.jsonl")
         except OSError as error:
             raise ConfigurationError(f"Cannot write the spool in {folder}: {error}") from error
         self._files = [self._own]
-        for path in sorted(folder.glob(f"{self._prefix}-*.jsonl")):
+        for path in _files(folder, store):
             self._take_over(path)
 
     def __len__(self) -> int:
@@ -112,7 +121,7 @@ class Spool:
             file = _SpoolFile(path)
         except BlockingIOError:
             return  # another process holds it
-        puts, conflicts = file.read()
+        puts, conflicts = _read(path)
         self._files.append(file)
         self._enqueue(puts, file)
         self._conflicts += [Conflict(key, path) for key in conflicts]
@@ -170,21 +179,6 @@ class _SpoolFile:
         self._file.write(_encoded({why: [list(put.namespace), put.key]}))
         self._file.flush()
 
-    def read(self) -> tuple[list[Put], list[Key]]:
-        """What waits, and the conflicts; a line that was not finished counts for nothing."""
-        waiting: dict[Key, Put] = {}
-        conflicts: list[Key] = []
-        for line in self.path.read_bytes().split(b"\n")[:-1]:
-            found: dict[str, Any] = json.loads(line)
-            if "put" in found:
-                put = replace(put_from_json(found["put"]), expected=0)
-                waiting[put.namespace, put.key] = put
-            else:
-                ((why, (namespace, key)),) = found.items()
-                waiting.pop((tuple(namespace), key), None)
-                conflicts += [(tuple(namespace), key)] if why == "conflict" else []
-        return list(waiting.values()), conflicts
-
     def empty(self) -> None:
         """Forgets everything."""
         self._file.truncate(0)
@@ -202,5 +196,29 @@ class _SpoolFile:
         self._lock.close()
 
 
+def _prefix(store: str) -> str:
+    return hashlib.sha256(store.encode()).hexdigest()[:16]
+
+
+def _files(folder: Path, store: str) -> list[Path]:
+    return sorted(folder.glob(f"{_prefix(store)}-*.jsonl"))
+
+
 def _encoded(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def _read(path: Path) -> tuple[list[Put], list[Key]]:
+    """What waits, and the conflicts; a line that was not finished counts for nothing."""
+    waiting: dict[Key, Put] = {}
+    conflicts: list[Key] = []
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        found: dict[str, Any] = json.loads(line)
+        if "put" in found:
+            put = replace(put_from_json(found["put"]), expected=0)
+            waiting[put.namespace, put.key] = put
+        else:
+            ((why, (namespace, key)),) = found.items()
+            waiting.pop((tuple(namespace), key), None)
+            conflicts += [(tuple(namespace), key)] if why == "conflict" else []
+    return list(waiting.values()), conflicts

@@ -20,7 +20,7 @@ from inference_core.errors import ConfigurationError, InvalidMemory, StoreUnavai
 from inference_core.stores import spool as spool_module
 from inference_core.stores.backend import Expiry, Put
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.spool import Spool
+from inference_core.stores.spool import Spool, look_into
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ANN = ("ann", "semantic")
@@ -139,6 +139,7 @@ def test_what_waits_survives_the_process(opened: Any, backend: FlakyBackend, fol
     backend.fault = "down"
     ids = [service.save_memory("ann", text, topic="drinks") for text in ("tea", "coffee")]
     (file,) = folder.iterdir()
+    assert look_into(folder, "memory://") == (2, [])
     with file.open("ab") as torn:
         torn.write(b'{"put": {"namespace": ["ann"')
     backend.heal()
@@ -179,6 +180,7 @@ def test_an_id_that_was_taken_meanwhile_is_a_conflict_and_loses_nothing(
         (conflict,) = again.engine.queued.conflicts()
         assert conflict.key == (ANN, "m1")
         assert "mine" in conflict.file.read_text()
+    assert look_into(folder, "memory://") == (0, [conflict])
 
 
 def test_a_write_that_was_made_and_not_confirmed_is_stored_once(opened: Any, backend: FlakyBackend) -> None:

@@ -14,6 +14,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
 from inference_core.cli.opening import shown_url
+from inference_core.stores.backends.sqlite_schema import VERSION
 
 Capture = pytest.CaptureFixture[str]
 KEY = "sk-very-secret"
@@ -65,7 +66,7 @@ def test_a_file_of_somebody_else_gets_no_tables(capsys: Capture, tmp_path: Path)
 def test_a_healthy_store(capsys: Capture, store: str):
     remember(store)
     found = findings(capsys)["store"]
-    assert (found["opens"], found["memories"], found["users"], found["schema_version"]) == (True, 2, 2, 1)
+    assert (found["opens"], found["memories"], found["users"], found["schema_version"]) == (True, 2, 2, VERSION)
     assert found["capabilities"]["durable"] is True
     assert found["vectors_made_by"] is None
     assert main(["doctor"]) == 0

@@ -1,0 +1,88 @@
+"""export, import and copy from the command line; what doctor says of a spool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_core.cli import main
+from inference_core.stores.backend import Put
+from inference_core.stores.spool import Spool
+from inference_core.testing import FrozenClock
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> str:
+    """The configured store, with a memory of each of two users."""
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    for user in ("ada", "bob@example.com"):
+        assert main(["save", "Likes tea", "--user", user]) == 0
+    capsys.readouterr()
+    return sqlite_url
+
+
+def said(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    assert main(list(arguments)) == code
+    return capsys.readouterr().err
+
+
+def told(capsys: Capture, *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_memories_go_out_and_come_back(tmp_path: Path, capsys: Capture):
+    file, other = str(tmp_path / "all.jsonl.gz"), f"sqlite:///{tmp_path / 'other.db'}"
+    assert f"Wrote 2 rows to {file}" in said(capsys, "export", file)
+    assert told(capsys, "import", file, "--url", other)["written"] == 2
+    assert "wrote 0 to" in (again := said(capsys, "import", file, "--url", other))
+    assert "2 were there already" in again
+    assert told(capsys, "list", "--user", "ada", "--url", other)["memories"][0]["content"] == "Likes tea"
+
+
+def test_a_store_is_copied(tmp_path: Path, store: str, capsys: Capture):
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    assert told(capsys, "copy", "--from", store, "--to", other, "--user", "bob@example.com")["written"] == 1
+    assert "wrote 1 to" in said(capsys, "copy", "--from", store, "--to", other)
+    assert "the same store" in said(capsys, "copy", "--from", store, "--to", store, code=1)
+    assert "There is no store" in said(
+        capsys, "copy", "--from", f"sqlite:///{tmp_path / 'x.db'}", "--to", other, code=1
+    )
+
+
+def test_conflicts_are_told(tmp_path: Path, store: str, capsys: Capture):
+    file = str(tmp_path / "all.jsonl")
+    said(capsys, "export", file, "--user", "ada")
+    memory_id = told(capsys, "list", "--user", "ada")["memories"][0]["id"]
+    said(capsys, "update", memory_id, "--content", "Likes coffee", "--user", "ada")
+    assert "left 1 whose place another one keeps" in said(capsys, "import", file)
+    assert "--conflicts" in said(capsys, "import", file, "--conflicts", "fail", code=1)
+    assert "wrote 1" in said(capsys, "import", file, "--conflicts", "replace")
+    assert told(capsys, "list", "--user", "ada")["memories"][0]["content"] == "Likes tea"
+    assert main(["import", file, "--conflicts", "maybe"]) == 2
+
+
+def test_a_file_that_is_no_export_is_told(tmp_path: Path, capsys: Capture):
+    file = tmp_path / "x.jsonl"
+    file.write_text("hello\n")
+    assert "line 1: it is not JSON" in said(capsys, "import", str(file), code=1)
+    assert "No such file" in said(capsys, "import", str(tmp_path / "y.jsonl"), code=1)
+    assert "No such file" in said(capsys, "export", str(tmp_path / "no" / "y.jsonl"), code=1)
+
+
+def test_doctor_tells_what_waits(tmp_path: Path, store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_SPOOL", str(tmp_path / "spool"))
+    spool = Spool(tmp_path / "spool", store)
+    spool.add([Put(namespace=("ada", "semantic"), key=key, value="{}", updated_at=FrozenClock().now()) for key in "ab"])
+    spool.conflict((("ada", "semantic"), "b"))
+    spool.close()
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert any("1 memories wait in the spool" in hint for hint in found["hints"])
+    assert any("another one stands under its id 'b'" in problem for problem in found["problems"])
