@@ -67,15 +67,16 @@ class RedisServer:
             self._process.wait()
 
     def _answers(self) -> bool:
-        from redis import Redis
-        from redis.exceptions import AuthenticationError, ConnectionError
+        from redis import Redis, exceptions
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
 
-        with Redis(unix_socket_path=str(self.socket), retry=None) as client:
+        with Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0)) as client:
             try:
                 return bool(client.ping())
-            except AuthenticationError:
+            except exceptions.AuthenticationError:
                 return True
-            except ConnectionError:
+            except exceptions.ConnectionError:
                 return False
 
 

@@ -24,15 +24,10 @@ _OPTIONS: Final = frozenset(
     ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "health_check_interval")
 )
 _HELP: Final = "A Redis URL looks like 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path/redis.sock?db=0'"
-_NO_CLUSTER: Final = (
-    "a store needs one primary server, as Redis Cluster does not apply a batch over its slots as a whole"
-)
+_NO_CLUSTER: Final = "a store needs one primary server: Redis Cluster does not apply a batch as a whole"
 _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.AuthenticationError, "; check user and password in the URL: redis://user:password@host:6379/0"),
-    (
-        exceptions.NoPermissionError,
-        "; give its user all keys that begin with the store's prefix, and EVALSHA and SCRIPT",
-    ),
+    (exceptions.NoPermissionError, "; allow its user EVALSHA, SCRIPT LOAD and all keys with the store's prefix"),
     (exceptions.ReadOnlyError, "; this is a replica, name the primary in the URL"),
     (exceptions.AskError, f"; {_NO_CLUSTER}"),
     (exceptions.ClusterDownError, f"; {_NO_CLUSTER}"),
