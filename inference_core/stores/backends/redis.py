@@ -32,6 +32,7 @@ from inference_core.stores.backends.redis_layout import (
     pack_scope,
     unpack_address,
     unpack_cell,
+    unpack_change,
 )
 from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
 from inference_core.stores.backends.redis_server import Server, parse_address
@@ -138,7 +139,8 @@ class RedisBackend:
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``, all of which are read."""
-        return holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
+        found = holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
+        return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
@@ -260,12 +262,10 @@ class RedisBackend:
         for portion in chunked(self._server.ask([feed])[0], 2 * _PORTION):
             keys, seqs = portion[::2], portion[1::2]
             questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
-            packed, *vectors = self._server.ask(questions, together=True)
-            for key, seq, one, vector in zip(keys, seqs, packed, *(vectors or [repeat(None, len(keys))]), strict=True):
-                if cell := unpack_cell(one).cell:
-                    extra: dict[str, Any] = {"vector": vector} if with_vectors else {"model": ""}
-                    document = cell.document and cell.document._replace(**extra)
-                    yield replace(cell, seq=int(seq), document=document).change(key.decode())
+            cells, *vectors = self._server.ask(questions, together=True)
+            for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
+                if cell:
+                    yield unpack_change(int(seq), key.decode(), cell, vector)
 
     def _later(self) -> bytes:
         """The first member of a set by expiry that is still alive, as an exclusive end."""

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.stores.backend import Key
 from inference_core.stores.cells import Cell
 from inference_core.stores.codec import expiry_of, from_micros, micros_of, pack_namespace, to_micros, unpack_namespace
@@ -113,19 +113,27 @@ def unpack_cell(packed: bytes | None) -> Stored:
     """The cell of ``pack_cell``; an empty one for None."""
     if packed is None:
         return Stored()
-    known, text, value = packed[STAMP_BYTES:].decode().split("\n", 2)
-    version, kind, created, updated, at, ttl = json.loads(known)
+    known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
+    version, kind, created, updated, at, ttl = json.loads(known.decode())
     cell = Cell(
         seq=0,
         version=version,
         kind=kind,
         created_at=from_micros(created),
         updated_at=from_micros(updated),
-        value=value or None,
-        document=_document(*json.loads(text)) if text else None,
+        value=value.decode() if value else None,
+        document=_document(text),
         expiry=expiry_of(at, ttl),
     )
     return Stored(packed[:STAMP_BYTES], cell)
+
+
+def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
+    """What an index hears of the cell of ``pack_cell``; the quick way, as there are many of them."""
+    known, text, _ = packed[STAMP_BYTES:].split(b"\n", 2)
+    _, kind, created, *_ = json.loads(known.decode())
+    document = _document(text)
+    return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector))
 
 
 def encoded(text: str) -> bytes:
@@ -149,5 +157,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _document(text: str, terms: str, analyzer: str, model: str, *situation: Any) -> Document:
+def _document(line: bytes) -> Document | None:
+    if not line:
+        return None
+    text, terms, analyzer, model, *situation = json.loads(line.decode())
     return Document(text, terms, analyzer, Situation(*situation), model)
