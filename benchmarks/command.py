@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,8 @@ from typing import Any, Final
 from report import Row, publish
 
 DEFAULT_N: Final = 10_000
+URL_VARIABLE: Final = "BENCHMARK_STORE_URL"
+"""Where ``--url`` is kept, also for processes that a benchmark starts."""
 _WHOLE: Final = 100
 Result = dict[str, Any]
 """What a benchmark measured, under the names of its JSON object; None where something could not be measured."""
@@ -45,8 +48,12 @@ def _parsed(name: str, about: str | None) -> tuple[Options, argparse.Namespace]:
     parser.add_argument("--n", type=_positive, default=DEFAULT_N, help="memories in all (default: %(default)s)")
     parser.add_argument("--users", type=_positive, default=1, help="users who share them (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--url", help="measure our store at this URL, {name} being replaced; nothing is published")
     parser.add_argument("--unpublished", action="store_true", help="leave benchmarks/results as it is")
     arguments = parser.parse_args()
+    if arguments.url:
+        os.environ[URL_VARIABLE] = arguments.url
+        arguments.unpublished = True
     if arguments.users > arguments.n:
         parser.error("--users must not be more than --n")
     return Options(arguments.n, arguments.users), arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -9,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from command import Options
+from command import URL_VARIABLE, Options
 from corpus import ASKER, Turn, queries, turns
 from hashing import HashingEmbeddings, HashingTokenEmbeddings
 from timing import watched
@@ -28,8 +29,8 @@ _HASHING: Final = HashingEmbeddings()
 
 
 def url(path: Path) -> str:
-    """The URL of the SQLite store at ``path``."""
-    return f"sqlite:///{path}"
+    """The URL of the SQLite store at ``path``, or of the store that ``--url`` names, with the path's name."""
+    return os.environ.get(URL_VARIABLE, "sqlite:///{path}").format(path=path, name=path.stem)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-KINDS = ("sqlite", "memory")
+from redis_server import fresh_database
+
+KINDS = ("sqlite", "memory", "redis")
 """The databases that the contract holds for."""
 
 
@@ -17,5 +19,8 @@ def database(kind: str, folder: Path) -> Generator[str]:
         yield f"sqlite:///{folder / 'memory.db'}"
     elif kind == "memory":
         yield "memory://"
+    elif kind == "redis":
+        with fresh_database() as url:
+            yield url
     else:
         raise ValueError(kind)

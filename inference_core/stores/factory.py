@@ -105,5 +105,9 @@ def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) 
             from inference_core.stores.backends.sqlite import SqliteBackend  # noqa: PLC0415
 
             return SqliteBackend(parsed.path, durable=durable, clock=clock)
+        case "redis" | "rediss" | "unix":
+            from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
+
+            return RedisBackend(url, clock=clock)
         case scheme:
-            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory")
+            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory, redis")

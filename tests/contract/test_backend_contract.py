@@ -738,7 +738,13 @@ def test_what_a_backend_promises(kind: str, tmp_path: Path):
         assert (promised.atomic, promised.compare_and_set, promised.change_feed) == (is_own, is_own, is_own)
         assert promised.durable is (kind == "sqlite")
         assert backend.name.startswith(
-            {"sqlite": "sqlite:///", "memory": "memory://", "foreign-memory": "InMemoryStore"}.get(kind, "SqliteStore")
+            {
+                "sqlite": "sqlite:///",
+                "memory": "memory://",
+                "redis": "unix://",
+                "foreign-memory": "InMemoryStore",
+                "foreign-sqlite": "SqliteStore",
+            }[kind]
         )
 
 

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import databases
 import pytest
 from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, remember, replies, the_block
 from langchain_core.tools import BaseTool
@@ -34,7 +34,7 @@ SAVE, RECALL, UPDATE, DELETE, LIST = (
 MAX_ID_BYTES = 512
 HOSTILE_IDS: list[Any] = [expanded(entry["id"]) for entry in load("hostile_ids.json")]
 PAIRS = 1_000
-"""On each of two stores, with three operations each."""
+"""On each kind of database, with three operations each."""
 
 
 def names_an_owner(value: Any) -> bool:
@@ -66,10 +66,10 @@ class Populated:
     ids: list[str]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "memory"])
+@pytest.fixture(scope="module", params=databases.KINDS)
 def populated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
-    path: Path = tmp_path_factory.mktemp("isolation") / "memory.db"
-    with open_store(f"sqlite:///{path}" if request.param == "sqlite" else "memory://", embeddings=None) as store:
+    folder = tmp_path_factory.mktemp("isolation")
+    with databases.database(request.param, folder) as url, open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store)
         yield Populated(service, [service.sync.save_memory(user, statement(at)) for at, user in enumerate(USERS)])
 

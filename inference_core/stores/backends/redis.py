@@ -1,0 +1,284 @@
+"""Redis: one primary server, shared with other programs, through exact keys alone.
+
+A batch is decided here, on the cells that it touches, and applied by a script that refuses if one of them has changed
+in between; then it is decided again. Nothing expires by Redis' own means, of which the change feed would not hear.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+from inference_core.clock import Clock, SystemClock
+from inference_core.errors import StoreError, StoreUnavailable, UnsupportedSchema
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Term
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
+from inference_core.stores.backends.redis_layout import (
+    STAMP_BYTES,
+    Layout,
+    Stored,
+    address_of_member,
+    chunked,
+    encoded,
+    instant,
+    key_of_member,
+    pack_scope,
+    unpack_address,
+    unpack_cell,
+    unpack_change,
+)
+from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
+from inference_core.stores.backends.redis_server import Server, parse_address
+from inference_core.stores.cells import Staging
+from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.scan import holding_most
+
+_LOG = logging.getLogger(__name__)
+VERSION: Final = 1
+_SCHEMA: Final = "schema_version"
+_ROUNDS: Final = 64
+_READINGS: Final = 4
+_PAUSE_S: Final = 0.002
+_PORTION: Final = 1_000
+
+
+class _Decided(NamedTuple):
+    versions: list[int]
+    call: list[Argument]
+
+
+class RedisBackend:
+    """A Backend in the Redis at ``url``: ``redis://``, ``rediss://`` or ``unix://``, with ``?prefix=`` for its keys.
+
+    Raises ConfigurationError for what cannot be opened, StoreUnavailable if nothing answers, UnsupportedSchema if a
+    newer version wrote the store.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        address = parse_address(url)
+        self._clock = clock or SystemClock()
+        self._keys = Layout(address.prefix)
+        self._server = Server(address)
+        self.name = self._server.name
+        try:
+            self._check_schema()
+            self.capabilities = self._promised()
+        except BaseException:
+            self.close()
+            raise
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies each batch by one script, all in one round trip; those that lost a race are decided anew."""
+        self._server.check()
+        waiting = dict(enumerate(batches))
+        outcomes: dict[int, Outcome] = {}
+        for turn in range(_ROUNDS):
+            if turn:
+                time.sleep(random.uniform(0, _PAUSE_S * turn))  # noqa: S311 - writers that met once part
+            try:
+                outcomes |= self._applied(waiting)
+            except StoreUnavailable as error:
+                outcomes |= dict.fromkeys(waiting, error)
+            waiting = {at: batch for at, batch in waiting.items() if at not in outcomes}
+            if not waiting:
+                break
+        busy = StoreUnavailable(f"{self.name}: other writers were faster {_ROUNDS} times; try again")
+        return [outcomes.get(at, busy) for at in range(len(batches))]
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key."""
+        now = self._clock.now()
+        found = [unpack_cell(packed).cell for packed in self._fields("cells", keys)]
+        return [cell.row(*key) if cell and cell.is_alive(now) else None for key, cell in zip(keys, found, strict=True)]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The packed token vectors of each key."""
+        return self._fields("tokens", keys)
+
+    def newest(
+        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    ) -> list[Row]:
+        """Rows of exactly ``scopes``, the newest first."""
+        rows: list[Row] = []
+        for _ in range(_READINGS):
+            page = self._newest(list(dict.fromkeys(scopes)), kinds, offset, limit)
+            rows = [row for row in self.get(page) if row]
+            if len(rows) == len(page):
+                break  # else one of them was removed in between, and another belongs to the page
+        return rows
+
+    def count(self, scopes: Sequence[Namespace]) -> int:
+        """How many rows exactly ``scopes`` hold."""
+        return sum(self._counts(list(dict.fromkeys(scopes))))
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``."""
+        start = encoded(pack_namespace(prefix)[:-1])
+        question = ("ZRANGEBYLEX", self._keys.whole("scopes"), b"[" + start, b"(" + start + b"\xff")
+        found = [unpack_namespace(name.decode()) for name in self._server.ask([question])[0]]
+        names = [name for name in found if name[: len(prefix)] == prefix]
+        return sorted(name for name, count in zip(names, self._counts(names), strict=True) if count)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """The sequence number of each scope's last write."""
+        if not scopes:
+            return []
+        (found,) = self._server.ask([("HMGET", self._keys.whole("heads"), *map(pack_scope, scopes))])
+        return [int(head or 0) for head in found]
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        """The newest state of every key written after ``since``."""
+        return self._changes(scope, since)
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The keys whose terms hold the most of ``words``, all of which are read."""
+        found = holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
+        return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        """Rows whose text has no vector of ``model`` yet."""
+        (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
+        others = [other for other in map(bytes.decode, models) if other != model]
+        texts = [("ZRANGE", self._keys.of("texts", other), 0, limit - 1) for other in others]
+        found = [unpack_address(member) for members in self._server.ask(texts) for member in members][:limit]
+        cells = [unpack_cell(packed).cell for packed in self._fields("cells", found)]
+        waiting = [cell.pending(*key, model) for key, cell in zip(found, cells, strict=True) if cell]
+        return [one for one in waiting if one]
+
+    def expired(self, limit: int) -> list[Key]:
+        """Rows whose time has come."""
+        (found,) = self._server.ask([("ZRANGEBYLEX", self._keys.whole("ends"), "-", self._later(), "LIMIT", 0, limit)])
+        return [address_of_member(member) for member in found]
+
+    def get_meta(self, name: str) -> str | None:
+        """A setting of the store."""
+        (found,) = self._server.ask([("HGET", self._keys.whole("meta"), encoded(name))])
+        return None if found is None else found.decode()
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Stores a setting of the store."""
+        self._server.tell(("HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._server.close()
+
+    def _check_schema(self) -> None:
+        version = self.get_meta(_SCHEMA)
+        if version is None:
+            self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
+        elif int(version) > VERSION:
+            raise UnsupportedSchema(
+                f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
+            )
+
+    def _promised(self) -> Capabilities:
+        """A write is on disk when it is confirmed if the server says that it flushes its log after every one."""
+        if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
+            _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
+        durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
+        return Capabilities(durable=durable, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
+
+    def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:
+        """The outcomes of those batches that are through."""
+        outcomes: dict[int, Outcome] = {}
+        decided: dict[int, _Decided] = {}
+        known = self._known([(write.namespace, write.key) for batch in batches.values() for write in batch])
+        for at, batch in batches.items():
+            try:
+                decided[at] = self._decided(batch, known)
+            except StoreError as error:
+                outcomes[at] = error
+            except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+                outcomes[at] = StoreError(f"Redis cannot hold this: {error!r}")
+        calls = {at: one.call for at, one in decided.items() if one.call}
+        answers = dict(zip(calls, self._server.evaluate(SCRIPT, list(calls.values())), strict=True)) if calls else {}
+        for at, one in decided.items():
+            answer = answers.get(at, 1)
+            if answer:
+                outcomes[at] = answer if isinstance(answer, StoreError) else one.versions
+        return outcomes
+
+    def _decided(self, batch: Sequence[Write], known: dict[Key, Stored]) -> _Decided:
+        """What ``batch`` makes of what is ``known``, which is brought up to date. Raises VersionConflict."""
+        staging = Staging(lambda address: known[address].cell, lambda _: 0, self._clock.now())
+        versions = staging.apply(batch)
+        changes = [Changed(address, known[address], cell, _new_stamp()) for address, cell in staging.cells.items()]
+        call = invocation(self._keys, changes, staging.heads) if changes else []
+        known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
+        return _Decided(versions, call)
+
+    def _known(self, addresses: Sequence[Key]) -> dict[Key, Stored]:
+        """What is stored of those addresses that can be asked for."""
+        askable = [address for address in dict.fromkeys(addresses) if _is_storable(address)]
+        found = self._fields("cells", askable)
+        return {address: unpack_cell(packed) for address, packed in zip(askable, found, strict=True)}
+
+    def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
+        """The fields of ``keys`` in the scopes' hashes."""
+        wanted: dict[Namespace, dict[str, None]] = {}
+        for namespace, key in keys:
+            wanted.setdefault(namespace, {})[key] = None
+        questions = [("HMGET", self._keys.of(what, *scope), *map(encoded, fields)) for scope, fields in wanted.items()]
+        found = {
+            (scope, key): field
+            for (scope, fields), answer in zip(wanted.items(), self._server.ask(questions), strict=True)
+            for key, field in zip(fields, answer, strict=True)
+        }
+        return [found[key] for key in keys]
+
+    def _newest(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, offset: int, limit: int) -> list[Key]:
+        """The addresses on a page, as the sorted sets know them."""
+        ends = [("ZRANGEBYLEX", self._keys.of("ends", *scope), "-", self._later()) for scope in scopes]
+        dead = [{key_of_member(member) for member in members} for members in self._server.ask(ends)]
+        ranges: list[tuple[int, tuple[Any, ...]]] = []
+        for at, scope in enumerate(scopes):
+            last = offset + limit + len(dead[at])
+            names = [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]
+            ranges += [(at, ("ZRANGE", self._keys.of(*name), 0, last - 1)) for name in names if last]
+        answers = self._server.ask([question for _, question in ranges])
+        found = sorted((member, at) for (at, _), members in zip(ranges, answers, strict=True) for member in members)
+        alive = [(scopes[at], key) for member, at in found if (key := key_of_member(member)) not in dead[at]]
+        return alive[offset : offset + limit]
+
+    def _counts(self, scopes: Sequence[Namespace]) -> list[int]:
+        """How many rows each scope holds whose time has not come."""
+        later = self._later()
+        sizes = [("ZCARD", self._keys.of("age", *scope)) for scope in scopes]
+        ended = [("ZLEXCOUNT", self._keys.of("ends", *scope), "-", later) for scope in scopes]
+        found: list[int] = self._server.ask([*sizes, *ended])
+        return [size - dead for size, dead in zip(found[: len(scopes)], found[len(scopes) :], strict=True)]
+
+    def _changes(self, scope: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
+        feed = ("ZRANGEBYSCORE", self._keys.of("feed", *scope), f"({since}", "+inf", "WITHSCORES")
+        whats = ("cells", "vectors") if with_vectors else ("cells",)
+        for portion in chunked(self._server.ask([feed])[0], 2 * _PORTION):
+            keys, seqs = portion[::2], portion[1::2]
+            questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
+            cells, *vectors = self._server.ask(questions, together=True)
+            for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
+                if cell:
+                    yield unpack_change(int(seq), key.decode(), cell, vector)
+
+    def _later(self) -> bytes:
+        """The first member of a set by expiry that is still alive, as an exclusive end."""
+        return b"(" + instant(to_micros(self._clock.now()) + 1)
+
+
+def _new_stamp() -> bytes:
+    return secrets.token_hex(STAMP_BYTES // 2).encode()
+
+
+def _is_storable(address: Key) -> bool:
+    try:
+        encoded(pack_namespace((*address[0], address[1])))
+    except (StoreError, TypeError):
+        return False
+    return True

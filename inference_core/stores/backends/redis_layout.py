@@ -1,0 +1,164 @@
+"""How a store lies in Redis: the names of its keys, its cells and addresses as bytes, and the indexes of a cell.
+
+Of a scope: the hashes ``cells``, ``vectors`` and ``tokens`` by key, and the sorted sets ``feed`` (keys by sequence
+number), ``age`` and ``kinds`` (by creation, the newest first) and ``ends`` (by expiry). Of the store: the hashes
+``meta`` and ``heads``, and the sorted sets ``scopes`` and ``models`` (those that hold something), ``texts`` of a model
+and ``ends``. An order in time is in the members, as text of fixed width: scores are doubles, too coarse for
+microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from inference_core.errors import StoreError
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document, Situation
+from inference_core.stores.backend import Key
+from inference_core.stores.cells import Cell
+from inference_core.stores.codec import expiry_of, from_micros, micros_of, pack_namespace, to_micros, unpack_namespace
+
+STAMP_BYTES: Final = 12
+_FIRST: Final = -62_135_596_800_000_000
+_LAST: Final = 253_402_300_799_999_999
+_WIDTH: Final = 18
+Place = tuple[bytes, bytes]
+"""A sorted set, and a member of it."""
+
+
+class Stored(NamedTuple):
+    """What was read of a key. ``stamp`` is different after every write; it is empty where there is no cell."""
+
+    stamp: bytes = b""
+    cell: Cell | None = None
+
+
+class Layout:
+    """The names of a store's keys, all of which begin with ``prefix``; different stores have different names."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def whole(self, what: str) -> bytes:
+        """The key of something that a store has once."""
+        return encoded(f"{self._prefix}{what}")
+
+    def of(self, what: str, *names: str) -> bytes:
+        """The key of something that there is for each scope, kind of a scope, or model."""
+        return encoded(f"{self._prefix}{what}:{pack_namespace(names)}")
+
+    def places(self, address: Key, cell: Cell | None) -> set[Place]:
+        """All sorted sets that know the cell at ``address``, but for the feed."""
+        if cell is None or cell.value is None:
+            return set()
+        namespace, key = address
+        newest_first = _digits(_LAST - to_micros(cell.created_at)) + encoded(key)
+        found = {(self.of("age", *namespace), newest_first), (self.of("kinds", *namespace, cell.kind), newest_first)}
+        if cell.expiry:
+            at = instant(to_micros(cell.expiry.at))
+            found |= {
+                (self.of("ends", *namespace), at + encoded(key)),
+                (self.whole("ends"), at + pack_address(address)),
+            }
+        if cell.document:
+            found.add((self.of("texts", cell.document.model), pack_address(address)))
+        return found
+
+
+def instant(micros: int) -> bytes:
+    """``micros`` since 1970 as 18 digits that sort like the time, also before 1970."""
+    return _digits(micros - _FIRST)
+
+
+def key_of_member(member: bytes) -> str:
+    """The key in a member that begins with an instant."""
+    return member[_WIDTH:].decode()
+
+
+def address_of_member(member: bytes) -> Key:
+    """The address in a member that begins with an instant."""
+    return unpack_address(member[_WIDTH:])
+
+
+def pack_address(address: Key) -> bytes:
+    """An address as bytes; different addresses give different bytes."""
+    namespace, key = address
+    return encoded(pack_namespace((*namespace, key)))
+
+
+def unpack_address(packed: bytes) -> Key:
+    """The address of ``pack_address``."""
+    *namespace, key = unpack_namespace(packed.decode())
+    return tuple(namespace), key
+
+
+def pack_scope(scope: Namespace) -> bytes:
+    """A namespace as bytes; different namespaces give different bytes."""
+    return encoded(pack_namespace(scope))
+
+
+def pack_cell(stamp: bytes, cell: Cell) -> bytes:
+    """A cell without its sequence number and vectors: the stamp, then three lines: what is known, text and value."""
+    expiry = (to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)) if cell.expiry else (None, None)
+    times = (to_micros(cell.created_at), to_micros(cell.updated_at))
+    known = (cell.version, cell.kind, *times, *expiry)
+    document = cell.document
+    text = document and (document.text, document.terms, document.analyzer, document.model, *document.situation)
+    return stamp + encoded("\n".join([_json(known), _json(text) if text else "", cell.value or ""]))
+
+
+def unpack_cell(packed: bytes | None) -> Stored:
+    """The cell of ``pack_cell``; an empty one for None."""
+    if packed is None:
+        return Stored()
+    known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
+    version, kind, created, updated, at, ttl = json.loads(known.decode())
+    cell = Cell(
+        seq=0,
+        version=version,
+        kind=kind,
+        created_at=from_micros(created),
+        updated_at=from_micros(updated),
+        value=value.decode() if value else None,
+        document=_document(text),
+        expiry=expiry_of(at, ttl),
+    )
+    return Stored(packed[:STAMP_BYTES], cell)
+
+
+def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
+    """What an index hears of the cell of ``pack_cell``; the quick way, as there are many of them."""
+    known, text, _ = packed[STAMP_BYTES:].split(b"\n", 2)
+    _, kind, created, *_ = json.loads(known.decode())
+    document = _document(text)
+    return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector))
+
+
+def encoded(text: str) -> bytes:
+    """``text`` in UTF-8. Raises StoreError for a lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"Redis cannot hold this: {error}") from error
+
+
+def chunked(items: list[Any], size: int) -> Iterator[list[Any]]:
+    """``items`` in lists of at most ``size``."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _digits(number: int) -> bytes:
+    return b"%0*d" % (_WIDTH, number)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _document(line: bytes) -> Document | None:
+    if not line:
+        return None
+    text, terms, analyzer, model, *situation = json.loads(line.decode())
+    return Document(text, terms, analyzer, Situation(*situation), model)

@@ -1,0 +1,181 @@
+"""Connections to one Redis server: a question is asked once more if its connection was lost, a write is sent once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from inference_core.errors import ConfigurationError, MissingExtra, StoreUnavailable, WriteUnknown
+
+try:
+    import redis
+    from redis import exceptions
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ImportError as error:
+    raise MissingExtra("A store in Redis", "redis") from error
+
+DEFAULT_PREFIX: Final = "inference_core:"
+TIMEOUT_S: Final = 5.0
+_CONNECTIONS: Final = 50
+_OPTIONS: Final = frozenset(
+    ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "health_check_interval")
+)
+_HELP: Final = "A Redis URL looks like 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path/redis.sock?db=0'"
+_NO_CLUSTER: Final = "a store needs one primary server: Redis Cluster does not apply a batch as a whole"
+_HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (exceptions.AuthenticationError, "; check user and password in the URL: redis://user:password@host:6379/0"),
+    (exceptions.NoPermissionError, "; allow its user EVALSHA, SCRIPT LOAD and all keys with the store's prefix"),
+    (exceptions.ReadOnlyError, "; this is a replica, name the primary in the URL"),
+    (exceptions.AskError, f"; {_NO_CLUSTER}"),
+    (exceptions.ClusterDownError, f"; {_NO_CLUSTER}"),
+    (exceptions.ClusterCrossSlotError, f"; {_NO_CLUSTER}"),
+)
+Command = Sequence[Any]
+
+
+class Address(NamedTuple):
+    """A store's place: the URL that redis-py understands, and the prefix of its keys."""
+
+    url: str
+    prefix: str
+
+
+def parse_address(url: str) -> Address:
+    """The parts of a store's URL. Raises ConfigurationError, which does not show what may be a password."""
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    except ValueError:
+        raise ConfigurationError(_HELP) from None
+    if "+" in parts.scheme:
+        raise ConfigurationError(f"{parts.scheme}:// cannot be opened: {_NO_CLUSTER}. {_HELP}")
+    prefix = options.pop("prefix", DEFAULT_PREFIX)
+    unknown = sorted(name for name in options if name not in _OPTIONS and not name.startswith("ssl_"))
+    if unknown:
+        raise ConfigurationError(f"Unknown options of a Redis URL: {', '.join(unknown)}. {_HELP}")
+    return Address(f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(options)}", prefix)
+
+
+class Server:
+    """A pool of connections to the server at ``address``, safe for threads.
+
+    Raises ConfigurationError for a URL that cannot be right, a refused login and Redis Cluster, StoreUnavailable if
+    nothing answers.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._closed = False
+        try:
+            self._pool = redis.BlockingConnectionPool.from_url(
+                address.url,
+                max_connections=_CONNECTIONS,
+                timeout=TIMEOUT_S,
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+            self.name = _name(address, self._pool.connection_kwargs)
+            self._client = redis.Redis(connection_pool=self._pool)
+            self._client.response_callbacks.clear()
+            (facts,) = self._run([("INFO", "cluster")])
+        except (ValueError, TypeError):
+            raise ConfigurationError(_HELP) from None
+        except exceptions.AuthenticationError as error:
+            raise ConfigurationError(str(self._failure(error))) from None
+        except exceptions.RedisError as error:
+            raise self._failure(error) from error
+        if isinstance(facts, bytes) and b"cluster_enabled:1" in facts:
+            self.close()
+            raise ConfigurationError(f"{self.name} cannot be opened: {_NO_CLUSTER}")
+
+    def ask(self, commands: Sequence[Command], *, together: bool = False) -> list[Any]:
+        """The answers to questions; ``together``: all of one moment. Raises StoreUnavailable."""
+        answers = self._answers(commands, together=together)
+        for answer in answers:
+            if isinstance(answer, exceptions.RedisError):
+                raise self._failure(answer) from answer
+        return answers
+
+    def setting(self, name: str) -> str:
+        """A setting of the server, "" if it does not tell. Raises StoreUnavailable."""
+        (answer,) = self._answers([("CONFIG", "GET", name)])
+        return "" if not answer or isinstance(answer, exceptions.RedisError) else answer[1].decode()
+
+    def tell(self, command: Command) -> None:
+        """Sends one write. Raises StoreUnavailable, WriteUnknown if the answer was lost."""
+        (answer,) = self._sent([command])
+        if isinstance(answer, exceptions.RedisError):
+            raise self._failure(answer) from answer
+
+    def evaluate(self, script: str, calls: Sequence[Command]) -> list[Any]:
+        """What ``script`` answers to each of the calls, or a StoreUnavailable for it; 0 if the server has lost it.
+
+        Raises WriteUnknown if the answers were lost.
+        """
+        digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
+        answers = self._sent([("EVALSHA", digest, *call) for call in calls])
+        if any(isinstance(answer, exceptions.NoScriptError) for answer in answers):
+            self.tell(("SCRIPT", "LOAD", script))
+        return [self._answer(answer) for answer in answers]
+
+    def check(self) -> None:
+        """Raises StoreUnavailable after `close`."""
+        if self._closed:
+            raise StoreUnavailable("The store is closed")
+
+    def close(self) -> None:
+        """Closes the connections; those in use are closed after it."""
+        self._closed = True
+        self._pool.disconnect(inuse_connections=False)
+
+    def _answers(self, commands: Sequence[Command], *, together: bool = False, tries: int = 2) -> list[Any]:
+        self.check()
+        try:
+            return self._run(commands, together=together)
+        except exceptions.RedisError as error:
+            is_refused = isinstance(error, exceptions.AuthenticationError)
+            if tries > 1 and isinstance(error, exceptions.ConnectionError) and not is_refused:
+                return self._answers(commands, together=together, tries=tries - 1)
+            raise self._failure(error) from error
+
+    def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        self.check()
+        try:
+            return self._run(commands)
+        except exceptions.RedisError as error:
+            raise WriteUnknown(f"{self.name} did not confirm the write: {error}; retry it under the same id") from error
+
+    def _run(self, commands: Sequence[Command], *, together: bool = False) -> list[Any]:
+        try:
+            with self._client.pipeline(transaction=together) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return pipeline.execute(raise_on_error=False)
+        finally:
+            if self._closed:
+                self._pool.disconnect(inuse_connections=False)
+
+    def _answer(self, answer: Any) -> Any:
+        if isinstance(answer, exceptions.NoScriptError):
+            return 0
+        return self._failure(answer) if isinstance(answer, exceptions.RedisError) else answer
+
+    def _failure(self, error: Exception) -> StoreUnavailable:
+        hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")
+        return StoreUnavailable(f"{self.name}: {error}{hint}")
+
+
+def _name(address: Address, options: dict[str, Any]) -> str:
+    """The store's URL without user and password."""
+    kept = {} if address.prefix == DEFAULT_PREFIX else {"prefix": address.prefix}
+    db = int(options.get("db", 0))
+    if "path" in options:
+        return f"unix://{quote(options['path'])}?{urlencode({'db': db} | kept)}"
+    host, port = options.get("host", "localhost"), options.get("port", 6379)
+    scheme = address.url.partition(":")[0]
+    place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{db}"
+    return f"{place}?{urlencode(kept)}" if kept else place
