@@ -71,7 +71,7 @@ def test_a_healthy_store(capsys: Capture, store: str):
     assert found["vectors_made_by"] is None
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "memories: 2, users: 2, schema version: 1" in out
+    assert f"memories: 2, users: 2, schema version: {VERSION}" in out
     assert out.splitlines()[-1] == "Nothing is wrong."
     assert max(map(len, out.splitlines())) <= 80
 
