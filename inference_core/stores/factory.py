@@ -82,14 +82,16 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
     ``embeddings`` is for such a store; a MemoryStore has its own. ``weakly``: the engine does not keep such a store
-    alive. Raises ConfigurationError for anything that is not a store.
+    alive. Raises ConfigurationError for anything that is not a store, and for one that mixes users up.
     """
     if isinstance(store, MemoryStore):
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
     from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
+    from inference_core.stores.backends.unsafe import check_safe  # noqa: PLC0415
 
+    check_safe(store)
     return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings), owns_embedder=not weakly)
 
 
