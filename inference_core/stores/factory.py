@@ -44,10 +44,10 @@ def open_store(
 ) -> MemoryStore:
     """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
 
-    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``. A driver in the scheme, as in
-    ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local models that
-    are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``, ``"provider:model"``, a LangChain
-    ``Embeddings`` object, or None: recall by words alone.
+    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``, ``redis://host:6379/0`` (also
+    ``rediss://`` and ``unix://``). A driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed.
+    ``embeddings`` is ``"auto"`` (the local models that are installed), ``"local"``, ``"local-multilingual"``,
+    ``"local-by-language"``, ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
     ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is. Options
     are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from socket import socket
 from typing import Any, cast
 
 import pytest
@@ -173,6 +174,26 @@ class TestRaces:
             assert (row.version, store.heads([USER]), store.count([USER])) == (150, [300], 4)
             assert [change.seq for change in store.changes(USER, 0)][-1] == 300
 
+    def test_a_page_is_full_while_rows_come_and_go(self, url: str) -> None:
+        stopped = threading.Event()
+
+        def changing(store: Backend) -> None:
+            number = 0
+            while not stopped.is_set():
+                number = (number + 1) % 4
+                store.apply([[replace(put(f"k{number}"), created_at=START + timedelta(days=1))]])
+                store.apply([[Delete(namespace=USER, key=f"k{number}")]])
+
+        with closing(open_backend(url)) as one, closing(open_backend(url)) as other:
+            one.apply([[put(f"kept{number}") for number in range(9)]])
+            thread = threading.Thread(target=changing, args=(other,))
+            thread.start()
+            pages = [keys(one)[:9] for _ in range(5)] + [one.newest([USER], limit=5) for _ in range(200)]
+            stopped.set()
+            thread.join()
+            assert {len(page) for page in pages} == {9, 5}
+            assert keys(one) == [f"kept{number}" for number in range(9)]
+
     def test_a_touch_does_not_bring_an_older_text_back(self, url: str, clock: FrozenClock) -> None:
         expiry = Expiry(clock.now() + timedelta(hours=1), timedelta(hours=1))
 
@@ -196,6 +217,19 @@ class TestRaces:
             (change,) = one.changes(USER, 0)
             assert change.document is not None
             assert (change.document.text, change.document.vector, one.pending("m", 9)) == ("mate", b"w", [])
+
+
+def test_what_was_decided_on_a_batch_that_failed_is_decided_again(server: RedisServer) -> None:
+    """A refusal and an answer that only hold if the batch before them is applied, on a server that refuses that."""
+    with closing(open_backend(server.url + "?prefix=again:")) as backend, raw(server.url) as client:
+        backend.apply([[put("a")]])
+        client.config_set("maxmemory", 1)
+        outcomes = backend.apply(
+            [[put("a")], [put("a", expected=1)], [Touch(namespace=USER, key="a", version=9, at=START)]]
+        )
+        client.config_set("maxmemory", 0)
+        assert [type(outcome) for outcome in outcomes] == [StoreUnavailable, StoreUnavailable, list]
+        assert outcomes[2] == [1]
 
 
 class TestUrls:
@@ -300,6 +334,21 @@ class TestServers:
             assert isinstance(outcome, StoreUnavailable)
             assert "name the primary" in str(outcome)
             assert keys(backend) == []
+
+    def test_a_server_on_a_port_with_a_password(self) -> None:
+        with socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with redis_server("--port", str(port), "--requirepass", "p@ss/word") as server:
+            url = f"redis://:p%40ss%2Fword@127.0.0.1:{port}/3?prefix=x:"
+            with open_store(url, embeddings=None) as store:
+                service = AgentMemoryStoreService(store).sync
+                assert service.save_memory("u", "likes tea")
+                assert [hit.content for hit in service.recall_memories("u", "tea")] == ["likes tea"]
+                assert store.engine.backend.name == f"redis://127.0.0.1:{port}/3?prefix=x%3A"
+            for wrong in (server.url, url.replace("word", "wrong")):
+                with pytest.raises(ConfigurationError, match="check user and password"):
+                    open_backend(wrong)
 
     def test_a_cluster_is_refused(self) -> None:
         with (

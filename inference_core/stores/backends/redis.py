@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
 _SCHEMA: Final = "schema_version"
 _ROUNDS: Final = 64
-_READINGS: Final = 4
+_READINGS: Final = 8
 _PAUSE_S: Final = 0.002
 _PORTION: Final = 1_000
 
@@ -122,9 +122,10 @@ class RedisBackend:
         """The namespaces that hold rows and start with ``prefix``."""
         start = encoded(pack_namespace(prefix)[:-1])
         question = ("ZRANGEBYLEX", self._keys.whole("scopes"), b"[" + start, b"(" + start + b"\xff")
-        found = [unpack_namespace(name.decode()) for name in self._server.ask([question])[0]]
-        names = [name for name in found if name[: len(prefix)] == prefix]
-        return sorted(name for name, count in zip(names, self._counts(names), strict=True) if count)
+        found, ended = self._server.ask([question, ("ZLEXCOUNT", self._keys.whole("ends"), "-", self._later())])
+        named = [unpack_namespace(name.decode()) for name in found]
+        names = sorted(name for name in named if name[: len(prefix)] == prefix)
+        return [name for name, count in zip(names, self._counts(names), strict=True) if count] if ended else names
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
@@ -188,29 +189,35 @@ class RedisBackend:
 
     def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:
         """The outcomes of those batches that are through."""
-        outcomes: dict[int, Outcome] = {}
+        refused: dict[int, Outcome] = {}
         decided: dict[int, _Decided] = {}
         known = self._known([(write.namespace, write.key) for batch in batches.values() for write in batch])
         for at, batch in batches.items():
             try:
                 decided[at] = self._decided(batch, known)
             except StoreError as error:
-                outcomes[at] = error
-            except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-                outcomes[at] = StoreError(f"Redis cannot hold this: {error!r}")
+                refused[at] = error
+            except (ValueError, TypeError, AttributeError, OverflowError) as error:
+                refused[at] = StoreError(f"Redis cannot hold this: {error!r}")
         calls = {at: one.call for at, one in decided.items() if one.call}
         answers = dict(zip(calls, self._server.evaluate(SCRIPT, list(calls.values())), strict=True)) if calls else {}
-        for at, one in decided.items():
-            answer = answers.get(at, 1)
-            if answer:
-                outcomes[at] = answer if isinstance(answer, StoreError) else one.versions
+        outcomes: dict[int, Outcome] = {
+            at: answer if isinstance(answer, StoreError) else decided[at].versions
+            for at, answer in answers.items()
+            if answer
+        }
+        if all(answer == 1 for answer in answers.values()):  # else what was decided on top of a lost one is not certain
+            outcomes |= refused | {at: one.versions for at, one in decided.items() if not one.call}
         return outcomes
 
     def _decided(self, batch: Sequence[Write], known: dict[Key, Stored]) -> _Decided:
-        """What ``batch`` makes of what is ``known``, which is brought up to date. Raises VersionConflict."""
-        staging = Staging(lambda address: known[address].cell, lambda _: 0, self._clock.now())
+        """What ``batch`` makes of what is ``known``, which is brought up to date. Raises StoreError."""
+        nothing = Stored()
+        staging = Staging(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
         versions = staging.apply(batch)
-        changes = [Changed(address, known[address], cell, _new_stamp()) for address, cell in staging.cells.items()]
+        changes = [
+            Changed(address, known.get(address, nothing), cell, _new_stamp()) for address, cell in staging.cells.items()
+        ]
         call = invocation(self._keys, changes, staging.heads) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return _Decided(versions, call)
