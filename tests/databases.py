@@ -6,8 +6,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-KINDS = ("sqlite", "memory")
+from postgres_server import fresh_database
+
+KINDS = ("sqlite", "postgres", "memory")
 """The databases that the contract holds for."""
+SHARED_KINDS = ("sqlite", "postgres")
+"""Those of them that several processes can open."""
+BACKEND_KINDS = (*KINDS, "postgres-debian")
+"""The databases that the contract of backends holds for."""
 
 
 @contextmanager
@@ -17,5 +23,8 @@ def database(kind: str, folder: Path) -> Generator[str]:
         yield f"sqlite:///{folder / 'memory.db'}"
     elif kind == "memory":
         yield "memory://"
+    elif kind.startswith("postgres"):
+        with fresh_database(kind) as url:
+            yield url
     else:
         raise ValueError(kind)

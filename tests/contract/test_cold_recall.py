@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +17,8 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Delete, Put
-from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.search import RecallMode, Search, SearchResult
 
@@ -36,11 +35,10 @@ def put(number: int, text: str, scope: Namespace = USER, kind: str = "facts") ->
     return Put(namespace=scope, key=f"k{number}", value=value, document=Document.of(text), kind=kind, updated_at=at)
 
 
-@pytest.fixture(params=("sqlite", "memory"))
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    made = SqliteBackend(tmp_path / "memory.db") if request.param == "sqlite" else InMemoryBackend()
-    yield made
-    made.close()
+@pytest.fixture
+def backend(database_url: str) -> Iterator[Backend]:
+    with closing(open_backend(database_url)) as made:
+        yield made
 
 
 @pytest.fixture

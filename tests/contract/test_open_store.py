@@ -101,8 +101,8 @@ def test_a_memory_url_leaves_nothing(here: Path, url: str):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://host/db", "known: sqlite, memory"),
-        ("http://host", "known: sqlite, memory"),
+        ("mysql://host/db", "known: sqlite, postgresql, memory"),
+        ("http://host", "known: sqlite, postgresql, memory"),
         ("memory.db", "looks like"),
         ("/tmp/memory.db", "looks like"),
         ("", "looks like"),
