@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, LiteralString
+from typing import Any, Final
 
 import psycopg
 
@@ -30,17 +30,17 @@ from inference_core.stores.codec import (
 
 _NEW_SCOPES: Final = """
 INSERT INTO memory_scopes (root, namespace)
-SELECT root, namespace FROM unnest(%s::text[], %s::text[]) AS wanted (root, namespace)
+SELECT root, namespace FROM unnest(%b::text[], %b::text[]) AS wanted (root, namespace)
 WHERE NOT EXISTS (SELECT FROM memory_scopes s WHERE s.namespace = wanted.namespace)
 ORDER BY namespace COLLATE "C" ON CONFLICT DO NOTHING
 """
 _LOCK: Final = """
-SELECT namespace, id, seq FROM memory_scopes WHERE namespace = ANY(%s) ORDER BY namespace FOR NO KEY UPDATE
+SELECT namespace, id, seq FROM memory_scopes WHERE namespace = ANY(%b) ORDER BY namespace FOR NO KEY UPDATE
 """
 _FIND: Final = """
 SELECT s.namespace, r.key, r.seq, r.version, r.kind, r.created, r.updated, r.value, r.expires, r.ttl, r.text, r.terms,
     r.analyzer, r.session, r.by_assistant, r.happened, r.importance, r.model
-FROM unnest(%s::text[], %s::text[]) AS wanted (namespace, key)
+FROM unnest(%b::text[], %b::text[]) AS wanted (namespace, key)
 JOIN memory_scopes s ON s.namespace = wanted.namespace
 JOIN memory_rows r ON r.scope = s.id AND r.key = wanted.key
 """
@@ -56,7 +56,9 @@ ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.ve
     ttl = excluded.ttl
 """
 _TOUCH: Final = "UPDATE memory_rows SET expires = %s WHERE scope = %s AND key = %s"
-_NEW_SEQ: Final = "UPDATE memory_scopes SET seq = %s WHERE id = %s"
+_NEW_SEQS: Final = """
+UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
+"""
 
 
 def refusal(batch: Sequence[Write]) -> StoreError | None:
@@ -132,16 +134,13 @@ def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], ce
             changed.append((scope, key, *_columns(cell)))
         elif cell.expiry:
             touched.append((to_micros(cell.expiry.at), scope, key))
-    moved: list[tuple[Any, ...]] = [(seq, heads[name][0]) for name, seq in seqs.items() if seq > heads[name][1]]
-    statements: Sequence[tuple[LiteralString, list[tuple[Any, ...]]]] = (
-        (_UPSERT, changed),
-        (_TOUCH, touched),
-        (_NEW_SEQ, moved),
-    )
-    for query, rows in statements:
-        if rows:
-            with connection.cursor() as cursor:
-                cursor.executemany(query, rows)
+    with connection.cursor() as cursor:
+        if changed:
+            cursor.executemany(_UPSERT, changed)
+        if touched:
+            cursor.executemany(_TOUCH, touched)
+    if moved := {heads[name][0]: seq for name, seq in seqs.items() if seq > heads[name][1]}:
+        connection.execute(_NEW_SEQS, ([*moved], [*moved.values()]))
 
 
 def _cell(
