@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import postgres_server
 import pytest
 from databases import KINDS, database
 from langgraph.store.base import BaseStore
@@ -19,6 +20,10 @@ ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the large sizes")
+
+
+def pytest_unconfigure() -> None:
+    postgres_server.close_all()
 
 
 @pytest.fixture

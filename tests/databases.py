@@ -6,10 +6,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from redis_server import fresh_database
+import postgres_server
+import redis_server
 
-KINDS = ("sqlite", "memory", "redis")
+KINDS = ("sqlite", "postgres", "redis", "memory")
 """The databases that the contract holds for."""
+SHARED_KINDS = ("sqlite", "postgres", "redis")
+"""Those of them that several processes can open."""
+BACKEND_KINDS = (*KINDS, "postgres-debian")
+"""The databases that the contract of backends holds for."""
 
 
 @contextmanager
@@ -20,7 +25,10 @@ def database(kind: str, folder: Path) -> Generator[str]:
     elif kind == "memory":
         yield "memory://"
     elif kind == "redis":
-        with fresh_database() as url:
+        with redis_server.fresh_database() as url:
+            yield url
+    elif kind.startswith("postgres"):
+        with postgres_server.fresh_database(kind) as url:
             yield url
     else:
         raise ValueError(kind)

@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from inference_core import __version__
-from inference_core.cli.opening import LOADING_S, shown_url
+from inference_core.cli.opening import LOADING_S
 from inference_core.embeddings.factory import make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.memory.types import MEMORY_CATEGORIES
@@ -26,7 +26,7 @@ from inference_core.settings import AgentSettings, MemorySettings, S, read_setti
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import open_backend
 from inference_core.stores.spool import look_into
-from inference_core.stores.urls import parse_url
+from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inference_core.cli.output import note, working
 from inference_core.errors import ConfigurationError
-from inference_core.stores.urls import parse_url
+from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
@@ -68,15 +68,6 @@ def check_exists(url: str) -> None:
     path = parse_url(url).path
     if path is not None and not path.exists():
         raise ConfigurationError(f"There is no store at {shown_url(url)} yet; save a memory, or name another --url")
-
-
-def shown_url(url: str) -> str:
-    """``url`` without its password and its parameters, which may hold one."""
-    scheme, separator, rest = url.partition("?")[0].partition("://")
-    owner, at, place = rest.rpartition("@")
-    if not at or not owner.strip("/") or scheme.partition("+")[0] == "sqlite":
-        return f"{scheme}{separator}{rest}"
-    return f"{scheme}{separator}{owner.partition(':')[0]}:***@{place}"
 
 
 def _wait_ready(store: MemoryStore) -> bool:

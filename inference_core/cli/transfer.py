@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from inference_core.cli.opening import check_exists, memory_settings, shown_url
+from inference_core.cli.opening import check_exists, memory_settings
 from inference_core.cli.options import AsJson, Url, one_of
 from inference_core.cli.output import note, print_json
 from inference_core.cli.progress import progress_bar
+from inference_core.stores.urls import shown_url
 
 if TYPE_CHECKING:
     from inference_core.portability.writing import TransferReport

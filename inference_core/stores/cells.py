@@ -7,10 +7,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from inference_core.clock import aware
-from inference_core.errors import VersionConflict
+from inference_core.errors import StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
-from inference_core.stores.backend import Delete, Expire, Expiry, Key, Pending, Put, Row, SetVector, Touch, Write
+from inference_core.stores.backend import (
+    Delete,
+    Expire,
+    Expiry,
+    Key,
+    Outcome,
+    Pending,
+    Put,
+    Row,
+    SetVector,
+    Touch,
+    Write,
+)
 from inference_core.stores.codec import unpack_value
 
 
@@ -91,6 +103,26 @@ class Staging:
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.cells[address] = replace(changed, seq=head)
         return changed.version if changed.value is not None else 0
+
+
+def staged(
+    batches: Sequence[Sequence[Write]], cells: dict[Key, Cell], heads: dict[Namespace, int], now: datetime
+) -> list[Outcome]:
+    """Applies ``batches`` in turn to ``cells`` and ``heads``: each as a whole or, if it is refused, not at all."""
+
+    def outcome(batch: Sequence[Write]) -> Outcome:
+        staging = Staging(cells.get, lambda scope: heads.get(scope, 0), now)
+        try:
+            versions = staging.apply(batch)
+        except VersionConflict as error:
+            return error
+        except OverflowError as error:
+            return StoreError(f"An instant lies outside of the calendar: {error}")
+        cells.update(staging.cells)
+        heads.update(staging.heads)
+        return versions
+
+    return [outcome(batch) for batch in batches]
 
 
 def _changed(write: Put | Delete | SetVector | Expire, cell: Cell | None, now: datetime) -> Cell | None:

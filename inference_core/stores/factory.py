@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore, TTLConfig
 
 from inference_core.clock import Clock
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
-from inference_core.errors import ConfigurationError
+from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
@@ -21,6 +21,7 @@ from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
+    from inference_core.stores.backends.postgres import PostgresBackend
 
 _MEGABYTE: Final = 1024 * 1024
 
@@ -111,5 +112,15 @@ def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) 
             from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
 
             return RedisBackend(url, clock=clock)
+        case "postgresql" | "postgres":
+            return _postgres()(url, durable=durable, clock=clock)
         case scheme:
-            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory, redis")
+            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, memory")
+
+
+def _postgres() -> type[PostgresBackend]:
+    try:
+        from inference_core.stores.backends.postgres import PostgresBackend  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra("A PostgreSQL store", "postgres") from error
+    return PostgresBackend

@@ -37,3 +37,14 @@ def parse_url(url: str) -> StoreUrl:
     if not path.startswith("/") or path == "/":
         raise ConfigurationError("A SQLite URL has three slashes and a path: 'sqlite:///memory.db'")
     return StoreUrl(scheme, Path(path[1:]))
+
+
+def shown_url(url: str) -> str:
+    """``url`` without its password and its parameters, which may hold one."""
+    scheme, separator, rest = url.partition("://")
+    place, _, parameters = rest.partition("?")
+    owner, at, host = place.rpartition("@")
+    if scheme.partition("+")[0] == "sqlite" or not (at and owner.strip("/")):
+        is_torn = scheme.startswith(("postgres", "redis", "mongodb")) and not at and "@" in parameters
+        return f"{scheme}{separator}{'***' if is_torn else place}"
+    return f"{scheme}{separator}{owner.partition(':')[0]}:***@{host}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from databases import KINDS, database
+from databases import BACKEND_KINDS, database
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from retrieval_support import floats, packed
@@ -32,7 +32,7 @@ from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.writer import GroupWriter
 
-OWN = KINDS
+OWN = BACKEND_KINDS
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -730,22 +730,25 @@ def test_one_file_is_set_up_once_by_many(tmp_path: Path):
     backend.close()
 
 
+NAMES = {
+    "sqlite": "sqlite:///",
+    "postgres": "postgresql://",
+    "postgres-debian": "postgresql://",
+    "redis": "unix://",
+    "memory": "memory://",
+    "foreign-memory": "InMemoryStore",
+    "foreign-sqlite": "SqliteStore",
+}
+
+
 @pytest.mark.parametrize("kind", [*OWN, *FOREIGN])
 def test_what_a_backend_promises(kind: str, tmp_path: Path):
     for backend in make(kind, tmp_path):
         promised = backend.capabilities
         is_own = kind in OWN
         assert (promised.atomic, promised.compare_and_set, promised.change_feed) == (is_own, is_own, is_own)
-        assert promised.durable is (kind == "sqlite")
-        assert backend.name.startswith(
-            {
-                "sqlite": "sqlite:///",
-                "memory": "memory://",
-                "redis": "unix://",
-                "foreign-memory": "InMemoryStore",
-                "foreign-sqlite": "SqliteStore",
-            }[kind]
-        )
+        assert promised.durable is (is_own and kind not in ("memory", "redis"))
+        assert backend.name.startswith(NAMES[kind])
 
 
 def test_a_scope_of_a_foreign_store_has_a_limit():

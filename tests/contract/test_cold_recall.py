@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from databases import KINDS, database
 from support import HashingEmbeddings
 
 from inference_core.drivers import run
@@ -37,9 +35,9 @@ def put(number: int, text: str, scope: Namespace = USER, kind: str = "facts") ->
     return Put(namespace=scope, key=f"k{number}", value=value, document=Document.of(text), kind=kind, updated_at=at)
 
 
-@pytest.fixture(params=KINDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    with database(request.param, tmp_path) as url, closing(open_backend(url)) as made:
+@pytest.fixture
+def backend(database_url: str) -> Iterator[Backend]:
+    with closing(open_backend(database_url)) as made:
         yield made
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from databases import SHARED_KINDS, database
 from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from support import HashingEmbeddings
 
@@ -431,8 +432,13 @@ async def test_a_bad_read_among_concurrent_ones_fails_alone(own_store: MemorySto
     assert isinstance(found[2], list)
 
 
-def test_two_stores_on_one_file_see_each_other(sqlite_url: str):
-    with open_store(sqlite_url, embeddings=None) as one, open_store(sqlite_url, embeddings=None) as two:
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_two_stores_on_one_database_see_each_other(kind: str, tmp_path: Path):
+    with (
+        database(kind, tmp_path) as url,
+        open_store(url, embeddings=None) as one,
+        open_store(url, embeddings=None) as two,
+    ):
         for turn in range(3):
             one.put(NS, "a", {"t": f"tea {turn}"})
             (found,) = two.search(NS, query="tea")
@@ -493,8 +499,8 @@ def test_the_best_of_all_users_come_first(own_store: MemoryStore):
     assert scores == sorted(scores, reverse=True)
 
 
-def test_a_small_cache_gives_the_same_answers(sqlite_url: str):
-    with open_store(sqlite_url, embeddings=None, index_bytes=1, max_batches=1, durable=False) as small:
+def test_a_small_cache_gives_the_same_answers(database_url: str):
+    with open_store(database_url, embeddings=None, index_bytes=1, max_batches=1, durable=False) as small:
         for user in range(3):
             for key, text in enumerate(TEXTS):
                 small.put((f"u{user}",), str(key), {"text": text})
@@ -577,8 +583,14 @@ def test_reads_do_not_wait_for_a_writer(tmp_path: Path):
         blocker.close()
 
 
-def test_writes_in_hand_are_finished_by_close(sqlite_url: str):
-    store = open_store(sqlite_url, embeddings=None)
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_writes_in_hand_are_finished_by_close(kind: str, tmp_path: Path):
+    with database(kind, tmp_path) as url:
+        check_writes_in_hand(url)
+
+
+def check_writes_in_hand(url: str) -> None:
+    store = open_store(url, embeddings=None)
     start = threading.Barrier(9)
     stored: list[str] = []
 
@@ -597,5 +609,5 @@ def test_writes_in_hand_are_finished_by_close(sqlite_url: str):
         start.wait()
         time.sleep(0.02)
         store.close()
-    with open_store(sqlite_url, embeddings=None) as again:
+    with open_store(url, embeddings=None) as again:
         assert set(stored) <= set(keys(again.search(NS, limit=999)))

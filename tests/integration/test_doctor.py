@@ -13,8 +13,8 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
-from inference_core.cli.opening import shown_url
 from inference_core.stores.backends.sqlite_schema import VERSION
+from inference_core.stores.urls import shown_url
 
 Capture = pytest.CaptureFixture[str]
 KEY = "sk-very-secret"
@@ -225,7 +225,7 @@ def test_settings_that_were_changed_are_listed(capsys: Capture, monkeypatch: pyt
 
 
 def test_passwords_are_not_shown(capsys: Capture):
-    found = findings(capsys, 1, "--url", "postgres+asyncpg://ada:s3cret@host:5432/db?sslpassword=s3cret")
+    found = findings(capsys, 1, "--url", "postgres+asyncpg://ada:s3cret@127.0.0.1:1/db?sslpassword=s3cret")
     assert "s3cret" not in json.dumps(found)
     assert main(["doctor", "--url", "nodb://ada:s3cret@host/db"]) == 1
     printed = capsys.readouterr()
@@ -238,6 +238,8 @@ def test_passwords_are_not_shown(capsys: Capture):
     [
         ("postgresql://ada:p@ss:w0rd@host/db", "postgresql://ada:***@host/db"),
         ("postgresql://host/db?password=x", "postgresql://host/db"),
+        ("postgresql://ada:p?ss@host/db", "postgresql://***"),
+        ("postgresql://ada:p/ss@host/db", "postgresql://ada:***@host/db"),
         ("sqlite:///a@b.db", "sqlite:///a@b.db"),
         ("memory://", "memory://"),
         ("nonsense", "nonsense"),

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
+from databases import KINDS as DATABASES
+from databases import SHARED_KINDS, database
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -169,14 +172,16 @@ POPULATION = st.lists(st.tuples(STEP, USER, AGENT, DRAFT), min_size=5, max_size=
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """One store, three users, three agents each; ``is_file`` and ``is_async`` choose the store and the face."""
+    """One store, three users, three agents each; ``kind`` and ``is_async`` choose the store and the face."""
 
-    is_file: ClassVar[bool]
+    kind: ClassVar[str]
     is_async: ClassVar[bool]
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory()
+        self.resources = ExitStack()
+        folder = self.resources.enter_context(TemporaryDirectory())
+        self.url = self.resources.enter_context(database(self.kind, Path(folder)))
         self.loop = asyncio.new_event_loop() if self.is_async else None
         self.clock = FrozenClock(START)
         self.models: dict[str, Model] = {}
@@ -184,8 +189,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        url = f"sqlite:///{Path(self.folder.name) / 'memory.db'}" if self.is_file else "memory://"
-        self.store = open_store(url, embeddings=None, durable=False)
+        self.store = open_store(self.url, embeddings=None, durable=False)
         timeout = 60 if self.is_async else None
         self.services = {
             agent: AgentMemoryStoreService(self.store, agent_name=agent, clock=self.clock, timeout=timeout)
@@ -199,7 +203,7 @@ class MemoryMachine(RuleBasedStateMachine):
             self.store.close()
             if self.loop:
                 self.loop.close()
-            self.folder.cleanup()
+            self.resources.close()
 
     def ask(self, agent: Agent, name: str, *args: Any, **options: Any) -> Any:
         """Calls an operation of ``agent``'s service through the face of this run."""
@@ -412,7 +416,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def tick(self, step: timedelta) -> None:
         self.clock.advance(step)
 
-    @precondition(lambda self: self.is_file)
+    @precondition(lambda self: self.kind in SHARED_KINDS)
     @rule(number=USER)
     def restart(self, number: int) -> None:
         self.store.close()
@@ -421,9 +425,9 @@ class MemoryMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("is_file", [True, False], ids=["sqlite", "memory"])
-def test_the_service_is_a_dictionary(is_file: bool, is_async: bool, full: bool):
-    machine = type("Machine", (MemoryMachine,), {"is_file": is_file, "is_async": is_async})
+@pytest.mark.parametrize("kind", DATABASES)
+def test_the_service_is_a_dictionary(kind: str, is_async: bool, full: bool):
+    machine = type("Machine", (MemoryMachine,), {"kind": kind, "is_async": is_async})
     options = settings(
         max_examples=1_250 if full else 50,
         stateful_step_count=50 if full else 20,
@@ -431,4 +435,6 @@ def test_the_service_is_a_dictionary(is_file: bool, is_async: bool, full: bool):
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )
-    run_state_machine_as_test(machine if full else seed(2 * is_file + is_async)(machine), settings=options)
+    run_state_machine_as_test(
+        machine if full else seed(2 * DATABASES.index(kind) + is_async)(machine), settings=options
+    )

@@ -24,8 +24,8 @@ from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddlew
 from inference_core.testing import ScriptedChatModel, call_tool
 
 USERS = [f"owner-{number:03d}" for number in range(200)]
-ASYNC_TURNS, THREAD_TURNS = 600, 400
-"""On each of two stores, so 2,000 in all; ten times as many in the full run."""
+ASYNC_TURNS, THREAD_TURNS = 400, 300
+"""On each of three stores, so 2,100 in all; ten times as many in the full run."""
 OWNER = re.compile(r"owner-\d{3}")
 
 
@@ -79,10 +79,9 @@ def scripted(watch: Watch) -> WatchingModel:
     return WatchingModel(turns=[turn], record=False)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def populated(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[BaseStore]:
-    url = sqlite_url if request.param == "sqlite" else "memory://"
-    with open_store(url, embeddings=None) as store, ThreadPoolExecutor(8) as threads:
+@pytest.fixture
+def populated(database_url: str) -> Iterator[BaseStore]:
+    with open_store(database_url, embeddings=None) as store, ThreadPoolExecutor(8) as threads:
         face = AgentMemoryStoreService(store).sync
         kinds = [("facts", "tea"), ("interaction", "gin"), ("skill", "milk")]
         jobs = [

@@ -9,9 +9,9 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-import databases
 import pytest
 from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, remember, replies, the_block
+from databases import KINDS, database
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
@@ -34,7 +34,7 @@ SAVE, RECALL, UPDATE, DELETE, LIST = (
 MAX_ID_BYTES = 512
 HOSTILE_IDS: list[Any] = [expanded(entry["id"]) for entry in load("hostile_ids.json")]
 PAIRS = 1_000
-"""On each kind of database, with three operations each."""
+"""On each store, with three operations each."""
 
 
 def names_an_owner(value: Any) -> bool:
@@ -66,10 +66,10 @@ class Populated:
     ids: list[str]
 
 
-@pytest.fixture(scope="module", params=databases.KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def populated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
     folder = tmp_path_factory.mktemp("isolation")
-    with databases.database(request.param, folder) as url, open_store(url, embeddings=None) as store:
+    with database(request.param, folder) as url, open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store)
         yield Populated(service, [service.sync.save_memory(user, statement(at)) for at, user in enumerate(USERS)])
 
@@ -284,7 +284,7 @@ class TestSmuggledUsers:
         assert "Bob drinks" not in the_block(model.requests[0])
 
 
-KINDS = {"semantic": "facts", "episodic": "interaction", "procedural": "skill"}
+TYPES = {"semantic": "facts", "episodic": "interaction", "procedural": "skill"}
 
 
 @dataclass
@@ -300,7 +300,7 @@ class Agents:
 def agents(any_store: BaseStore) -> Agents:
     made = [AgentMemoryStoreService(any_store, agent_name=name) for name in ("X", "Y", None)]
     for service in made:
-        for category, kind in KINDS.items():
+        for category, kind in TYPES.items():
             service.sync.save_memory(ADA, f"{category} note by {service.agent_name}", kind)
     return Agents(*made)
 
@@ -341,9 +341,9 @@ class TestScopes:
     @pytest.mark.parametrize("query", ["note", ""])
     def test_the_limit_applies_after_the_exact_filter(self, agents: Agents, category: str, query: str) -> None:
         for number in range(40):
-            agents.y.sync.save_memory(ADA, f"note note note {number}", KINDS[category])
+            agents.y.sync.save_memory(ADA, f"note note note {number}", TYPES[category])
             if number < 4:
-                agents.x.sync.save_memory(ADA, f"a mere note, number {number} of X", KINDS[category])
+                agents.x.sync.save_memory(ADA, f"a mere note, number {number} of X", TYPES[category])
         hits = agents.x.sync.recall_memories(ADA, query, 5, category=category)
         assert len(hits) == 5
         assert all(hit.value["agent_name"] in ("X", None) for hit in hits)

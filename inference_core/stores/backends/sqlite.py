@@ -17,27 +17,17 @@ from typing import Any, Final
 from inference_core.clock import Clock, SystemClock
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, Situation, Term
+from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.backends import sqlite_schema
+from inference_core.stores.backends.columns import CHANGE, ROW, change_of, row_of
 from inference_core.stores.backends.sqlite_writes import apply_write
-from inference_core.stores.codec import (
-    expiry_of,
-    from_micros,
-    pack_namespace,
-    to_micros,
-    unpack_namespace,
-    unpack_value,
-)
+from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
 from inference_core.stores.locks import FileLock
 from inference_core.stores.scan import MAX_WORDS, forms_of
 
-_ROW: Final = "s.namespace, r.key, r.value, r.version, r.created, r.updated, r.expires, r.ttl"
 _ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > ?)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
-_CHANGE: Final = (
-    "r.seq, r.key, r.kind, r.created, r.text, r.terms, r.analyzer, r.session, r.by_assistant, r.happened, r.importance"
-)
 _MAX_VARIABLES: Final = 500
 
 
@@ -80,10 +70,10 @@ class SqliteBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         found: dict[Key, Row] = {}
-        query = f"SELECT {_ROW} FROM {_ROWS} WHERE {_ALIVE}"
+        query = f"SELECT {ROW} FROM {_ROWS} WHERE {_ALIVE}"
         with self._reader() as reader:
             for columns in _by_key(reader, query, keys, self._now()):
-                row = _row(columns)
+                row = row_of(columns)
                 found[row.namespace, row.key] = row
         return [found.get(key) for key in keys]
 
@@ -102,10 +92,12 @@ class SqliteBackend:
         with self._reader() as reader:
             ids = _scope_ids(reader, scopes)
             query = (
-                f"SELECT {_ROW} FROM {_ROWS} WHERE r.scope IN ({_marks(ids)}) "
+                f"SELECT {ROW} FROM {_ROWS} WHERE r.scope IN ({_marks(ids)}) "
                 f"AND {_ALIVE}{kind_clause} ORDER BY r.created DESC, r.key LIMIT ? OFFSET ?"
             )
-            return [_row(found) for found in reader.execute(query, [*ids, self._now(), *(kinds or ()), limit, offset])]
+            return [
+                row_of(found) for found in reader.execute(query, [*ids, self._now(), *(kinds or ()), limit, offset])
+            ]
 
     def count(self, scopes: Sequence[Namespace]) -> int:
         """How many rows exactly ``scopes`` hold."""
@@ -136,17 +128,17 @@ class SqliteBackend:
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
-        query = f"SELECT {_CHANGE}, r.model, r.vector FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
+        query = f"SELECT {CHANGE}, r.model, r.vector FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
         with self._reader() as reader:
             for found in reader.execute(query, (pack_namespace(scope), since)):
-                yield _change(found)
+                yield change_of(found)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``, counted by the database."""
         forms = [forms_of(word) for word in words[:MAX_WORDS]]
         held = " + ".join("(" + " OR ".join("instr(words, ?) > 0" for _ in found) + ")" for found in forms)
         query = (
-            f"SELECT *, {held} AS held FROM (SELECT {_CHANGE}, '', NULL, ' ' || r.terms || ' ' AS words "
+            f"SELECT *, {held} AS held FROM (SELECT {CHANGE}, '', NULL, ' ' || r.terms || ' ' AS words "
             f"FROM {_ROWS} WHERE s.namespace = ? AND r.text IS NOT NULL) "
             "WHERE held > 0 ORDER BY held DESC, seq DESC LIMIT ?"
         )
@@ -155,7 +147,7 @@ class SqliteBackend:
             return []
         with self._reader() as reader:
             rows = reader.execute(query, [*spaced, pack_namespace(scope), limit]).fetchall()
-        return [_change(found[:-2]) for found in rows]
+        return [change_of(found[:-2]) for found in rows]
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
@@ -282,24 +274,3 @@ def _scope_ids(reader: sqlite3.Connection, scopes: Sequence[Namespace]) -> list[
     packed = [pack_namespace(scope) for scope in scopes]
     query = f"SELECT id FROM memory_scopes WHERE namespace IN ({_marks(packed)})"
     return [found for (found,) in reader.execute(query, packed)]
-
-
-def _row(found: tuple[Any, ...]) -> Row:
-    namespace, key, value, version, created, updated, expires, ttl = found
-    return Row(
-        namespace=unpack_namespace(namespace),
-        key=key,
-        value=unpack_value(value),
-        version=version,
-        created_at=from_micros(created),
-        updated_at=from_micros(updated),
-        expiry=expiry_of(expires, ttl),
-    )
-
-
-def _change(found: tuple[Any, ...]) -> Change:
-    seq, key, kind, created, text, terms, analyzer, session, by_assistant, happened, importance, model, vector = found
-    if text is None:
-        return Change(seq, key, kind, created / 1e6, None)
-    situation = Situation(session, bool(by_assistant), happened, importance)
-    return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, situation, model, vector))

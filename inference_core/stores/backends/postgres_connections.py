@@ -1,0 +1,167 @@
+"""Connections to one PostgreSQL database: made when needed, kept, replaced when broken; its errors become ours.
+
+psycopg_pool is not used: while a server is down, its pool waits longer and longer between attempts, up to minutes, and
+a server that is back would not be used at once. Here the caller who needs a connection makes it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from queue import Empty, LifoQueue
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+
+from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+MAX_CONNECTIONS: Final = 10
+TIMEOUT_S: Final = 5
+"""Of connecting and of waiting for a free connection; `_SETTINGS` bound statements and transactions left open."""
+_ATTEMPTS: Final = 2
+_SCHEME: Final = re.compile(r"postgres(?:ql)?(?:\+\w+)?://")
+_DEFAULTS: Final = {
+    "connect_timeout": TIMEOUT_S,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+    "application_name": "inference_core",
+}
+_SETTINGS: Final = """
+SELECT set_config('statement_timeout', '5s', false),
+    set_config('idle_in_transaction_session_timeout', '5s', false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('jit', 'off', false),
+    set_config('synchronous_commit', CASE WHEN NOT %s THEN 'off'
+        WHEN current_setting('synchronous_commit') = 'off' THEN 'on'
+        ELSE current_setting('synchronous_commit') END, false)
+"""
+_REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded)
+
+
+class Refused(StoreError):
+    """The data cannot be stored or asked for; nothing was changed."""
+
+
+class Interrupted(StoreUnavailable):
+    """Nothing was changed, and another attempt may succeed: the connection was lost, or another transaction won."""
+
+
+class Connections:
+    """At most ``MAX_CONNECTIONS`` to the database at ``url``. ``durable``: a commit survives a crash of the server.
+
+    Raises ConfigurationError if the URL cannot be read.
+    """
+
+    def __init__(self, url: str, *, durable: bool) -> None:
+        self._parameters = _parameters(url)
+        self._durable = durable
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._idle: LifoQueue[Connection] = LifoQueue()
+        self._closed = False
+
+    def attempt(self, work: Callable[[Connection], T]) -> T:
+        """What ``work`` makes of a connection in autocommit mode; once more on a new one if it was interrupted.
+
+        Raises StoreUnavailable, Refused, and what ``work`` raises.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._done(work)
+            except Interrupted:
+                self._drop_idle()
+        return self._done(work)
+
+    def read(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """All rows that ``query`` finds."""
+        return self.attempt(lambda connection: connection.execute(query, parameters, binary=True).fetchall())
+
+    def close(self) -> None:
+        """Closes what is idle now, and the rest when it comes back; later calls are refused."""
+        self._closed = True
+        self._drop_idle()
+
+    def _done(self, work: Callable[[Connection], T]) -> T:
+        if self._closed:
+            raise StoreUnavailable("The store is closed")
+        if not self._slots.acquire(timeout=TIMEOUT_S):
+            raise StoreUnavailable(f"PostgreSQL: all {MAX_CONNECTIONS} connections are in use")
+        try:
+            connection = self._taken()
+            try:
+                with translated(connection):
+                    return work(connection)
+            finally:
+                self._give_back(connection)
+        finally:
+            self._slots.release()
+
+    def _taken(self) -> Connection:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            pass
+        try:
+            connection = psycopg.Connection[Any].connect(**self._parameters, autocommit=True)
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
+        with translated(connection):
+            connection.execute(_SETTINGS, (self._durable,))
+        return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        if self._closed or connection.info.transaction_status is not TransactionStatus.IDLE:
+            connection.close()
+            return
+        self._idle.put(connection)
+        if self._closed:
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        while not self._idle.empty():
+            try:
+                self._idle.get_nowait().close()
+            except Empty:
+                return
+
+
+@contextmanager
+def translated(connection: Connection) -> Generator[None]:
+    """Makes what psycopg raises into StoreErrors. Their messages hold no data of a row."""
+    try:
+        yield
+    except (errors.SerializationFailure, errors.DeadlockDetected) as error:
+        raise Interrupted(f"PostgreSQL: {_said(error)}") from error
+    except (*_REFUSALS, UnicodeEncodeError, OverflowError) as error:
+        raise Refused(f"PostgreSQL cannot hold this: {_said(error)}") from error
+    except psycopg.Error as error:
+        kind = Interrupted if connection.broken else StoreUnavailable
+        raise kind(f"PostgreSQL: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or str(error).partition("\n")[0] or type(error).__name__
+
+
+def _parameters(url: str) -> dict[str, Any]:
+    """What libpq makes of ``url``. Its own messages are left out: they quote the URL, password and all."""
+    place = url.partition("://")[2].partition("?")[0]
+    try:
+        if "@" in place.partition("@")[2] + place.partition("/")[2]:
+            raise psycopg.ProgrammingError
+        given = conninfo_to_dict(_SCHEME.sub("postgresql://", url, count=1))
+    except (psycopg.Error, UnicodeError):
+        raise ConfigurationError(
+            "The URL of the PostgreSQL store cannot be read. It looks like 'postgresql://user:password@host:5432/db'; "
+            "special characters are written as %40 and the like, and parameters are those of libpq"
+        ) from None
+    return {**_DEFAULTS, **given, "client_encoding": "utf8"}

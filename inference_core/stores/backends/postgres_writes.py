@@ -1,0 +1,173 @@
+"""What a transaction of many batches does to the tables of a PostgreSQL store, in two round trips.
+
+The first locks the scopes, always in the order of their names, so that transactions queue up and never wait for each
+other in a circle; then it reads the rows that the batches touch. What becomes of them is decided here, by the cells
+that other backends use too. The second round trip stores the result and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+
+from inference_core.errors import StoreError, WriteUnknown
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Document, Situation
+from inference_core.stores.backend import Key, Outcome, Put, SetVector, Write
+from inference_core.stores.backends.postgres_connections import Connection
+from inference_core.stores.cells import Cell, staged
+from inference_core.stores.codec import (
+    expiry_of,
+    from_micros,
+    micros_of,
+    pack_namespace,
+    to_micros,
+    unpack_namespace,
+)
+
+_NEW_SCOPES: Final = """
+INSERT INTO memory_scopes (root, namespace)
+SELECT root, namespace FROM unnest(%b::text[], %b::text[]) AS wanted (root, namespace)
+WHERE NOT EXISTS (SELECT FROM memory_scopes s WHERE s.namespace = wanted.namespace)
+ORDER BY namespace COLLATE "C" ON CONFLICT DO NOTHING
+"""
+_LOCK: Final = """
+SELECT namespace, id, seq FROM memory_scopes WHERE namespace = ANY(%b) ORDER BY namespace FOR NO KEY UPDATE
+"""
+_FIND: Final = """
+SELECT s.namespace, r.key, r.seq, r.version, r.kind, r.created, r.updated, r.value, r.expires, r.ttl, r.text, r.terms,
+    r.analyzer, r.session, r.by_assistant, r.happened, r.importance, r.model
+FROM unnest(%b::text[], %b::text[]) AS wanted (namespace, key)
+JOIN memory_scopes s ON s.namespace = wanted.namespace
+JOIN memory_rows r ON r.scope = s.id AND r.key = wanted.key
+"""
+_UPSERT: Final = """
+INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer,
+    session, by_assistant, happened, importance, model, vector, tokens, expires, ttl)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %b, %b, %s, %s)
+ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.version, created = excluded.created,
+    updated = excluded.updated, kind = excluded.kind, value = excluded.value, text = excluded.text,
+    terms = excluded.terms, analyzer = excluded.analyzer, session = excluded.session,
+    by_assistant = excluded.by_assistant, happened = excluded.happened, importance = excluded.importance,
+    model = excluded.model, vector = excluded.vector, tokens = excluded.tokens, expires = excluded.expires,
+    ttl = excluded.ttl
+"""
+_TOUCH: Final = "UPDATE memory_rows SET expires = %s WHERE scope = %s AND key = %s"
+_NEW_SEQS: Final = """
+UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
+"""
+
+
+def refusal(batch: Sequence[Write]) -> StoreError | None:
+    """Why PostgreSQL could not hold ``batch``, as far as that can be told beforehand."""
+    try:
+        held = "".join(text for write in batch for text in _texts(write)).encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        return StoreError(f"PostgreSQL cannot hold this: {error}")
+    return StoreError("PostgreSQL cannot hold the character NUL") if b"\x00" in held else None
+
+
+def _texts(write: Write) -> Iterator[str]:
+    yield write.key
+    yield pack_namespace(write.namespace)
+    if isinstance(write, SetVector):
+        yield write.model
+    elif isinstance(write, Put):
+        yield write.value
+        yield write.kind
+        if write.document:
+            text, terms, analyzer, situation, model, _, _ = write.document
+            yield from (text, terms, analyzer, situation.session, model)
+
+
+def apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datetime) -> list[Outcome]:
+    """Applies each batch as a whole or not at all, in one transaction that is durable when this returns.
+
+    Raises WriteUnknown if the connection was lost when the commit was under way, psycopg's errors if nothing was done.
+    """
+    is_sent = False
+    try:
+        with connection.pipeline():
+            heads, cells = _found(connection, batches)
+            seqs = {namespace: seq for namespace, (_, seq) in heads.items()}
+            outcomes = staged(batches, cells, seqs, now)
+            _store(connection, heads, seqs, cells)
+            is_sent = True
+            connection.execute("COMMIT")
+    except psycopg.Error as error:
+        if is_sent and connection.broken:
+            raise WriteUnknown(
+                "The connection to PostgreSQL was lost during the commit; retry the write under the same id"
+            ) from error
+        raise
+    return outcomes
+
+
+_Heads = dict[Namespace, tuple[int, int]]
+"""The id and the sequence number of each scope that is there."""
+
+
+def _found(connection: Connection, batches: Sequence[Sequence[Write]]) -> tuple[_Heads, dict[Key, Cell]]:
+    """Locks the scopes, and makes those that are missing; gives their heads and the cells of the keys."""
+    writes = [write for batch in batches for write in batch]
+    keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
+    made = {write.namespace for write in writes if isinstance(write, Put)}
+    connection.execute("BEGIN")
+    if made:
+        connection.execute(_NEW_SCOPES, ([pack_namespace(name[:1]) for name in made], [*map(pack_namespace, made)]))
+    scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
+    rows = connection.execute(_FIND, ([name for name, _ in keys], [key for _, key in keys]), binary=True)
+    heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
+    return heads, {(unpack_namespace(name), key): _cell(*found) for name, key, *found in rows.fetchall()}
+
+
+def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], cells: dict[Key, Cell]) -> None:
+    """Stores the cells with a new sequence number, and of the others the expiry, which a Touch may have moved."""
+    changed: list[tuple[Any, ...]] = []
+    touched: list[tuple[Any, ...]] = []
+    for (namespace, key), cell in cells.items():
+        scope, seq = heads[namespace]
+        if cell.seq > seq:
+            changed.append((scope, key, *_columns(cell)))
+        elif cell.expiry:
+            touched.append((to_micros(cell.expiry.at), scope, key))
+    with connection.cursor() as cursor:
+        if changed:
+            cursor.executemany(_UPSERT, changed)
+        if touched:
+            cursor.executemany(_TOUCH, touched)
+    if moved := {heads[name][0]: seq for name, seq in seqs.items() if seq > heads[name][1]}:
+        connection.execute(_NEW_SEQS, ([*moved], [*moved.values()]))
+
+
+def _cell(
+    seq: int,
+    version: int,
+    kind: str,
+    created: int,
+    updated: int,
+    value: str | None,
+    expires: int | None,
+    ttl: int | None,
+    text: str | None,
+    *of_text: Any,
+) -> Cell:
+    document = None
+    if text is not None:
+        terms, analyzer, session, by_assistant, happened, importance, model = of_text
+        document = Document(text, terms, analyzer, Situation(session, by_assistant, happened, importance), model)
+    times = from_micros(created), from_micros(updated)
+    return Cell(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
+
+
+def _columns(cell: Cell) -> tuple[Any, ...]:
+    """The columns of a cell but for its address."""
+    known = (cell.seq, cell.version, to_micros(cell.created_at), to_micros(cell.updated_at), cell.kind, cell.value)
+    expiry = (to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)) if cell.expiry else (None, None)
+    if cell.document is None:
+        return (*known, None, None, None, *Situation(), "", None, None, *expiry)
+    text, terms, analyzer, situation, model, vector, tokens = cell.document
+    return (*known, text, terms, analyzer, *situation, model, vector, tokens, *expiry)

