@@ -70,7 +70,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetVector:
-    """Adds vectors to a text that has none of ``model`` yet; skipped if the row has changed since ``version``."""
+    """Adds vectors to a text that has none of ``model`` yet; skipped if the row has changed since ``version``.
+
+    A row whose time has come takes them too, so that it is not pending for ever.
+    """
 
     namespace: Namespace
     key: str

@@ -102,7 +102,7 @@ class Staging:
         head = self.heads.get(write.namespace)
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.cells[address] = replace(changed, seq=head)
-        return changed.version if changed.value is not None else 0
+        return version if isinstance(write, SetVector) else changed.version if isinstance(write, Put) else 0
 
 
 def staged(
@@ -133,7 +133,7 @@ def _changed(write: Put | Delete | SetVector | Expire, cell: Cell | None, now: d
         return None
     if isinstance(write, Delete) or (isinstance(write, Expire) and cell.is_expired(now)):
         return replace(cell, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
-    if isinstance(write, Expire) or cell.document is None or cell.version != write.version or cell.is_expired(now):
+    if isinstance(write, Expire) or cell.document is None or cell.version != write.version:
         return None
     return replace(cell, document=cell.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
+from retrieval_support import packed
 
 from inference_core import MemoryStore, open_store
 from inference_core.drivers import run
 from inference_core.errors import InvalidInput, StoreUnavailable, VersionConflict
-from inference_core.stores.backend import Delete, Expire, Expiry, Put, Touch
+from inference_core.retrieval.documents import Document
+from inference_core.stores.backend import Delete, Expire, Expiry, Put, SetVector, Touch
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
@@ -177,6 +179,15 @@ class TestBackends:
             assert backend.expired(9) == [(NS, "a")]
             assert backend.apply([expire]) == [[0, 1, 0]]
             assert (backend.expired(9), backend.heads([NS])) == ([], [3])
+
+    def test_what_has_expired_does_not_stay_pending(self, database_url: str, clock: FrozenClock):
+        with closing(open_backend(database_url, clock=clock)) as backend:
+            backend.apply([[self.put(clock, document=Document.of("tea"))]])
+            later(clock, 1)
+            (pending,) = backend.pending("model", 9)
+            vector = SetVector(namespace=NS, key="a", version=pending.version, model="model", vector=packed((1, 0)))
+            assert (backend.apply([[vector]]), backend.pending("model", 9)) == ([[0]], [])
+            assert (backend.get([(NS, "a")]), backend.expired(9)) == ([None], [(NS, "a")])
 
     def test_a_touch_moves_the_end_of_the_same_version(self, database_url: str, clock: FrozenClock):
         with closing(open_backend(database_url, clock=clock)) as backend:

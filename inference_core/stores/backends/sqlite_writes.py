@@ -75,7 +75,7 @@ def apply_write(writer: sqlite3.Connection, write: Write, now: int) -> int:
         _set_tokens(writer, None, found.scope, write.key, is_new=False)
         writer.execute(_NEW_SEQ, (found.seq + 1, found.scope))
         return 0
-    if found.known == write.version:
+    if found.version == write.version and (found.known or isinstance(write, SetVector)):
         _amend(writer, write, found)
     return found.known
 
