@@ -89,7 +89,7 @@ def save(
         valid_from=_moment(valid_from, "valid_from"),
         expires_at=_moment(expires_at, "expires_at"),
     )
-    writes: list[Write] = [put_of(record)]
+    writes: list[Write] = [put_of(record, expected=0)]
     if memory_id is not None:
         writes = yield from _replacing(scope, user_id, record)
     versions = yield from scope.engine.write(writes, may_wait=True)
