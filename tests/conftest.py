@@ -7,7 +7,7 @@ from pathlib import Path
 
 import postgres_server
 import pytest
-from databases import KINDS, database
+from databases import KINDS, SHARED_KINDS, database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -46,6 +46,13 @@ def sqlite_url(tmp_path: Path) -> str:
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database, of every kind."""
     with database(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture(params=SHARED_KINDS)
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database that several processes can open; no store was ever there."""
+    with database(request.param, tmp_path, is_new=True) as url:
         yield url
 
 

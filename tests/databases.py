@@ -18,8 +18,8 @@ BACKEND_KINDS = (*KINDS, "postgres-debian")
 
 
 @contextmanager
-def database(kind: str, folder: Path) -> Generator[str]:
-    """The URL of an empty database of ``kind``; one of files lies in ``folder``."""
+def database(kind: str, folder: Path, *, is_new: bool = False) -> Generator[str]:
+    """The URL of an empty database of ``kind``; one of files lies in ``folder``. ``is_new``: it has no tables yet."""
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'memory.db'}"
     elif kind == "memory":
@@ -28,7 +28,7 @@ def database(kind: str, folder: Path) -> Generator[str]:
         with redis_server.fresh_database() as url:
             yield url
     elif kind.startswith("postgres"):
-        with postgres_server.fresh_database(kind) as url:
+        with postgres_server.fresh_database(kind, is_new=is_new) as url:
             yield url
     else:
         raise ValueError(kind)

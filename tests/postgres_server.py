@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -59,9 +59,13 @@ class PostgresServer:
             time.sleep(0.05)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to all processes of the server."""
+        """Sends a signal to the server and to its children, each of which leads a process group of its own."""
         assert self._process is not None
-        os.killpg(self._process.pid, number)
+        children = [int(pid) for pid in _children_of(self._process.pid)]
+        self._process.send_signal(number)
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def kill(self) -> None:
         """Ends all processes of the server at once."""
@@ -184,6 +188,10 @@ def fresh_database(kind: str = "postgres", *, is_new: bool = False) -> Generator
     schema = running.schema(is_new=is_new)
     yield running.url(schema)
     running.give_back(schema, is_new=is_new)
+
+
+def _children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
 
 
 def _unprivileged() -> str | None:

@@ -6,9 +6,8 @@ import sqlite3
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -17,38 +16,77 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.drivers import Pool, arun
-from inference_core.errors import ConfigurationError
+from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.locks import FileLock
 from inference_core.stores.urls import parse_url
 
 _BUSY_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
-_WORKERS: Final = 4
 
 
 def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
-    """The checkpointer at ``url``: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db`` or ``memory://``.
+    """The checkpointer at ``url``: ``sqlite:///path.db``, ``postgresql://user:password@host/db`` or ``memory://``.
 
-    It serves sync and async runs alike. Raises ConfigurationError for any other URL and for a file that cannot be
-    opened.
+    It serves sync and async runs alike. Raises ConfigurationError for any other URL and for what cannot be opened,
+    MissingExtra.
     """
     scheme, path = parse_url(url)
     if path is not None:
         return SqliteCheckpointer(path)
     if scheme == "memory":
         return InMemorySaver()
-    raise ConfigurationError("The URL of checkpoints looks like 'sqlite:///checkpoints.db' or 'memory://'")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
+    raise ConfigurationError(
+        "The URL of checkpoints looks like 'sqlite:///checkpoints.db', 'postgresql://user:password@host/db' or 'memory://'"
+    )
 
 
-def _asynchronous(method: Callable[..., Any]) -> Any:
-    @wraps(method)
-    async def on_worker(self: SqliteCheckpointer, *args: Any, **kwargs: Any) -> Any:
-        return await arun(self.pool.call(method, self, *args, **kwargs))
+def _postgres(url: str) -> BaseCheckpointSaver[str]:
+    try:
+        from inference_core.agents.postgres_checkpoints import PostgresCheckpointer  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
+    return PostgresCheckpointer(url)
+
+
+def _asynchronous(name: str) -> Any:
+    """The method ``name``, on a worker."""
+
+    async def on_worker(self: OnWorkers, *args: Any, **kwargs: Any) -> Any:
+        return await arun(self.pool.call(getattr(self, name), *args, **kwargs))
 
     return on_worker
 
 
-class SqliteCheckpointer(SqliteSaver):
+class OnWorkers:
+    """What makes a sync checkpointer serve async runs too: its methods on the workers of ``pool``."""
+
+    workers: ClassVar[int] = 4
+    pool: Pool
+    _disconnect: Callable[[], Any]
+
+    aget_tuple = _asynchronous("get_tuple")
+    aput = _asynchronous("put")
+    aput_writes = _asynchronous("put_writes")
+    adelete_thread = _asynchronous("delete_thread")
+    _alisted = _asynchronous("_listed")
+
+    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+        """Like `list`."""
+        for found in await self._alisted(config, **options):
+            yield found
+
+    def close(self) -> None:
+        """Closes the database; a second call does nothing."""
+        self.pool.close(_CLOSE_TIMEOUT_S)
+        self._disconnect()
+
+    def _listed(self: Any, config: RunnableConfig | None, **options: Any) -> list[CheckpointTuple]:
+        return list(self.list(config, **options))
+
+
+class SqliteCheckpointer(OnWorkers, SqliteSaver):
     """LangGraph's SqliteSaver, for async runs too: on workers of its own, so on any number of event loops.
 
     LangGraph's AsyncSqliteSaver ties an agent to async runs on the loop that made it. Of what the file holds, only
@@ -62,29 +100,9 @@ class SqliteCheckpointer(SqliteSaver):
             with closing(FileLock(path.with_name(path.name + ".lock"))) as turns, turns:
                 connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
                 super().__init__(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-                self.pool = Pool(_WORKERS, "checkpoints")
+                self.pool = Pool(self.workers, "checkpoints")
                 # LangGraph copies the checkpointer; the copies share the pool.
                 self._disconnect = weakref.finalize(self.pool, connection.close)
                 self.setup()
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigurationError(f"Cannot open the checkpoints at {path}: {error}") from error
-
-    aget_tuple = _asynchronous(SqliteSaver.get_tuple)
-    aput = _asynchronous(SqliteSaver.put)
-    aput_writes = _asynchronous(SqliteSaver.put_writes)
-    adelete_thread = _asynchronous(SqliteSaver.delete_thread)
-
-    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
-        """Like `list`."""
-        for found in await _listed(self, config, **options):
-            yield found
-
-    def close(self) -> None:
-        """Closes the file; a second call does nothing."""
-        self.pool.close(_CLOSE_TIMEOUT_S)
-        self._disconnect()
-
-
-@_asynchronous
-def _listed(self: SqliteCheckpointer, config: RunnableConfig | None, **options: Any) -> list[CheckpointTuple]:
-    return list(self.list(config, **options))

@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from inference_core.agents.checkpoints import SqliteCheckpointer, open_checkpointer
+from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
 from inference_core.agents.identity import MemoryContext, field_of
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.models import guards, make_chat_model
@@ -277,7 +277,7 @@ class AgentService:
 
     def _opened_checkpointer(self) -> BaseCheckpointSaver[Any]:
         opened = open_checkpointer(self._agent_settings.checkpoint_url)
-        if isinstance(opened, SqliteCheckpointer):
+        if isinstance(opened, OnWorkers):
             self._owned.callback(opened.close)
         return opened
 

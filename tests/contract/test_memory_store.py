@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from databases import SHARED_KINDS, database
 from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from support import HashingEmbeddings
 
@@ -432,13 +431,8 @@ async def test_a_bad_read_among_concurrent_ones_fails_alone(own_store: MemorySto
     assert isinstance(found[2], list)
 
 
-@pytest.mark.parametrize("kind", SHARED_KINDS)
-def test_two_stores_on_one_database_see_each_other(kind: str, tmp_path: Path):
-    with (
-        database(kind, tmp_path) as url,
-        open_store(url, embeddings=None) as one,
-        open_store(url, embeddings=None) as two,
-    ):
+def test_two_stores_on_one_database_see_each_other(shared_url: str):
+    with open_store(shared_url, embeddings=None) as one, open_store(shared_url, embeddings=None) as two:
         for turn in range(3):
             one.put(NS, "a", {"t": f"tea {turn}"})
             (found,) = two.search(NS, query="tea")
@@ -583,14 +577,8 @@ def test_reads_do_not_wait_for_a_writer(tmp_path: Path):
         blocker.close()
 
 
-@pytest.mark.parametrize("kind", SHARED_KINDS)
-def test_writes_in_hand_are_finished_by_close(kind: str, tmp_path: Path):
-    with database(kind, tmp_path) as url:
-        check_writes_in_hand(url)
-
-
-def check_writes_in_hand(url: str) -> None:
-    store = open_store(url, embeddings=None)
+def test_writes_in_hand_are_finished_by_close(shared_url: str):
+    store = open_store(shared_url, embeddings=None)
     start = threading.Barrier(9)
     stored: list[str] = []
 
@@ -609,5 +597,5 @@ def check_writes_in_hand(url: str) -> None:
         start.wait()
         time.sleep(0.02)
         store.close()
-    with open_store(url, embeddings=None) as again:
+    with open_store(shared_url, embeddings=None) as again:
         assert set(stored) <= set(keys(again.search(NS, limit=999)))

@@ -1,4 +1,4 @@
-"""Eight processes that open one new file at the same moment, twenty savers each: nothing lost, nothing locked."""
+"""Eight processes that open one new database at the same moment, twenty savers each: nothing lost, nothing locked."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SAVER = Path(__file__).parent / "saver_process.py"
 PROCESSES = 8
 
 
-def test_no_write_is_lost_or_locked_out_from_a_cold_start(sqlite_url: str, full: bool) -> None:
+def test_no_write_is_lost_or_locked_out_from_a_cold_start(shared_url: str, full: bool) -> None:
     saves = 100 if full else 10
     start = str(time.time() + 4)
-    with open_store(sqlite_url + ".shared", embeddings=None) as store:
+    with open_store(shared_url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory("everyone", "shared", "facts", memory_id="shared")
         processes = [
-            subprocess.Popen([sys.executable, SAVER, sqlite_url + ".shared", f"p{at}", str(saves), start], stderr=-1)
+            subprocess.Popen([sys.executable, SAVER, shared_url, f"p{at}", str(saves), start], stderr=-1)
             for at in range(PROCESSES)
         ]
         said = [process.communicate()[1].decode() for process in processes]

@@ -1,4 +1,4 @@
-"""Two processes on one file: each acknowledged write is seen by the other's next search."""
+"""Two processes on one database: each acknowledged write is seen by the other's next search."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from inference_core import AgentMemoryStoreService, open_store
 SEARCHER = Path(__file__).parent / "searcher_process.py"
 
 
-def test_each_process_finds_what_the_other_has_saved(sqlite_url: str) -> None:
-    with open_store(sqlite_url, embeddings=None) as store:
+def test_each_process_finds_what_the_other_has_saved(shared_url: str) -> None:
+    with open_store(shared_url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         with subprocess.Popen(
-            [sys.executable, SEARCHER, sqlite_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, SEARCHER, shared_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as other:
             assert other.stdin is not None
             assert other.stdout is not None

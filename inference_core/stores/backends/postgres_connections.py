@@ -62,7 +62,7 @@ class Connections:
     """
 
     def __init__(self, url: str, *, durable: bool) -> None:
-        self._parameters = _parameters(url)
+        self._parameters = parameters_of(url)
         self._durable = durable
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._idle: LifoQueue[Connection] = LifoQueue()
@@ -152,7 +152,7 @@ def _said(error: Exception) -> str:
     return primary or str(error).partition("\n")[0] or type(error).__name__
 
 
-def _parameters(url: str) -> dict[str, Any]:
+def parameters_of(url: str) -> dict[str, Any]:
     """What libpq makes of ``url``. Its own messages are left out: they quote the URL, password and all."""
     place = url.partition("://")[2].partition("?")[0]
     try:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import database
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
+from psycopg_pool import PoolClosed
 
 from inference_core.agents.checkpoints import SqliteCheckpointer, open_checkpointer
 from inference_core.errors import ConfigurationError, StoreUnavailable
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "ada:one", "checkpoint_ns": ""}}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with database(request.param, tmp_path) as url:
+        yield url
+
+
+def opened_at(url: str) -> Any:
+    return open_checkpointer(url)
 
 
 def checkpoint(value: Any) -> Checkpoint:
@@ -42,7 +55,7 @@ def test_a_file_is_made_with_its_folder(scheme: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "checkpoints.db", "sqlite:///", "sqlite://host/x.db", "postgresql://ada:secret@host/db"]
+    "url", ["", "checkpoints.db", "sqlite:///", "sqlite://host/x.db", "mysql://ada:secret@host/db"]
 )
 def test_other_urls_are_refused_without_their_password(url: str) -> None:
     with pytest.raises(ConfigurationError, match="URL") as caught:
@@ -57,8 +70,8 @@ def test_what_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
             SqliteCheckpointer(path)
 
 
-def test_what_is_put_async_is_there_for_sync_and_for_other_loops(tmp_path: Path) -> None:
-    opened = SqliteCheckpointer(tmp_path / "c.db")
+def test_what_is_put_async_is_there_for_sync_and_for_other_loops(url: str) -> None:
+    opened = opened_at(url)
 
     async def put() -> RunnableConfig:
         kept = await opened.aput(THREAD, checkpoint("hello"), {}, {"said": "1"})
@@ -78,9 +91,9 @@ def test_what_is_put_async_is_there_for_sync_and_for_other_loops(tmp_path: Path)
     opened.close()
 
 
-def test_many_may_set_up_the_same_file_at_once(tmp_path: Path) -> None:
+def test_many_may_set_up_the_same_tables_at_once(url: str) -> None:
     with ThreadPoolExecutor(8) as threads:
-        opened = list(threads.map(SqliteCheckpointer, [tmp_path / "c.db"] * 8))
+        opened = list(threads.map(opened_at, [url] * 8))
     for number, one in enumerate(opened):
         one.put(THREAD, checkpoint(number), {}, {"said": "1"})
     assert [said(one.get_tuple(THREAD)) for one in opened] == [7] * 8
@@ -93,19 +106,25 @@ class Foreign:
     command: str
 
 
-def test_types_of_others_come_back_as_data(tmp_path: Path) -> None:
-    opened = SqliteCheckpointer(tmp_path / "c.db")
+def test_types_of_others_come_back_as_data(url: str) -> None:
+    opened = opened_at(url)
     opened.put(THREAD, checkpoint(Foreign("rm")), {}, {"said": "1"})
     assert said(opened.get_tuple(THREAD)) == {"command": "rm"}
     opened.close()
 
 
-async def test_closing_twice_closes_once(tmp_path: Path) -> None:
-    opened = SqliteCheckpointer(tmp_path / "c.db")
+async def test_closing_twice_closes_once(url: str) -> None:
+    opened = opened_at(url)
     await opened.aget_tuple(THREAD)
     opened.close()
     opened.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await opened.aget_tuple(THREAD)
-    with pytest.raises(sqlite3.ProgrammingError):
+    with pytest.raises((sqlite3.ProgrammingError, PoolClosed)):
         opened.get_tuple(THREAD)
+
+
+def test_a_server_that_is_away_is_told_without_its_password() -> None:
+    with pytest.raises(ConfigurationError, match="Is the server running") as caught:
+        opened_at("postgresql://ada:secret@127.0.0.1:1/db?connect_timeout=1")
+    assert "secret" not in str(caught.value)

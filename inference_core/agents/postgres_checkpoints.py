@@ -1,0 +1,61 @@
+"""Conversations in PostgreSQL, in the tables of LangGraph's PostgresSaver."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Final
+
+import psycopg
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from inference_core.agents.checkpoints import OnWorkers
+from inference_core.drivers import Pool
+from inference_core.errors import ConfigurationError
+from inference_core.stores.backends.postgres_connections import parameters_of
+from inference_core.stores.urls import shown_url
+
+_CONNECT_TIMEOUT_S: Final = 10.0
+_SETUP_LOCK: Final = 0x696E666572656E63
+"""Advisory lock, so that processes which start together set up the tables one after the other."""
+
+
+class PostgresCheckpointer(OnWorkers, PostgresSaver):
+    """LangGraph's PostgresSaver, for async runs too: on workers of its own, so on any number of event loops.
+
+    Raises ConfigurationError if the database cannot be opened.
+    """
+
+    def __init__(self, url: str) -> None:
+        options: dict[str, Any] = {
+            **parameters_of(url),
+            "autocommit": True,
+            "row_factory": dict_row,
+            "prepare_threshold": 0,
+        }
+        connections: ConnectionPool[psycopg.Connection[DictRow]] = ConnectionPool(
+            kwargs=options,
+            min_size=0,
+            max_size=self.workers,
+            open=False,
+            timeout=_CONNECT_TIMEOUT_S,
+            check=ConnectionPool.check_connection,
+        )
+        super().__init__(connections, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+        self.pool = Pool(self.workers, "checkpoints")
+        self._disconnect = weakref.finalize(self.pool, connections.close)
+        try:
+            connections.open()
+            with connections.connection() as connection:
+                connection.execute("SELECT pg_advisory_lock(%s)", (_SETUP_LOCK,))
+                try:
+                    self.setup()
+                finally:
+                    connection.execute("SELECT pg_advisory_unlock(%s)", (_SETUP_LOCK,))
+        except (psycopg.Error, PoolTimeout) as error:
+            self._disconnect()
+            raise ConfigurationError(
+                f"Cannot open the checkpoints at {shown_url(url)}: {type(error).__name__}. Is the server running?"
+            ) from error
