@@ -68,7 +68,7 @@ def legacy_file(path: Path, count: int) -> list[Expected]:
         store.setup()
         store.put(("ada", "notes"), "n1", {"content": "not a memory"})
         store.put(("team", "ada", "memories"), "n2", {"content": "whose is it?"})
-    rows = list(_rows(count))
+    rows = list(flat_rows(count))
     odd = [("odd.memories", f"odd{at}", json.dumps(value)) for at, value in enumerate(UNUSABLE)]
     odd.append(("odd.memories", "odd-json", "{"))
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -79,7 +79,8 @@ def legacy_file(path: Path, count: int) -> list[Expected]:
     return [one for one, _ in rows]
 
 
-def _rows(count: int) -> Iterator[tuple[Expected, str]]:
+def flat_rows(count: int) -> Iterator[tuple[Expected, str]]:
+    """What should become of each of ``count`` flat memories, and its value."""
     for at in range(count):
         kind, category = TYPES[at % len(TYPES)]
         created, when = TIMES[at % 7 if at % 11 else 7 + at % 2]

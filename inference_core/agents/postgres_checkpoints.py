@@ -29,19 +29,15 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
     """
 
     def __init__(self, url: str) -> None:
-        options: dict[str, Any] = {
-            **parameters_of(url),
-            "autocommit": True,
-            "row_factory": dict_row,
-            "prepare_threshold": 0,
-        }
-        connections: ConnectionPool[psycopg.Connection[DictRow]] = ConnectionPool(
-            kwargs=options,
+        settings = {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0}
+        connections = ConnectionPool(
+            connection_class=psycopg.Connection[DictRow],
+            kwargs={**parameters_of(url), **settings},
             min_size=0,
             max_size=self.workers,
             open=False,
             timeout=_CONNECT_TIMEOUT_S,
-            check=ConnectionPool.check_connection,
+            check=_check,
         )
         super().__init__(connections, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
         self.pool = Pool(self.workers, "checkpoints")
@@ -59,3 +55,8 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
             raise ConfigurationError(
                 f"Cannot open the checkpoints at {shown_url(url)}: {type(error).__name__}. Is the server running?"
             ) from error
+
+
+def _check(connection: psycopg.Connection[DictRow]) -> None:
+    """Raises psycopg.Error if the connection is broken, so that the pool makes another one."""
+    connection.execute("SELECT 1")

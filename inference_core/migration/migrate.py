@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from hashlib import blake2b
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.errors import InvalidInput, MissingExtra, VersionConflict
 from inference_core.memory.namespaces import (
     MEMORIES_STORE_NAME,
     MemoryNamespaceBuilder,
@@ -31,7 +31,10 @@ from inference_core.stores.backend import Backend, Delete, Key, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import open_backend
-from inference_core.stores.urls import parse_url
+from inference_core.stores.urls import parse_url, shown_url
+
+if TYPE_CHECKING:
+    from inference_core.migration.postgres_source import PostgresTable
 
 Progress = Callable[[int, int], None]
 """Hears how many memories are done, and of how many."""
@@ -53,10 +56,10 @@ def migrate_flat(
 ) -> MigrationReport:
     """Copies the flat memories in the store at ``url`` to their categories, of ``user_ids`` or of all users.
 
-    They are found in the store itself and in the tables of LangGraph's SqliteStore in the same file; of two with one id
-    the store's own counts. Episodic and procedural memories go to the scopes that all agents share, or to those of
-    ``agent_name``. Originals are never changed; vectors are added when the store is opened with a model. A ``dry_run``
-    only counts. Safe to repeat, to interrupt and to run beside writers and other migrations.
+    They are found in the store itself and in the tables of LangGraph's SqliteStore or PostgresStore in the same
+    database; of two with one id the store's own counts. Episodic and procedural memories go to the scopes that all
+    agents share, or to those of ``agent_name``. Originals are never changed; vectors are added when the store is opened
+    with a model. A ``dry_run`` only counts. Safe to repeat, to interrupt and beside writers and other migrations.
 
     Raises InvalidInput, ConfigurationError, StoreError; what was written before stays.
     """
@@ -80,19 +83,45 @@ def _check(user_ids: Sequence[str] | None, legacy_namespace: str) -> None:
 @contextmanager
 def _opened(url: str, name: str, *, dry_run: bool) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
     """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
-    path = parse_url(url).path
-    is_missing = path is not None and not path.exists()
     with ExitStack() as opened:
-        reader = None
-        if path is not None and path.is_file():
-            reader = opened.enter_context(closing(read_only(path)))
-        has_none = is_missing or (dry_run and reader is not None and not has_table(reader, _OWN_TABLE))
+        legacy = opened.enter_context(_legacy(url, name))
+        has_none = legacy.is_missing or (dry_run and not legacy.has_own_tables)
         backend = opened.enter_context(closing(InMemoryBackend() if has_none else open_backend(url)))
-        sources: list[LegacySource] = [OwnScopes(backend, name)]
-        if reader is not None:
-            sources.append(LangGraphTable(reader, name))
-        store = backend.name if path is None else f"sqlite:///{path}"
-        yield backend, sources, MigrationReport(store, dry_run, is_missing, name)
+        sources: list[LegacySource] = [OwnScopes(backend, name), *legacy.sources]
+        yield backend, sources, MigrationReport(legacy.place or backend.name, dry_run, legacy.is_missing, name)
+
+
+class _Legacy(NamedTuple):
+    """What a database holds besides our own tables; ``place`` names it, if that is known without opening it."""
+
+    sources: Sequence[LegacySource] = ()
+    has_own_tables: bool = True
+    is_missing: bool = False
+    place: str | None = None
+
+
+@contextmanager
+def _legacy(url: str, name: str) -> Generator[_Legacy]:
+    scheme, path = parse_url(url)
+    if scheme in ("postgresql", "postgres"):
+        with closing(_postgres_table(url, name)) as table:
+            yield _Legacy([table], has_own_tables=table.has_own_tables, place=shown_url(url))
+    elif path is None or scheme != "sqlite":
+        yield _Legacy()
+    elif not path.is_file():
+        yield _Legacy(is_missing=not path.exists(), place=f"sqlite:///{path}")
+    else:
+        with closing(read_only(path)) as reader:
+            tables = [LangGraphTable(reader, name)]
+            yield _Legacy(tables, has_own_tables=has_table(reader, _OWN_TABLE), place=f"sqlite:///{path}")
+
+
+def _postgres_table(url: str, name: str) -> PostgresTable:
+    try:
+        from inference_core.migration.postgres_source import PostgresTable  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra("A PostgreSQL store", "postgres") from error
+    return PostgresTable(url, name)
 
 
 class Migration:

@@ -23,7 +23,7 @@ UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: giv
 NOT_UNICODE: Final = "its namespace or key is not valid Unicode"
 TOO_LARGE: Final = "the value is larger than 1 MB"
 NOT_JSON: Final = "the value is not JSON"
-_LANGGRAPH_COLUMNS: Final = frozenset({"prefix", "key", "value", "created_at", "updated_at"})
+LANGGRAPH_COLUMNS: Final = frozenset({"prefix", "key", "value", "created_at", "updated_at"})
 
 
 class LegacySource(Protocol):
@@ -89,7 +89,7 @@ class LangGraphTable:
         self._suffix = f".{name}"
         self._connection = connection
         columns = {name.decode() for _, name, *_ in _ask(self._connection, "PRAGMA table_info(store)")}
-        self._has_rows = columns >= _LANGGRAPH_COLUMNS
+        self._has_rows = columns >= LANGGRAPH_COLUMNS
         self._expiry = "expires_at" if "expires_at" in columns else "NULL"
 
     def count(self, user_ids: Sequence[str] | None = None) -> int:

@@ -314,7 +314,7 @@ def test_the_script_prints_one_json_object(url: str, expected: list[Expected], s
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--database-url", "postgresql://u:hunter2@host/db"], 2, "Unknown store scheme"),
+        (["--database-url", "mysql://u:hunter2@host/db"], 2, "Unknown store scheme"),
         (["--database-url", "{url}?password=hunter2", "--legacy-namespace", "semantic"], 2, "cannot be called"),
         (["--database-url", "{folder}"], 2, "it is a folder"),
         (["--database-url", "{url}", "--user-ids", ""], 2, "user_id must have"),

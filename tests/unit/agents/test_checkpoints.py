@@ -34,7 +34,7 @@ def opened_at(url: str) -> Any:
 
 
 def checkpoint(value: Any) -> Checkpoint:
-    return {**empty_checkpoint(), "channel_values": {"said": value}}
+    return {**empty_checkpoint(), "channel_values": {"said": value}, "channel_versions": {"said": "1"}}
 
 
 def said(found: Any) -> Any:
