@@ -16,6 +16,7 @@ import migration
 import recall
 import responsiveness
 import save
+import starvation
 import update
 from report import Row, publish
 
@@ -55,6 +56,7 @@ if __name__ == "__main__":
         middleware,
         ingest,
         migration,
+        starvation,
     )
     measured = [row for module in modules for row in module.rows()]
     tests = [] if "--no-tests" in sys.argv else tested()

@@ -25,7 +25,7 @@ from inference_core.stores.search import Search
 T = TypeVar("T")
 BATCH: Final = 500
 PATIENCE_S: Final = 600.0
-_HASHING: Final = HashingEmbeddings()
+HASHING: Final = HashingEmbeddings()
 
 
 def url(path: Path) -> str:
@@ -34,14 +34,14 @@ def url(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path, embeddings: EmbeddingsSpec = _HASHING, *, late: bool = False) -> Generator[MemoryStore]:
+def opened(path: Path, embeddings: EmbeddingsSpec = HASHING, *, late: bool = False) -> Generator[MemoryStore]:
     """The store at ``path``, with late interaction or without."""
     with open_store(url(path), embeddings=embeddings, late_interaction=late) as store:
         yield store
 
 
 @contextmanager
-def filled(path: Path, options: Options, embeddings: EmbeddingsSpec = _HASHING) -> Generator[MemoryStore]:
+def filled(path: Path, options: Options, embeddings: EmbeddingsSpec = HASHING) -> Generator[MemoryStore]:
     """A new store at ``path`` with all the memories that ``options`` ask for, without late interaction."""
     with opened(path, embeddings) as store:
         fill(store, turns(options.n, options.users), options.n)

@@ -27,6 +27,7 @@ from inference_core.errors import (
 from inference_core.stores.backend import Delete, Put, Write
 from inference_core.stores.backends import postgres
 from inference_core.stores.backends.postgres import PostgresBackend
+from inference_core.stores.backends.postgres_schema import WANTED
 from inference_core.stores.factory import open_backend
 
 REFUSED_HERE: dict[str, Write] = {
@@ -93,6 +94,14 @@ def test_a_failed_statement_leaves_the_store_usable(backend: PostgresBackend):
         backend.set_meta("a", cast("Any", None))
     backend.set_meta("a", "b")
     assert backend.get_meta("a") == "b"
+
+
+def test_rows_are_looked_up_by_their_address_before_there_are_statistics(backend: PostgresBackend):
+    done(backend, *(put(f"k{number}", text="tea") for number in range(3_000)))
+    wanted = {"names": ['["u","semantic"]'] * 9, "keys": [f"k{number}" for number in range(9)]}
+    plan = backend._connections.read(f"EXPLAIN SELECT r.value FROM {WANTED}", wanted)
+    assert [line for (line,) in plan if "memory_rows_pkey" in line]
+    assert [line for (line,) in plan if "Index Cond: ((scope = " in line and "(key = s.key)" in line]
 
 
 def test_changes_are_read_by_pages(backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch):

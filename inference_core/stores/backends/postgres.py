@@ -17,7 +17,7 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.backends.columns import CHANGE, ROW, change_of, row_of
 from inference_core.stores.backends.postgres_connections import Connections, Refused
-from inference_core.stores.backends.postgres_schema import SET_META, migrate
+from inference_core.stores.backends.postgres_schema import SET_META, WANTED, migrate
 from inference_core.stores.backends.postgres_writes import apply, refusal
 from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
 from inference_core.stores.scan import MAX_WORDS, forms_of
@@ -25,11 +25,6 @@ from inference_core.stores.urls import shown_url
 
 _ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > %(now)s)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
-_WANTED: Final = (
-    "unnest(%(names)s::text[], %(keys)s::text[]) AS wanted (namespace, key) "
-    "JOIN memory_scopes s ON s.namespace = wanted.namespace "
-    "JOIN memory_rows r ON r.scope = s.id AND r.key = wanted.key"
-)
 _NEWEST: Final = f"""
 SELECT {ROW} FROM memory_scopes s CROSS JOIN LATERAL (
     SELECT * FROM memory_rows r
@@ -38,9 +33,10 @@ SELECT {ROW} FROM memory_scopes s CROSS JOIN LATERAL (
 ) r
 WHERE s.namespace = ANY(%(names)s) ORDER BY r.created DESC, r.key LIMIT %(limit)s OFFSET %(offset)s
 """
-_CHANGES: Final = (
-    f"SELECT {CHANGE}, r.model, r.vector FROM {_ROWS} WHERE s.namespace = %s AND r.seq > %s ORDER BY r.seq LIMIT %s"
-)
+_CHANGES: Final = f"""
+SELECT {CHANGE}, r.model, r.vector FROM memory_rows r
+WHERE r.scope = (SELECT id FROM memory_scopes WHERE namespace = %s) AND r.seq > %s ORDER BY r.seq LIMIT %s
+"""
 _PAGE: Final = 2_000
 _LARGEST: Final = 2**63 - 1
 
@@ -74,14 +70,14 @@ class PostgresBackend:
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
-        query = f"SELECT {ROW} FROM {_WANTED} WHERE {_ALIVE}"
+        query = f"SELECT {ROW} FROM {WANTED} WHERE {_ALIVE}"
         rows = [row_of(found) for found in self._connections.read(query, _wanted(keys) | self._now())]
         found = {(row.namespace, row.key): row for row in rows}
         return [found.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
-        rows = self._connections.read(f"SELECT s.namespace, r.key, r.tokens FROM {_WANTED}", _wanted(keys))
+        rows = self._connections.read(f"SELECT s.namespace, r.key, r.tokens FROM {WANTED}", _wanted(keys))
         found = {(unpack_namespace(name), key): tokens for name, key, tokens in rows}
         return [found.get(key) for key in keys]
 

@@ -40,6 +40,7 @@ SELECT set_config('statement_timeout', '5s', false),
     set_config('idle_in_transaction_session_timeout', '5s', false),
     set_config('default_transaction_isolation', 'read committed', false),
     set_config('jit', 'off', false),
+    set_config('enable_seqscan', 'off', false),
     set_config('synchronous_commit', CASE WHEN NOT %s THEN 'off'
         WHEN current_setting('synchronous_commit') = 'off' THEN 'on'
         ELSE current_setting('synchronous_commit') END, false)

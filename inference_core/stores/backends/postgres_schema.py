@@ -10,6 +10,13 @@ from inference_core.errors import ConfigurationError, UnsupportedSchema
 
 VERSION: Final = 1
 _LOCK: Final = 0x636F_616C_615F_6D65
+WANTED: Final = """
+unnest(%(names)b::text[], %(keys)b::text[]) AS s (namespace, key) CROSS JOIN LATERAL (
+    SELECT * FROM memory_rows r
+    WHERE r.scope = (SELECT id FROM memory_scopes known WHERE known.namespace = s.namespace) AND r.key = s.key OFFSET 0
+) r
+"""
+"""Rows by their addresses, so written that they are looked up by the primary key also before there are statistics."""
 SET_META: Final = "INSERT INTO memory_meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 _MIGRATIONS: Final[dict[int, LiteralString]] = {
     1: """

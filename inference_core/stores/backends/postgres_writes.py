@@ -18,6 +18,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Key, Outcome, Put, SetVector, Write
 from inference_core.stores.backends.postgres_connections import Connection
+from inference_core.stores.backends.postgres_schema import WANTED
 from inference_core.stores.cells import Cell, staged
 from inference_core.stores.codec import (
     expiry_of,
@@ -37,12 +38,10 @@ ORDER BY namespace COLLATE "C" ON CONFLICT DO NOTHING
 _LOCK: Final = """
 SELECT namespace, id, seq FROM memory_scopes WHERE namespace = ANY(%b) ORDER BY namespace FOR NO KEY UPDATE
 """
-_FIND: Final = """
+_FIND: Final = f"""
 SELECT s.namespace, r.key, r.seq, r.version, r.kind, r.created, r.updated, r.value, r.expires, r.ttl, r.text, r.terms,
     r.analyzer, r.session, r.by_assistant, r.happened, r.importance, r.model
-FROM unnest(%b::text[], %b::text[]) AS wanted (namespace, key)
-JOIN memory_scopes s ON s.namespace = wanted.namespace
-JOIN memory_rows r ON r.scope = s.id AND r.key = wanted.key
+FROM {WANTED}
 """
 _UPSERT: Final = """
 INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer,
@@ -119,7 +118,8 @@ def _found(connection: Connection, batches: Sequence[Sequence[Write]]) -> tuple[
     if made:
         connection.execute(_NEW_SCOPES, ([pack_namespace(name[:1]) for name in made], [*map(pack_namespace, made)]))
     scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
-    rows = connection.execute(_FIND, ([name for name, _ in keys], [key for _, key in keys]), binary=True)
+    wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
+    rows = connection.execute(_FIND, wanted, binary=True)
     heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
     return heads, {(unpack_namespace(name), key): _cell(*found) for name, key, *found in rows.fetchall()}
 
