@@ -54,7 +54,7 @@ def by_vector(matrix: Floats, vector: Floats) -> Floats:
     """``matrix`` @ ``vector`` in this thread; where the processor is busy, threads of BLAS are waited for too long."""
     rows = 1 << max((_MOST_BY_VECTOR - 1) // max(len(vector), 1), 1).bit_length() - 1
     whole = len(matrix) // rows * rows
-    products = np.matmul(matrix[:whole].reshape(-1, rows, len(vector)), vector).reshape(-1)
+    products = np.matmul(matrix[:whole].reshape(whole // rows, rows, len(vector)), vector).reshape(-1)
     return np.concatenate([products, matrix[whole:] @ vector])
 
 
