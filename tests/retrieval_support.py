@@ -61,7 +61,7 @@ def scores_of(
 ) -> list[tuple[str, float]]:
     """Key and score of each hit, the best first."""
     hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
-    return [(indexes[hit.place.index].keys[hit.place.slot], hit.score) for hit in hits]
+    return [(indexes[hit.place.owner].keys[hit.place.slot], hit.score) for hit in hits]
 
 
 def keys_of(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> list[str]:

@@ -23,6 +23,7 @@ from inference_core.memory.types import (
 
 SCHEMA_VERSION: Final = 1
 DEFAULT_IMPORTANCE: Final = 0.5
+_LEVELS: Final = tuple(Trust)
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
 
@@ -165,5 +166,5 @@ def _category_of(value: Mapping[str, Any], namespace: Namespace, kind: MemoryTyp
 
 def _trust_of(value: Mapping[str, Any], source: MemorySource) -> Trust:
     stored = value.get("trust")
-    is_known = isinstance(stored, int) and not isinstance(stored, bool) and stored in list(Trust)
+    is_known = isinstance(stored, int) and not isinstance(stored, bool) and stored in _LEVELS
     return Trust(stored) if is_known else source.trust

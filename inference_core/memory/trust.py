@@ -31,6 +31,7 @@ class Trust(IntEnum):
     STATED = 2
 
 
+_ORIGINS = tuple(known.value for known in Origin)
 _TRUST = {Origin.USER: Trust.STATED, Origin.APPLICATION: Trust.STATED, Origin.AGENT: Trust.INFERRED}
 
 
@@ -63,7 +64,7 @@ class MemorySource:
         """The source that ``to_value`` gave; an unknown origin is taken for the least trusted one."""
         origin = value.get("origin", Origin.APPLICATION.value)
         return cls(
-            origin=Origin(origin) if origin in [known.value for known in Origin] else Origin.WEB,
+            origin=Origin(origin) if origin in _ORIGINS else Origin.WEB,
             thread_id=text_field(value, "thread_id"),
             message_ids=texts_field(value, "message_ids"),
             tool=text_field(value, "tool"),

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.vectors import Floats, shape_of, unpack_first_vectors, unpack_vectors
+from inference_core.retrieval.vectors import Floats, by_vector, shape_of, unpack_first_vectors, unpack_vectors
 
 _INITIAL_CAPACITY: Final = 64
 _UNKNOWN: Final = np.nan
@@ -133,12 +133,11 @@ class _Vectors:
         if self.size != query.shape[0]:
             return scores
         known = self._known[:slots]
-        products = self._first[: len(known)] @ query
-        scores[: len(known)][known] = products[known]
+        np.copyto(scores[: len(known)], by_vector(self._first[: len(known)], query), where=known)
         if self._owners:
             owners = np.frombuffer(self._owners, np.int64)
             living = owners >= 0
-            np.maximum.at(scores, owners[living], (self._further[: len(owners)] @ query)[living])
+            np.maximum.at(scores, owners[living], by_vector(self._further[: len(owners)], query)[living])
         return scores
 
     def _set_first(self, slots: Sequence[int], vectors: Floats) -> None:

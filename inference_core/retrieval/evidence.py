@@ -14,7 +14,7 @@ import numpy as np
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.sessions import SessionOrder
-from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.vectors import Floats, by_vector
 from inference_core.retrieval.weights import Spread
 
 DEVIATIONS: Final = 4.0
@@ -39,9 +39,9 @@ def standardized(scores: Floats) -> Floats:
     if not len(known):
         return np.zeros_like(scores)
     exact = known.astype(np.float64)
-    mean = float(exact.mean())
+    mean = float(exact.sum()) / len(exact)
     exact -= mean
-    deviation = math.sqrt(float(exact @ exact) / len(exact))
+    deviation = math.sqrt(float(np.square(exact, out=exact).sum()) / len(exact))
     if deviation < _NO_SPREAD:
         return np.zeros_like(scores)
     result = (scores - np.float32(mean)) * np.float32(1 / (DEVIATIONS * deviation))
@@ -81,7 +81,7 @@ def feedback(pool: Pool, candidates: Sequence[int], scores: Floats) -> Floats:
     if len(known) > FEEDBACK_TEXTS:
         best = np.argsort(-np.round(scores[known], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]
         target = vectors[best].mean(axis=0) - pool.mean_vector(vectors.shape[1])
-        result[known] = standardized(vectors @ target)
+        result[known] = standardized(by_vector(vectors, target))
     return result
 
 

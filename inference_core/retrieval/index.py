@@ -7,8 +7,7 @@ index that grew and one that was built afresh rank alike.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -35,17 +34,14 @@ class CollectionStatistics:
 
     documents: int
     length: int
-    frequency: Counter[Term]
+    frequency: Mapping[Term, int]
 
     @classmethod
     def of(cls, indexes: Iterable[ScopeIndex], terms: Sequence[Term]) -> CollectionStatistics:
         """The statistics of all ``indexes`` together, for the terms of one query."""
-        documents, length, frequency = 0, 0, Counter[Term]()
-        for index in indexes:
-            documents += len(index)
-            length += index.length
-            frequency.update({term: index.document_frequency(term) for term in terms})
-        return cls(documents, length, frequency)
+        held = [index for index in indexes if len(index)]
+        frequency = {term: sum(index.document_frequency(term) for index in held) for term in terms}
+        return cls(sum(map(len, held)), sum(index.length for index in held), frequency)
 
     def idf(self, term: Term) -> float:
         """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1)."""
@@ -73,6 +69,7 @@ class ScopeIndex:
         self._postings = Postings()
         self._order: SessionOrder | None = None
         self._in_order: dict[ColumnName, NDArray[Any]] = {}
+        self._nbytes: int | None = None
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -106,7 +103,9 @@ class ScopeIndex:
     @property
     def nbytes(self) -> int:
         """Memory in bytes, about."""
-        return self.columns.nbytes + self._postings.nbytes + self.slots * _BYTES_PER_SLOT
+        if self._nbytes is None:
+            self._nbytes = self.columns.nbytes + self._postings.nbytes + self.slots * _BYTES_PER_SLOT
+        return self._nbytes
 
     @property
     def order(self) -> SessionOrder:
@@ -144,6 +143,7 @@ class ScopeIndex:
                 vectors[slot] = vector
         self._settle(added, vectors)
         self._postings.settle()
+        self._nbytes = None
 
     def document_frequency(self, term: Term) -> int:
         """How many living documents hold ``term``, in any of its forms."""
@@ -159,12 +159,12 @@ class ScopeIndex:
         """
         scores, coverage = np.zeros(self.slots, np.float32), np.zeros(self.slots, np.float32)
         mean_length = max(statistics.length / max(statistics.documents, 1), 1.0)
-        weights = {term: statistics.idf(term) for term in dict.fromkeys(terms)}
+        weights = {term: statistics.idf(term) for term in terms}
         total = sum(weights.values())
+        norms = K1 * (1 - B + B * self.columns.lengths[: self.slots] / mean_length)
         for term, weight in weights.items():
             slots, counts = self._postings.find(term)
-            norm = K1 * (1 - B + B * self.columns.lengths[slots] / mean_length)
-            scores[slots] += weight * counts * (K1 + 1) / (counts + norm)
+            scores[slots] += weight * counts * (K1 + 1) / (counts + norms[slots])
             coverage[slots] += weight / total
         return scores, coverage
 

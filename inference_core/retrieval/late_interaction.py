@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.vectors import Floats, by_matrix
 
 _SCALE: Final = 127.0
-_PORTION: Final = 8_192
 _NO_SPREAD: Final = 1e-6
 _HEADER: Final = struct.Struct("<HH")
 
@@ -41,12 +40,11 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
     Per token the best cosine in a passage, standardised over all passages, averaged over the tokens; a text counts as
     the best of its passages.
     """
-    counts, owners, vectors = _unpacked(packed)
+    counts, first, vectors = _unpacked(packed)
     starts = np.cumsum(counts) - counts
-    best = np.maximum.reduceat(_products(vectors, query.T / _SCALE), starts, axis=0)
+    best = np.maximum.reduceat(by_matrix(vectors, query.T / _SCALE), starts, axis=0)
     spread = best.std(axis=0)
     standard = (best - best.mean(axis=0)) / np.where(spread > _NO_SPREAD, spread, 1.0)
-    first = np.flatnonzero(np.diff(owners, prepend=-1))
     evidence = np.maximum.reduceat(standard.mean(axis=1), first)
     similarity = np.maximum.reduceat(best.mean(axis=1), first)
     return Interaction(evidence.astype(np.float32), np.clip(similarity, 0, 1).astype(np.float32))
@@ -57,21 +55,14 @@ def dimensions_of(packed: bytes) -> int:
     return _HEADER.unpack_from(packed)[1]
 
 
-def _products(vectors: NDArray[np.int8], query: Floats) -> Floats:
-    """``vectors`` @ ``query``, a portion at a time, because as floats they take four times the room."""
-    portions = range(0, len(vectors), _PORTION)
-    return np.concatenate([vectors[start : start + _PORTION].astype(np.float32) @ query for start in portions])
-
-
 def _unpacked(packed: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int8]]:
-    counts: list[NDArray[np.uint16]] = []
-    owners: list[int] = []
-    vectors: list[NDArray[np.int8]] = []
-    for owner, blob in enumerate(packed):
-        passages, columns = _HEADER.unpack_from(blob)
-        lengths = np.frombuffer(blob, "<u2", passages, _HEADER.size)
-        start = _HEADER.size + 2 * passages
-        counts.append(lengths)
-        owners += [owner] * passages
-        vectors.append(np.frombuffer(blob, np.int8, offset=start).reshape(-1, columns))
-    return np.concatenate(counts).astype(np.intp), np.array(owners, np.intp), np.concatenate(vectors)
+    """The number of tokens of each passage, the first passage of each text, and the vectors of all tokens."""
+    passages = [_HEADER.unpack_from(blob)[0] for blob in packed]
+    starts = [_HEADER.size + 2 * count for count in passages]
+    counts = b"".join([blob[_HEADER.size : start] for blob, start in zip(packed, starts, strict=True)])
+    vectors = b"".join([blob[start:] for blob, start in zip(packed, starts, strict=True)])
+    return (
+        np.frombuffer(counts, "<u2").astype(np.intp),
+        np.cumsum([0, *passages[:-1]]),
+        np.frombuffer(vectors, np.int8).reshape(-1, dimensions_of(packed[0])),
+    )

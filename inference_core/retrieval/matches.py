@@ -72,7 +72,7 @@ def promising(
         own += weights.dense.own * matches.dense
     for share in priors(pool, query, weights).values():
         own += share
-    scores = np.round(own, evidence.DECIMALS)
+    scores = own.round(evidence.DECIMALS)
     is_wanted = np.zeros(len(pool.order.starts), np.bool_)
     for group in groups:
         members = np.flatnonzero(pool.owned_by(group))

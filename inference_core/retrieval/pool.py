@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,10 @@ from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a document is: which of the indexes, and its slot there."""
 
-    index: int
+    owner: int
     slot: int
 
 
@@ -32,8 +31,8 @@ class Pool:
         self.indexes = indexes = indexes or [ScopeIndex("")]
         sizes = [index.slots for index in indexes]
         self.order = SessionOrder.joined([index.order for index in indexes], sizes)
-        self.starts = np.cumsum([0, *sizes[:-1]])
-        self.owners = np.searchsorted(self.starts, self.order.slots, side="right") - 1
+        self.starts = list(accumulate(sizes[:-1], initial=0))
+        self.owners = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
 
     @cached_property
     def created(self) -> NDArray[np.float64]:
@@ -54,8 +53,8 @@ class Pool:
 
     def place(self, at: int) -> Place:
         """Where the document at a position is."""
-        owner = int(self.owners[at])
-        return Place(owner, int(self.order.slots[at] - self.starts[owner]))
+        owner = self.owners.item(at)
+        return Place(owner, self.order.slots.item(at) - self.starts[owner])
 
     def owned_by(self, indexes: Collection[int]) -> NDArray[np.bool_]:
         """Whether each document is in one of ``indexes``."""
@@ -98,7 +97,7 @@ class Pool:
     def mean_vector(self, size: int) -> Floats:
         """The mean of all vectors that have ``size`` dimensions; zeros if there are none."""
         held = [index.columns.vectors for index in self.indexes if index.columns.vectors.size == size]
-        total = np.sum([vectors.total for vectors in held], axis=0) if held else np.zeros(size)
+        total = sum((vectors.total for vectors in held), start=np.zeros(size))
         return (total / max(sum(vectors.count for vectors in held), 1)).astype(np.float32)
 
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:

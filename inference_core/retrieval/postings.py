@@ -76,13 +76,15 @@ class Postings:
         return slots[is_last], counts[is_last]
 
     def _find(self, term: int) -> tuple[NDArray[np.intp], Floats]:
-        at = int(np.searchsorted(self._terms, term))
+        at = int(self._terms.searchsorted(term))
         is_known = at < len(self._terms) and self._terms[at] == term
         own = slice(self._starts[at], self._starts[at + 1]) if is_known else slice(0)
         slots, counts = self._slots[own].astype(np.intp), self._counts[own].astype(np.float32)
         if not self._tail_terms:
             return slots, counts
         waiting = np.frombuffer(self._tail_slots, np.uint32)[np.frombuffer(self._tail_terms, np.int64) == term]
+        if not len(waiting):
+            return slots, counts
         late_slots, late_counts = np.unique(waiting.astype(np.intp), return_counts=True)
         late = np.minimum(late_counts, _MAX_COUNT).astype(np.float32)
         return np.concatenate([slots, late_slots]), np.concatenate([counts, late])

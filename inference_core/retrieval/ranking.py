@@ -51,7 +51,7 @@ class Hit:
     @property
     def shares(self) -> dict[str, float]:
         """What the score is made of, by kind of evidence."""
-        return {name: round(float(share[self._position]), DECIMALS) for name, share in self._shares.items()}
+        return {name: round(share.item(self._position), DECIMALS) for name, share in self._shares.items()}
 
 
 class Ranking:
@@ -78,7 +78,7 @@ class Ranking:
     def _given(self, scores: NDArray[np.float64], wanted: Mask) -> Iterator[Hit]:
         for at in _in_order(self._pool, scores, wanted):
             chance = relevance(self._signals, at)
-            yield Hit(self._pool.place(at), float(self._scores[at]), chance, at, self._shares)
+            yield Hit(self._pool.place(at), self._scores.item(at), chance, at, self._shares)
 
 
 class HeadFirst:
@@ -181,7 +181,7 @@ def _total(shares: Shares, size: int) -> NDArray[np.float64]:
     total = np.zeros(size)
     for share in shares.values():
         total += share
-    return np.round(total, DECIMALS)
+    return total.round(DECIMALS)
 
 
 def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask) -> Iterator[int]:

@@ -34,9 +34,9 @@ _LATE: Final = (-3.1, 1.9, 3.8, 0.3)
 
 def relevance(signals: Signals, at: int) -> float:
     """The relevance of the document at a position, to three decimals."""
-    coverage = float(signals.coverage[at])
-    closeness = math.nan if signals.closeness is None else float(signals.closeness[at])
-    similarity = math.nan if signals.similarity is None else float(signals.similarity[at])
+    coverage = signals.coverage.item(at)
+    closeness = math.nan if signals.closeness is None else signals.closeness.item(at)
+    similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
     if math.isnan(closeness):
         evidence = _LEXICAL[0] + _LEXICAL[1] * coverage
     elif math.isnan(similarity):

@@ -7,7 +7,8 @@ without a session stands alone. Evidence that spreads from neighbours is the con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,14 @@ _BEST: Final = 3
 _DECIMALS: Final = 5
 
 
-class SessionOrder(NamedTuple):
+@dataclass(frozen=True)
+class SessionOrder:
     """``slots`` by session and time; ``session`` numbers each position's session, ``starts`` says where each begins."""
 
     slots: NDArray[np.intp]
     session: NDArray[np.intp]
     starts: NDArray[np.intp]
+    _near: dict[int, Floats] = field(default_factory=dict[int, Floats], init=False)
 
     @classmethod
     def of(
@@ -47,11 +50,11 @@ class SessionOrder(NamedTuple):
         """The orders of several indexes one after the other; ``sizes`` are the slots of each."""
         if len(orders) == 1:
             return orders[0]
-        offsets = [0, 0, 0]
+        slots, sessions, turns = 0, 0, 0
         parts: list[tuple[NDArray[np.intp], ...]] = []
         for order, size in zip(orders, sizes, strict=True):
-            parts.append(tuple(part + offset for part, offset in zip(order, offsets, strict=True)))
-            offsets = [offsets[0] + size, offsets[1] + len(order.starts), offsets[2] + len(order.slots)]
+            parts.append((order.slots + slots, order.session + sessions, order.starts + turns))
+            slots, sessions, turns = slots + size, sessions + len(order.starts), turns + len(order.slots)
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def only(self, positions: NDArray[np.intp]) -> SessionOrder:
@@ -62,13 +65,19 @@ class SessionOrder(NamedTuple):
 
     def shifted(self, values: Floats, by: int) -> Floats:
         """At each position the value ``by`` turns earlier (later if negative) in the session, 0 where there is none."""
-        result = np.zeros_like(values)
-        if not 0 < abs(by) < len(values):
+        result = np.zeros(len(values), values.dtype)
+        distance = abs(by)
+        if not 0 < distance < len(values):
             return result
-        later, earlier = slice(abs(by), None), slice(None, -abs(by))
-        target, source = (later, earlier) if by > 0 else (earlier, later)
-        result[target] = values[source] * (self.session[later] == self.session[earlier])
+        target, source = (result[by:], values[:-by]) if by > 0 else (result[:by], values[distance:])
+        np.multiply(source, self._is_near(distance), out=target)
         return result
+
+    def _is_near(self, distance: int) -> Floats:
+        """1 for each turn whose session goes on so many turns later, without the last ``distance`` turns of all."""
+        if distance not in self._near:
+            self._near[distance] = (self.session[distance:] == self.session[:-distance]).astype(np.float32)
+        return self._near[distance]
 
     def best(self, values: Floats) -> Floats:
         """At each position a third of the sum of the session's three best values.
@@ -77,10 +86,10 @@ class SessionOrder(NamedTuple):
         """
         if not len(values):
             return values
-        left = np.round(values, _DECIMALS)
+        left = values.round(_DECIMALS)
         total = top = np.maximum.reduceat(left, self.starts)
         for _ in range(_BEST - 1):
-            left[left == top[self.session]] = -np.inf
+            np.copyto(left, -np.inf, where=left == top[self.session])
             top = np.maximum.reduceat(left, self.starts)
             total = total + np.where(np.isfinite(top), top, 0)
         return (total / _BEST).astype(np.float32)[self.session]

@@ -62,9 +62,10 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(filter(None, (word.strip(_SENTENCE_MARKS) for word in text.casefold().split())))
 
 
-def says_the_same(first: frozenset[str], second: frozenset[str]) -> bool:
-    """Whether two texts differ in nothing but empty words, so that one of them is enough."""
-    return bool(first) and first ^ second <= _EMPTY_WORDS and not first <= _EMPTY_WORDS
+@lru_cache(maxsize=4_096)
+def gist(text: str) -> frozenset[str]:
+    """The words of ``text`` but for empty ones; of texts that have some and the same, one is enough."""
+    return words_of(text) - _EMPTY_WORDS
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:

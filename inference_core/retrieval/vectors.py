@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 _HEADER: Final = struct.Struct("<HH")
+_MOST_BY_VECTOR: Final = 9_216
+_MOST_BY_MATRIX: Final = 262_144
+"""Products of so many multiplications OpenBLAS makes in the caller's thread (interface/gemv.c and gemm.c)."""
 
 
 def pack_vectors(vectors: Floats) -> bytes:
@@ -45,3 +48,18 @@ def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
     matrix = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
     start = _HEADER.size
     return np.ascontiguousarray(matrix[:, start : start + 2 * columns]).view("<f2")
+
+
+def by_vector(matrix: Floats, vector: Floats) -> Floats:
+    """``matrix`` @ ``vector`` in this thread; where the processor is busy, threads of BLAS are waited for too long."""
+    rows = 1 << max((_MOST_BY_VECTOR - 1) // max(len(vector), 1), 1).bit_length() - 1
+    whole = len(matrix) // rows * rows
+    products = np.matmul(matrix[:whole].reshape(whole // rows, rows, len(vector)), vector).reshape(-1)
+    return np.concatenate([products, matrix[whole:] @ vector])
+
+
+def by_matrix(first: NDArray[np.int8], second: Floats) -> Floats:
+    """``first`` @ ``second``, likewise, and because as floats the whole of ``first`` takes four times the room."""
+    rows = max(_MOST_BY_MATRIX // max(second.size, 1), 1)
+    portions = [first[start : start + rows] for start in range(0, len(first), rows)]
+    return np.concatenate([portion.astype(np.float32) @ second for portion in portions])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from inference_core.clock import aware
@@ -12,6 +13,7 @@ from inference_core.stores.backend import Expiry
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def to_micros(moment: datetime) -> int:
@@ -36,9 +38,10 @@ def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
 
 def pack_namespace(namespace: Namespace) -> str:
     """A namespace as text; different namespaces give different texts."""
-    return json.dumps(namespace, ensure_ascii=False, separators=(",", ":"))
+    return _COMPACT.encode(namespace)
 
 
+@lru_cache(maxsize=4_096)
 def unpack_namespace(text: str) -> Namespace:
     """The namespace of ``pack_namespace``."""
     return tuple(json.loads(text))

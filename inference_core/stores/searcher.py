@@ -53,13 +53,13 @@ class Searcher:
         Where an index would take long to build, it is built in the background, and words alone decide until then.
         """
         query = Query.of(search.text, search.now, *(vectors or ()))
-        by_words = replace(query, vector=None, tokens=None)
         results: list[list[Found]] = [[] for _ in search.groups]
         left_out: list[LeftOut] = []
         is_scanned = False
         for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
             is_far = self.indexes.are_far(scopes, search.patience)
             if is_far:
+                by_words = replace(query, vector=None, tokens=None)
                 view = self._view(search.groups, by_words, scopes, self.indexes.scanned(scopes, query.terms))
             else:
                 view = self.indexes.use(scopes, partial(self._view, search.groups, query, scopes))
@@ -85,9 +85,9 @@ class Searcher:
         scopes, indexes = [scope for scope, _ in held], [index for _, index in held]
 
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
-            return self._backend.tokens([(scopes[at.index], indexes[at.index].keys[at.slot]) for at in places])
+            return self._backend.tokens([(scopes[owner], indexes[owner].keys[slot]) for owner, slot in places])
 
-        owners = [_owners(scopes, group) for group in groups]
+        owners = list(filter(None, (_owners(scopes, group) for group in groups)))
         return _View(scopes, indexes, rank(indexes, query, tokens_of, owners))
 
     def _selected(self, search: Search, view: _View, group: Sequence[Namespace]) -> Selection:
@@ -100,7 +100,7 @@ class Searcher:
         hits = _of_kinds(view, search.kinds, hits)
         while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
             places = [hit.place for hit in portion]
-            rows = self._backend.get([(view.scopes[at.index], view.indexes[at.index].keys[at.slot]) for at in places])
+            rows = self._backend.get([(view.scopes[owner], view.indexes[owner].keys[slot]) for owner, slot in places])
             for row, hit in zip(rows, portion, strict=True):
                 if row is not None and selection.missing > 0:
                     shares = hit.shares if search.explains else {}
@@ -123,7 +123,7 @@ def _owners(scopes: Sequence[Namespace], group: Sequence[Namespace]) -> list[int
 def _of_kinds(view: _View, kinds: frozenset[str] | None, hits: Iterator[Hit]) -> Iterator[Hit]:
     if kinds is None:
         return hits
-    return (hit for hit in hits if view.indexes[hit.place.index].kinds[hit.place.slot] in kinds)
+    return (hit for hit in hits if view.indexes[hit.place.owner].kinds[hit.place.slot] in kinds)
 
 
 def _by_score(found: Found) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from inference_core.retrieval.similarity import diversified, says_the_same, words_of
+from inference_core.retrieval.similarity import diversified, gist
 from inference_core.stores.backend import Key, Row
 from inference_core.stores.search import Found, LeftOut, Search
 
@@ -19,6 +19,7 @@ class Selection:
         self._search = search
         self._wanted = search.limit * _CHOICE if search.diversity else search.limit
         self._found: list[Found] = []
+        self._said: dict[frozenset[str], str] = {}
         self.left_out: list[LeftOut] = []
 
     @property
@@ -66,9 +67,12 @@ class Selection:
         return kept
 
     def _duplicate(self, row: Row) -> str | None:
-        words = words_of(_content(row))
-        twin = next((one.row.key for one in self._found if says_the_same(words, words_of(_content(one.row)))), None)
-        return None if twin is None else f"duplicate of {twin}"
+        meant = gist(_content(row))
+        if meant in self._said:
+            return f"duplicate of {self._said[meant]}"
+        if meant:
+            self._said[meant] = row.key
+        return None
 
     def _leave_out(self, rows: list[Found], reason: str) -> None:
         self.left_out += [LeftOut(found, reason) for found in rows]

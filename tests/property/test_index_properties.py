@@ -140,11 +140,11 @@ def _hits(scopes: Sequence[Scope], indexes: Sequence[ScopeIndex], query: Query) 
     """All that is told of each hit, the best first."""
 
     def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
-        return [scopes[place.index].tokens(indexes[place.index].keys[place.slot]) for place in places]
+        return [scopes[place.owner].tokens(indexes[place.owner].keys[place.slot]) for place in places]
 
     hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
     return [
-        (hit.place.index, indexes[hit.place.index].keys[hit.place.slot], hit.score, hit.relevance, hit.shares)
+        (hit.place.owner, indexes[hit.place.owner].keys[hit.place.slot], hit.score, hit.relevance, hit.shares)
         for hit in hits
     ]
 

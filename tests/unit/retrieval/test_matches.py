@@ -42,7 +42,7 @@ def _index(size: int, offset: int = 0) -> ScopeIndex:
 
 
 def _found(order: Ranking | HeadFirst, indexes: Sequence[ScopeIndex], owners: Sequence[int]) -> Found:
-    return [(indexes[hit.place.index].keys[hit.place.slot], hit.score) for hit in order.of(owners)]
+    return [(indexes[hit.place.owner].keys[hit.place.slot], hit.score) for hit in order.of(owners)]
 
 
 @pytest.fixture(scope="module")

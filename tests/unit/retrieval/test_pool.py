@@ -14,7 +14,7 @@ NONE = float("nan")
 
 
 def _keys(pool: Pool) -> list[str]:
-    return [pool.indexes[place.index].keys[place.slot] for place in map(pool.place, range(len(pool)))]
+    return [pool.indexes[place.owner].keys[place.slot] for place in map(pool.place, range(len(pool)))]
 
 
 def _three() -> Pool:

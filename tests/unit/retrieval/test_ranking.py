@@ -29,14 +29,14 @@ def _texts(*terms: str, start: float = 0.0) -> list[Change]:
 
 def _hits(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> dict[str, Hit]:
     hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
-    return {indexes[hit.place.index].keys[hit.place.slot]: hit for hit in hits}
+    return {indexes[hit.place.owner].keys[hit.place.slot]: hit for hit in hits}
 
 
 def _tokens(indexes: Sequence[ScopeIndex], **tokens: Iterable[Vector] | None) -> TokensOf:
     """Gives the token vectors of each key, those of one passage."""
 
     def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
-        found = [tokens.get(indexes[place.index].keys[place.slot]) for place in places]
+        found = [tokens.get(indexes[place.owner].keys[place.slot]) for place in places]
         return [None if rows is None else pack_tokens([floats(*rows)]) for rows in found]
 
     return tokens_of
@@ -150,8 +150,8 @@ def test_a_hit_names_its_index_and_slot():
 def test_hits_can_be_taken_from_some_of_the_indexes():
     indexes = [index_of(put(key, "tea", created=at)) for at, key in enumerate("abc")]
     ranking = rank(indexes, TEA)
-    assert [hit.place.index for hit in ranking.of([0, 2])] == [2, 0]
-    assert [hit.place.index for hit in ranking.of({1})] == [1]
+    assert [hit.place.owner for hit in ranking.of([0, 2])] == [2, 0]
+    assert [hit.place.owner for hit in ranking.of({1})] == [1]
     assert list(ranking.of([])) == []
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from retrieval_support import floats
 
-from inference_core.retrieval.vectors import pack_vectors, unpack_first_vectors, unpack_vectors
+from inference_core.retrieval.vectors import by_matrix, by_vector, pack_vectors, unpack_first_vectors, unpack_vectors
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 384), (2, 3), (3, 2), (64, 512), (1, 65_535)], ids=str)
@@ -32,3 +32,20 @@ def test_rows_stay_rows_however_the_matrix_lies_in_memory():
 def test_the_first_vectors_of_several_texts(passages: int):
     texts = [floats(*((text, passage) for passage in range(passages))) for text in (1, 2, 4, 8)]
     assert unpack_first_vectors(list(map(pack_vectors, texts))).tolist() == [[1, 0], [2, 0], [4, 0], [8, 0]]
+
+
+@pytest.mark.parametrize("size", [1, 384, 1_536, 3_072, 10_000], ids=str)
+@pytest.mark.parametrize("rows", [0, 1, 16, 83], ids=str)
+def test_a_matrix_times_a_vector_by_portions_is_the_whole_product(rows: int, size: int):
+    random = np.random.default_rng(0)
+    matrix, vector = random.standard_normal((rows, size), np.float32), random.standard_normal(size, np.float32)
+    assert by_vector(matrix, vector) == pytest.approx(matrix @ vector, rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 300], ids=str)
+@pytest.mark.parametrize("rows", [1, 40, 1_000], ids=str)
+def test_a_product_of_matrices_by_portions_is_the_whole_product(rows: int, columns: int):
+    random = np.random.default_rng(0)
+    first = random.integers(-127, 128, (rows, 128)).astype(np.int8)
+    second = random.standard_normal((128, columns), np.float32)
+    assert np.allclose(by_matrix(first, second), first.astype(np.float32) @ second, rtol=1e-4, atol=1e-2)
