@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,18 @@ class FailingEmbeddings(HashingEmbeddings):
 
 
 class HangingEmbeddings(HashingEmbeddings):
-    """Answers after ``seconds``."""
+    """Answers after ``seconds``, or once its outage is ``over``."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.over = threading.Event()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        time.sleep(self.seconds)
+        self.over.wait(self.seconds)
         return super().embed_documents(texts)
 
     def embed_query(self, text: str) -> list[float]:
-        time.sleep(self.seconds)
+        self.over.wait(self.seconds)
         return super().embed_query(text)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from inference_core.cli.interruption import held_back
 from inference_core.cli.opening import opened
 from inference_core.cli.options import Agent, AsJson, Embeddings, Url, User, one_of
 from inference_core.cli.output import console, note, one_line, print_json
@@ -39,9 +40,14 @@ def ingest(
     transcript = load_transcript(chosen, file)
     report = IngestReport()
     try:
-        with opened(url, agent, embeddings, embeds=True, creates=True) as memory, progress_bar("Messages") as show:
+        with (
+            opened(url, agent, embeddings, embeds=True, creates=True) as memory,
+            progress_bar("Messages") as show,
+            held_back() as check,
+        ):
             for report in ingested(memory.service.scope, user, transcript):
                 show(report.done, transcript.total)
+                check()
     except KeyboardInterrupt:
         _print(report, chosen, as_json=json)
         note("Interrupted. What was written is kept; run the same command again to go on")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from inference_core.migration import migrate
 
@@ -12,8 +11,8 @@ def say(done: int, total: int) -> None:
     os.write(1, f"{done} of {total}\n".encode())
 
 
-if __name__ == "__main__":
-    migrate.BATCH = int(sys.argv[2])  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
+def migrate_and_tell(url: str, batch: int) -> None:
+    migrate.BATCH = batch  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
     say(0, 1)
-    report = migrate.migrate_flat(sys.argv[1], progress=say)
+    report = migrate.migrate_flat(url, progress=say)
     os.write(1, f"written {report.written}\n".encode())

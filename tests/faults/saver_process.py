@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from multiprocessing.synchronize import Barrier
 
 from inference_core import AgentMemoryStoreService, open_store
 
@@ -27,6 +28,12 @@ async def main(url: str, name: str, saves: int, start: float) -> None:
                 assert await service.update_memory("everyone", "shared", extra_metadata={f"{name}-{number}": 1})
 
         await asyncio.gather(*(saver(at) for at in range(SAVERS)), updater())
+
+
+def save(barrier: Barrier, url: str, name: str, saves: int) -> None:
+    """Saves from the moment at which all processes have come to ``barrier``."""
+    barrier.wait(60)
+    asyncio.run(main(url, name, saves, 0))
 
 
 if __name__ == "__main__":

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-from writer_process import checked
+from processes import Forked
+from writer_process import checked, write
 
 from inference_core import AgentMemoryStoreService, open_store
-
-WRITER = Path(__file__).parent / "writer_process.py"
 
 
 def killed_writer(url: str, seed: int, seconds: float) -> list[list[str]]:
     """Starts a writer, kills it after ``seconds`` of writing; what it said."""
-    with subprocess.Popen([sys.executable, WRITER, url, str(seed)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        first: list[bytes] = []
-        while not first or not first[-1].startswith(b"ack"):
-            first.append(process.stdout.readline())
-        time.sleep(seconds)
-        process.kill()
-        said = b"".join([*first, process.stdout.read()]).decode()
-    return [line.split("\t") for line in said.splitlines() if line.count("\t") == 2]
+    process = Forked(write, url, seed)
+    said: list[str] = []
+    while not said or not said[-1].startswith("ack"):
+        said.append(process.said.readline().decode().rstrip("\n"))
+    time.sleep(seconds)
+    process.kill()
+    said += process.end()[1]
+    return [line.split("\t") for line in said if line.count("\t") == 2]
 
 
 def test_acknowledged_writes_survive_kill_9(shared_url: str, full: bool) -> None:
     url = shared_url
     kills = (100 if full else 10) if url.startswith("sqlite") else (50 if full else 4)
     chance = random.Random(7)
-    said = [event for seed in range(kills) for event in killed_writer(url, seed, chance.uniform(0.05, 0.6))]
+    longest = 0.6 if full else 0.3
+    said = [event for seed in range(kills) for event in killed_writer(url, seed, chance.uniform(0.05, longest))]
     acknowledged = {memory_id: content for word, memory_id, content in said if word == "ack"}
     tried = {memory_id: content for word, memory_id, content in said if word == "try"}
     with open_store(url, embeddings=None) as store:

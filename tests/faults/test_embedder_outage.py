@@ -57,7 +57,8 @@ def pending(store: MemoryStore) -> int:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_core.stores.engine.EMBED_TIMEOUT_S", 0.1)
-    with open_store(sqlite_url, embeddings=FAULTS[fault]()) as store:
+    model = FAULTS[fault]()
+    with open_store(sqlite_url, embeddings=model) as store:
         service = AgentMemoryStoreService(store)
         started = time.monotonic()
         for number in range(20):
@@ -65,11 +66,15 @@ def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, m
         assert time.monotonic() - started < 5
         assert len(recalled(service, "falconry")) == 5
         assert pending(store) == 20
+        if isinstance(model, HangingEmbeddings):
+            model.over.set()
     with open_store(sqlite_url, embeddings=None) as store:
         assert AgentMemoryStoreService(store).sync.count_memories("ada")["semantic"] == 20
 
 
-def test_pending_vectors_are_filled_in_once_the_model_answers(sqlite_url: str) -> None:
+def test_pending_vectors_are_filled_in_once_the_model_answers(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_core.embeddings.embedder._PAUSE_S", 0.2)
+    monkeypatch.setattr("inference_core.stores.backfill._PATIENCE_S", (0.1,))
     model = FailingEmbeddings()
     with open_store(sqlite_url, embeddings=model) as store:
         service = AgentMemoryStoreService(store)

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from processes import Forked
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.ingestion.transcripts import read_messages
 from inference_core.ingestion.verbatim import MARKS, IngestReport, ingest
 
-INGEST = """
-import sys
-from pathlib import Path
-from inference_core import AgentMemoryStoreService, open_store
-from inference_core.ingestion.transcripts import read_messages
-from inference_core.ingestion.verbatim import ingest
-
-with open_store(sys.argv[1], embeddings=None) as store:
-    for report in ingest(AgentMemoryStoreService(store).scope, "ada", read_messages(Path(sys.argv[2]))):
-        print(report.written, flush=True)
-"""
 MESSAGES = 3_000
+
+
+def ingest_and_tell(url: str, path: Path) -> None:
+    with open_store(url, embeddings=None) as store:
+        for report in ingest(AgentMemoryStoreService(store).scope, "ada", read_messages(path)):
+            print(report.written, flush=True)
 
 
 def killed(url: str, path: Path, seconds: float) -> int:
     """Starts an ingestion and kills it ``seconds`` after its first new memories; how many it said it had written."""
-    with subprocess.Popen([sys.executable, "-c", INGEST, url, str(path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        said = [b"0"]
-        while said[-1].strip() == b"0":
-            said.append(process.stdout.readline())
-        time.sleep(seconds)
-        process.kill()
-        said += process.stdout.readlines()
-    return max(int(line) for line in said if line.endswith(b"\n"))
+    process = Forked(ingest_and_tell, url, path)
+    while (said := int(process.said.readline())) == 0:
+        pass
+    time.sleep(seconds)
+    process.kill()
+    return max([said, *map(int, process.end()[1])])
 
 
 def test_after_kill_9_the_next_run_writes_the_rest(tmp_path: Path, full: bool):

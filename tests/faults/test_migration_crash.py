@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from migration_process import migrate_and_tell
 from migration_support import legacy_file, originals, state
+from processes import Forked
 
 from inference_core.migration.migrate import migrate_flat
-
-MIGRATOR = Path(__file__).parent / "migration_process.py"
 
 
 class Prepared:
@@ -43,20 +41,18 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     return Prepared(tmp_path_factory.mktemp("legacy"), count)
 
 
-def migrator(path: Path, batch: int) -> subprocess.Popen[str]:
-    command = [sys.executable, str(MIGRATOR), f"sqlite:///{path}", str(batch)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def migrator(path: Path, batch: int) -> Forked:
+    return Forked(migrate_and_tell, f"sqlite:///{path}", batch)
 
 
 def killed(path: Path, batch: int, lines: int, seconds: float) -> bool:
     """Kills a migration ``seconds`` after it has said so many lines; whether it was still at it."""
-    with migrator(path, batch) as process:
-        assert process.stdout is not None
-        for _ in range(lines):
-            process.stdout.readline()
-        time.sleep(seconds)
-        process.kill()
-        return "written" not in process.stdout.read()
+    process = migrator(path, batch)
+    for _ in range(lines):
+        process.said.readline()
+    time.sleep(seconds)
+    process.kill()
+    return not any(line.startswith("written") for line in process.end()[1])
 
 
 def test_a_migration_that_is_killed_ends_like_an_undisturbed_one(prepared: Prepared, tmp_path: Path, full: bool):
@@ -78,8 +74,8 @@ def test_a_migration_that_is_killed_ends_like_an_undisturbed_one(prepared: Prepa
 
 def test_two_migrations_at_once_write_each_memory_once(prepared: Prepared, tmp_path: Path):
     path = prepared.copy(tmp_path / "memory.db")
-    with migrator(path, 50) as one, migrator(path, 50) as other:
-        said = [process.communicate()[0].splitlines()[-1] for process in (one, other)]
+    migrators = [migrator(path, 50), migrator(path, 50)]
+    said = [process.end()[1][-1] for process in migrators]
     written = [int(line.removeprefix("written ")) for line in said]
     assert sum(written) == prepared.count
     assert state(path) == prepared.after

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import random
-import sys
 
 from inference_core import AgentMemoryStoreService, open_store
 
@@ -44,11 +43,12 @@ async def work(service: AgentMemoryStoreService, name: str, seed: int) -> None:
         say("ack", memory_id, content)
 
 
-async def main() -> None:
-    store = open_store(sys.argv[1], embeddings=None)
+async def _write(url: str, seed: int) -> None:
+    store = open_store(url, embeddings=None)
     service = AgentMemoryStoreService(store)
-    await asyncio.gather(*(work(service, f"task{at}", int(sys.argv[2])) for at in range(TASKS)))
+    await asyncio.gather(*(work(service, f"task{at}", seed) for at in range(TASKS)))
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+def write(url: str, seed: int) -> None:
+    """Eight tasks write until the process is killed."""
+    asyncio.run(_write(url, seed))

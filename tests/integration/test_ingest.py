@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import typer
 from support import DATA
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.cli import ingest as command
 from inference_core.cli.ingest import ingest
+from inference_core.cli.interruption import held_back
+from inference_core.drivers import Plan
+from inference_core.drivers import run as run_plan
 from inference_core.errors import InferenceCoreError
+from inference_core.ingestion import verbatim
 from inference_core.memory.document import MemoryStoreDocument
 
 FOLDER = DATA / "evaluation"
@@ -173,37 +176,51 @@ def refuse_to_embed(*_: object, **__: object) -> None:
     raise EmbeddingError("no answer")
 
 
+@pytest.mark.parametrize(("presses", "counted"), [(1, 64), (2, 32)], ids=["once", "twice"])
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
-    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    presses: int,
+    counted: int,
+    options: list[str],
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ):
+    """It is pressed when the second batch is written and not yet counted; once more ends it there and then."""
     path = tmp_path / "long.jsonl"
     path.write_text("".join(f'{{"role": "user", "content": "message {at}"}}\n' for at in range(100)), "utf-8")
-    monkeypatch.setattr(command, "progress_bar", InterruptedBar)
+    plans: list[Plan[Any]] = []
+
+    def run_and_press(plan: Plan[Any]) -> Any:
+        result = run_plan(plan)
+        plans.append(plan)
+        if len(plans) == 4:  # each batch is a read and a write
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(verbatim, "run", run_and_press)
     assert run(str(path), *options, "--json") == 130
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["memories"] == 64
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["memories"] == counted
+    assert "Ending after this batch. Ctrl-C again ends at once" in printed.err
     assert "run the same command again" in printed.err
+    assert len(stored(sqlite_url)) == 64
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.undo()
-    rest = result(capsys, str(path), *options)
+    rest = result(capfd, str(path), *options)
     assert (rest["memories"], rest["already_there"]) == (36, 64)
 
 
-class InterruptedBar:
-    """A progress bar at which the user loses patience in the second batch."""
-
-    def __init__(self, _: str) -> None:
-        self.calls = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, done: int, total: int) -> None:
-        self.calls += 1
-        if self.calls == 2:
-            raise KeyboardInterrupt
+def test_where_ctrl_c_is_ignored_it_stays_so():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_back() as check:
+            signal.raise_signal(signal.SIGINT)
+            check()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SHOWN = """

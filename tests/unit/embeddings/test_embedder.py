@@ -205,11 +205,13 @@ def test_the_error_of_a_coroutine_is_an_embedding_error():
 
 
 def test_a_slow_model_is_given_up_at_the_deadline(drive: Driver):
-    embedder = Embedder(HangingEmbeddings(5), "f")
+    model = HangingEmbeddings(5)
+    embedder = Embedder(model, "f")
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         drive(embedder.query("a", 0.02))
     assert time.monotonic() - started < 4
+    model.over.set()
     embedder.close()
 
 

@@ -1,0 +1,51 @@
+"""Processes of the tests' own, forked from one that has the package imported already, so that they start at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        "inference_core.ingestion.verbatim",
+        "inference_core.migration.migrate",
+        "inference_core.stores.searcher",
+        "inference_core.stores.backends.sqlite",
+    ]
+)
+
+
+class Forked:
+    """``target(*args)`` in a process of its own; ``said`` is what it writes to standard output and error."""
+
+    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+        ours, theirs = CONTEXT.Pipe(duplex=False)
+        self._process = CONTEXT.Process(target=_speak, args=(theirs, target, *args), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.said = os.fdopen(os.dup(ours.fileno()), "rb")
+        ours.close()
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self._process.kill()
+
+    def end(self) -> tuple[int | None, list[str]]:
+        """Waits for its end; the exit code, and the lines that were not read yet."""
+        with self.said:
+            rest = self.said.read().decode()
+        self._process.join()
+        code = self._process.exitcode
+        self._process.close()
+        return code, rest.splitlines()
+
+
+def _speak(said: Connection, target: Callable[..., None], *args: Any) -> None:
+    for stream in (1, 2):
+        os.dup2(said.fileno(), stream)
+    said.close()
+    target(*args)
