@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-KINDS = ("sqlite", "memory")
+KINDS = ("sqlite", "memory", "file")
 """The databases that the contract holds for."""
 
 
@@ -15,6 +15,8 @@ def database(kind: str, folder: Path) -> Generator[str]:
     """The URL of an empty database of ``kind``; one of files lies in ``folder``."""
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'memory.db'}"
+    elif kind == "file":
+        yield f"file:///{folder / 'memories'}"
     elif kind == "memory":
         yield "memory://"
     else:

@@ -32,10 +32,10 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
     It serves sync and async runs alike. Raises ConfigurationError for any other URL and for a file that cannot be
     opened.
     """
-    scheme, path = parse_url(url)
-    if path is not None:
-        return SqliteCheckpointer(path)
-    if scheme == "memory":
+    parsed = parse_url(url)
+    if parsed.scheme == "sqlite" and parsed.path:
+        return SqliteCheckpointer(parsed.path)
+    if parsed.scheme == "memory":
         return InMemorySaver()
     raise ConfigurationError("The URL of checkpoints looks like 'sqlite:///checkpoints.db' or 'memory://'")
 

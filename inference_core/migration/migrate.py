@@ -50,19 +50,21 @@ def migrate_flat(
     dry_run: bool = False,
     max_content_bytes: int = MAX_CONTENT_BYTES,
     progress: Progress | None = None,
+    encryption_key: str | bytes | None = None,
 ) -> MigrationReport:
     """Copies the flat memories in the store at ``url`` to their categories, of ``user_ids`` or of all users.
 
     They are found in the store itself and in the tables of LangGraph's SqliteStore in the same file; of two with one id
     the store's own counts. Episodic and procedural memories go to the scopes that all agents share, or to those of
     ``agent_name``. Originals are never changed; vectors are added when the store is opened with a model. A ``dry_run``
-    only counts. Safe to repeat, to interrupt and to run beside writers and other migrations.
+    only counts. ``encryption_key`` is that of `open_store`. Safe to repeat, to interrupt and to run beside writers and
+    other migrations.
 
     Raises InvalidInput, ConfigurationError, StoreError; what was written before stays.
     """
     _check(user_ids, legacy_namespace)
     namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-    with _opened(url, legacy_namespace, dry_run=dry_run) as (backend, sources, report):
+    with _opened(url, legacy_namespace, encryption_key, dry_run=dry_run) as (backend, sources, report):
         run = Migration(backend, namespaces, report, max_content_bytes)
         run.migrate(sources, user_ids, progress)
     return report
@@ -78,20 +80,24 @@ def _check(user_ids: Sequence[str] | None, legacy_namespace: str) -> None:
 
 
 @contextmanager
-def _opened(url: str, name: str, *, dry_run: bool) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
+def _opened(
+    url: str, name: str, key: str | bytes | None, *, dry_run: bool
+) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
     """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
-    path = parse_url(url).path
+    place = parse_url(url)
+    path = place.path
     is_missing = path is not None and not path.exists()
     with ExitStack() as opened:
         reader = None
         if path is not None and path.is_file():
             reader = opened.enter_context(closing(read_only(path)))
         has_none = is_missing or (dry_run and reader is not None and not has_table(reader, _OWN_TABLE))
-        backend = opened.enter_context(closing(InMemoryBackend() if has_none else open_backend(url)))
+        made = InMemoryBackend() if has_none else open_backend(url, encryption_key=key)
+        backend = opened.enter_context(closing(made))
         sources: list[LegacySource] = [OwnScopes(backend, name)]
         if reader is not None:
             sources.append(LangGraphTable(reader, name))
-        store = backend.name if path is None else f"sqlite:///{path}"
+        store = backend.name if path is None else f"{place.scheme}:///{path}"
         yield backend, sources, MigrationReport(store, dry_run, is_missing, name)
 
 

@@ -32,7 +32,9 @@ from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.writer import GroupWriter
 
-OWN = KINDS
+SEALED = "file-sealed"
+"""A file store whose lines are compressed and encrypted."""
+OWN = (*KINDS, SEALED)
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -72,6 +74,10 @@ def make(kind: str, folder: Path) -> Iterator[Backend]:
         return
     if kind == "foreign-memory":
         yield ForeignBackend(InMemoryStore())
+        return
+    if kind == SEALED:
+        with closing(open_backend(f"file:///{folder / 'sealed'}?compress=zstd", encryption_key=bytes(32))) as backend:
+            yield backend
         return
     with database(kind, folder) as url, closing(open_backend(url)) as backend:
         yield backend
@@ -730,16 +736,24 @@ def test_one_file_is_set_up_once_by_many(tmp_path: Path):
     backend.close()
 
 
+PLACES = {
+    "sqlite": "sqlite:///",
+    "memory": "memory://",
+    "file": "file:///",
+    SEALED: "file:///",
+    "foreign-memory": "InMemoryStore",
+    "foreign-sqlite": "SqliteStore",
+}
+
+
 @pytest.mark.parametrize("kind", [*OWN, *FOREIGN])
 def test_what_a_backend_promises(kind: str, tmp_path: Path):
     for backend in make(kind, tmp_path):
         promised = backend.capabilities
         is_own = kind in OWN
         assert (promised.atomic, promised.compare_and_set, promised.change_feed) == (is_own, is_own, is_own)
-        assert promised.durable is (kind == "sqlite")
-        assert backend.name.startswith(
-            {"sqlite": "sqlite:///", "memory": "memory://", "foreign-memory": "InMemoryStore"}.get(kind, "SqliteStore")
-        )
+        assert promised.durable is (is_own and kind != "memory")
+        assert backend.name.startswith(PLACES[kind])
 
 
 def test_a_scope_of_a_foreign_store_has_a_limit():

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from saver_process import SAVERS, SHARED_UPDATES
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -16,13 +17,15 @@ SAVER = Path(__file__).parent / "saver_process.py"
 PROCESSES = 8
 
 
-def test_no_write_is_lost_or_locked_out_from_a_cold_start(sqlite_url: str, full: bool) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_no_write_is_lost_or_locked_out_from_a_cold_start(kind: str, tmp_path: Path, full: bool) -> None:
+    url = f"{kind}:///{tmp_path / 'memory'}"
     saves = 100 if full else 10
     start = str(time.time() + 4)
-    with open_store(sqlite_url + ".shared", embeddings=None) as store:
+    with open_store(url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory("everyone", "shared", "facts", memory_id="shared")
         processes = [
-            subprocess.Popen([sys.executable, SAVER, sqlite_url + ".shared", f"p{at}", str(saves), start], stderr=-1)
+            subprocess.Popen([sys.executable, SAVER, url, f"p{at}", str(saves), start], stderr=-1)
             for at in range(PROCESSES)
         ]
         said = [process.communicate()[1].decode() for process in processes]

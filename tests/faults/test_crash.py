@@ -7,8 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import pytest
 from writer_process import checked
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -29,12 +31,13 @@ def killed_writer(url: str, seed: int, seconds: float) -> list[list[str]]:
     return [line.split("\t") for line in said.splitlines() if line.count("\t") == 2]
 
 
-def test_acknowledged_writes_survive_kill_9(tmp_path: Path, full: bool) -> None:
-    path = tmp_path / "memory.db"
-    url = f"sqlite:///{path}"
+@pytest.mark.parametrize(("kind", "kills"), [("sqlite", 10), ("file", 5)])
+def test_acknowledged_writes_survive_kill_9(kind: str, kills: int, tmp_path: Path, full: bool) -> None:
+    path = tmp_path / "memory"
+    url = f"{kind}:///{path}"
     chance = random.Random(7)
     said = [
-        event for seed in range(100 if full else 10) for event in killed_writer(url, seed, chance.uniform(0.05, 0.6))
+        event for seed in range(100 if full else kills) for event in killed_writer(url, seed, chance.uniform(0.05, 0.6))
     ]
     acknowledged = {memory_id: content for word, memory_id, content in said if word == "ack"}
     tried = {memory_id: content for word, memory_id, content in said if word == "try"}
@@ -59,6 +62,6 @@ def test_acknowledged_writes_survive_kill_9(tmp_path: Path, full: bool) -> None:
     assert (lost, invented, half_written) == (set(), set(), set())
     assert len(stored) == total
     assert index_finds
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    connection.close()
+    if kind == "sqlite":
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -6,20 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from inference_core import AgentMemoryStoreService, open_store
 
 SEARCHER = Path(__file__).parent / "searcher_process.py"
 
 
-def test_each_process_finds_what_the_other_has_saved(sqlite_url: str) -> None:
-    with open_store(sqlite_url, embeddings=None) as store:
+@pytest.mark.parametrize(("kind", "rounds"), [("sqlite", 60), ("file", 20)])
+def test_each_process_finds_what_the_other_has_saved(kind: str, rounds: int, tmp_path: Path) -> None:
+    url = f"{kind}:///{tmp_path / 'memory'}"
+    with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         with subprocess.Popen(
-            [sys.executable, SEARCHER, sqlite_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, SEARCHER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as other:
             assert other.stdin is not None
             assert other.stdout is not None
-            for number in range(60):
+            for number in range(rounds):
                 word = f"topic{number}"
                 memory_id = service.save_memory("both", f"A note about {word}", "facts")
                 print(word, file=other.stdin, flush=True)

@@ -6,12 +6,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, remember, replies, the_block
+from databases import database
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
@@ -66,10 +66,12 @@ class Populated:
     ids: list[str]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "memory"])
+@pytest.fixture(scope="module", params=["sqlite", "memory", "file"])
 def populated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
-    path: Path = tmp_path_factory.mktemp("isolation") / "memory.db"
-    with open_store(f"sqlite:///{path}" if request.param == "sqlite" else "memory://", embeddings=None) as store:
+    with (
+        database(request.param, tmp_path_factory.mktemp("isolation")) as url,
+        open_store(url, embeddings=None) as store,
+    ):
         service = AgentMemoryStoreService(store)
         yield Populated(service, [service.sync.save_memory(user, statement(at)) for at, user in enumerate(USERS)])
 
