@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
@@ -24,6 +24,10 @@ class MemorySettings(BaseSettings):
 
     enabled: bool = Field(default=True, description="Give agents their memory.")
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
+    encryption_key: SecretStr | None = Field(
+        default=None,
+        description="Key of an encrypted file store: 32 random bytes in base64 or hexadecimal. Keep a copy elsewhere.",
+    )
     embeddings: str = Field(
         default="auto",
         description="Embedding model: auto (the local ones that are installed), local, local-multilingual, "
@@ -55,6 +59,11 @@ class MemorySettings(BaseSettings):
     def embeddings_spec(self) -> str | None:
         """What `open_store` takes as ``embeddings``."""
         return None if self.embeddings.strip().lower() in _NO_EMBEDDINGS else self.embeddings
+
+    @property
+    def encryption_key_text(self) -> str | None:
+        """What `open_store` takes as ``encryption_key``."""
+        return self.encryption_key.get_secret_value() or None if self.encryption_key else None
 
     @field_validator("categories", mode="before")
     @classmethod

@@ -9,9 +9,9 @@ from pathlib import Path
 import postgres_server
 import redis_server
 
-KINDS = ("sqlite", "postgres", "redis", "memory")
+KINDS = ("sqlite", "postgres", "redis", "file", "memory")
 """The databases that the contract holds for."""
-SHARED_KINDS = ("sqlite", "postgres", "redis")
+SHARED_KINDS = ("sqlite", "postgres", "redis", "file")
 """Those of them that several processes can open."""
 BACKEND_KINDS = (*KINDS, "postgres-debian")
 """The databases that the contract of backends holds for."""
@@ -22,6 +22,8 @@ def database(kind: str, folder: Path, *, is_new: bool = False) -> Generator[str]
     """The URL of an empty database of ``kind``; one of files lies in ``folder``. ``is_new``: it has no tables yet."""
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'memory.db'}"
+    elif kind == "file":
+        yield f"file:///{folder / 'memories'}"
     elif kind == "memory":
         yield "memory://"
     elif kind == "redis":

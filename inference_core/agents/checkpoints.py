@@ -30,12 +30,12 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
     It serves sync and async runs alike. Raises ConfigurationError for any other URL and for what cannot be opened,
     MissingExtra.
     """
-    scheme, path = parse_url(url)
-    if path is not None:
-        return SqliteCheckpointer(path)
-    if scheme == "memory":
+    parsed = parse_url(url)
+    if parsed.scheme == "sqlite" and parsed.path:
+        return SqliteCheckpointer(parsed.path)
+    if parsed.scheme == "memory":
         return InMemorySaver()
-    if scheme in ("postgresql", "postgres"):
+    if parsed.scheme in ("postgresql", "postgres"):
         return _postgres(url)
     raise ConfigurationError(
         "The URL of checkpoints looks like 'sqlite:///checkpoints.db', 'postgresql://user:password@host/db' or 'memory://'"

@@ -63,7 +63,7 @@ def _months(url: str, conversations: Sequence[Conversation], *, shows: bool) -> 
     answers: dict[str, list[Answer]] = {}
     if shows:
         _print_title("A conversation of several months")
-    with open_configured_store(memory_settings(url)) as store:
+    with open_configured_store(memory_settings(url), encryption_key=None) as store:
         if not store.wait_ready(LOADING_S):
             note("No local embedding model: recall is by words alone (extra: local)", "yellow")
         service = AgentMemoryStoreService(store)

@@ -186,14 +186,14 @@ def _shown(value: object) -> str:
 
 
 def _look_at_store(found: Diagnosis, settings: MemorySettings) -> None:
-    path = parse_url(settings.store_url).path
-    if path is not None and not _holds_store(path):
+    place = parse_url(settings.store_url)
+    if place.path is not None and not _holds_store(place.scheme, place.path):
         found.hints.append(f"There is no store at {found.store.url} yet; the first save makes it")
         _look_at_embeddings(found, settings, None)
         return
     found.store.exists = True
     try:
-        backend = open_backend(settings.store_url)
+        backend = open_backend(settings.store_url, encryption_key=settings.encryption_key_text)
     except InferenceCoreError as error:
         found.problems.append(str(error))
         _look_at_embeddings(found, settings, None)
@@ -212,7 +212,9 @@ def _look_at_store(found: Diagnosis, settings: MemorySettings) -> None:
 
 def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
     with suppress(InferenceCoreError):  # whatever it is, opening the store has told it
-        found.store.flat_memories = migrate_flat(settings.store_url, dry_run=True).written
+        found.store.flat_memories = migrate_flat(
+            settings.store_url, dry_run=True, encryption_key=settings.encryption_key_text
+        ).written
     if found.store.flat_memories:
         found.hints.append(
             f"{found.store.flat_memories} memories lie in the old flat namespace: inference-core migrate"
@@ -230,8 +232,10 @@ def _look_at_spool(found: Diagnosis, folder: Path, store: str) -> None:
     ]
 
 
-def _holds_store(path: Path) -> bool:
-    """Whether the file has the tables of a store; also if that cannot be told, so that opening it says why."""
+def _holds_store(scheme: str, path: Path) -> bool:
+    """Whether it is the folder or has the tables of a store; also if that cannot be told, so that opening says why."""
+    if scheme == "file" and path.is_dir():
+        return any(path.iterdir())
     if not path.is_file():
         return path.exists()
     try:

@@ -39,6 +39,7 @@ def migrate(
             agent_name=agent,
             dry_run=dry_run,
             progress=advance,
+            encryption_key=settings.encryption_key_text,
         )
     if json:
         print_json(report.to_json())

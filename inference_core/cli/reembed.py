@@ -27,7 +27,9 @@ def reembed(
     settings = memory_settings(place or url, embeddings)
     check_exists(settings.store_url)
     with progress_bar("Embedding texts") as advance:
-        done = embed_anew(settings.store_url, settings.embeddings_spec, advance)
+        done = embed_anew(
+            settings.store_url, settings.embeddings_spec, advance, encryption_key=settings.encryption_key_text
+        )
     if json:
         print_json({"embedded": done})
     else:

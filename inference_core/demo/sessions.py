@@ -59,7 +59,7 @@ def talk(name: str, url: str) -> Session:
     settings = read_settings(AgentSettings)
     said, script = _SESSIONS[name]
     prompts: list[str] = []
-    with open_configured_store(read_settings(MemorySettings, store_url=url)) as store:
+    with open_configured_store(read_settings(MemorySettings, store_url=url), encryption_key=None) as store:
         store.wait_ready(_LOADING_S)
         agent: Any = create_agent(
             make_chat_model(settings, None if settings.model else _stand_in(script())),

@@ -53,19 +53,21 @@ def migrate_flat(
     dry_run: bool = False,
     max_content_bytes: int = MAX_CONTENT_BYTES,
     progress: Progress | None = None,
+    encryption_key: str | bytes | None = None,
 ) -> MigrationReport:
     """Copies the flat memories in the store at ``url`` to their categories, of ``user_ids`` or of all users.
 
     They are found in the store itself and in the tables of LangGraph's SqliteStore or PostgresStore in the same
     database; of two with one id the store's own counts. Episodic and procedural memories go to the scopes that all
     agents share, or to those of ``agent_name``. Originals are never changed; vectors are added when the store is opened
-    with a model. A ``dry_run`` only counts. Safe to repeat, to interrupt and beside writers and other migrations.
+    with a model. A ``dry_run`` only counts. ``encryption_key`` is that of `open_store`. Safe to repeat, to interrupt
+    and beside writers and other migrations.
 
     Raises InvalidInput, ConfigurationError, StoreError; what was written before stays.
     """
     _check(user_ids, legacy_namespace)
     namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-    with _opened(url, legacy_namespace, dry_run=dry_run) as (backend, sources, report):
+    with _opened(url, legacy_namespace, encryption_key, dry_run=dry_run) as (backend, sources, report):
         run = Migration(backend, namespaces, report, max_content_bytes)
         run.migrate(sources, user_ids, progress)
     return report
@@ -81,12 +83,15 @@ def _check(user_ids: Sequence[str] | None, legacy_namespace: str) -> None:
 
 
 @contextmanager
-def _opened(url: str, name: str, *, dry_run: bool) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
+def _opened(
+    url: str, name: str, key: str | bytes | None, *, dry_run: bool
+) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
     """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
     with ExitStack() as opened:
         legacy = opened.enter_context(_legacy(url, name))
         has_none = legacy.is_missing or (dry_run and not legacy.has_own_tables)
-        backend = opened.enter_context(closing(InMemoryBackend() if has_none else open_backend(url)))
+        made = InMemoryBackend() if has_none else open_backend(url, encryption_key=key)
+        backend = opened.enter_context(closing(made))
         sources: list[LegacySource] = [OwnScopes(backend, name), *legacy.sources]
         yield backend, sources, MigrationReport(legacy.place or backend.name, dry_run, legacy.is_missing, name)
 
@@ -102,14 +107,14 @@ class _Legacy(NamedTuple):
 
 @contextmanager
 def _legacy(url: str, name: str) -> Generator[_Legacy]:
-    scheme, path = parse_url(url)
+    scheme, path, *_ = parse_url(url)
     if scheme in ("postgresql", "postgres"):
         with closing(_postgres_table(url, name)) as table:
             yield _Legacy([table], has_own_tables=table.has_own_tables, place=shown_url(url))
-    elif path is None or scheme != "sqlite":
+    elif path is None:
         yield _Legacy()
     elif not path.is_file():
-        yield _Legacy(is_missing=not path.exists(), place=f"sqlite:///{path}")
+        yield _Legacy(is_missing=not path.exists(), place=f"{scheme}:///{path}")
     else:
         with closing(read_only(path)) as reader:
             tables = [LangGraphTable(reader, name)]

@@ -41,21 +41,26 @@ def open_store(
     embeddings: EmbeddingsSpec = "auto",
     ttl: TTLConfig | None = None,
     clock: Clock | None = None,
+    encryption_key: str | bytes | None = None,
     **options: Any,
 ) -> MemoryStore:
     """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
 
-    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``, ``redis://host:6379/0`` (also
-    ``rediss://`` and ``unix://``). A driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed.
-    ``embeddings`` is ``"auto"`` (the local models that are installed), ``"local"``, ``"local-multilingual"``,
-    ``"local-by-language"``, ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
-    ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is. Options
-    are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
+    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
+    ``redis://host:6379/0`` (also ``rediss://`` and ``unix://``), ``memory://``; a folder of files is
+    ``file:///relative/folder`` or ``file:////absolute/folder``, with ``?compress=zstd`` if a new one is to be small. A
+    driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the
+    local models that are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``,
+    ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
+    ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is.
+    ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other stores refuse.
+    Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed
+    at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
     """
     durable = bool(options.pop("durable", True))
-    backend = open_backend(url, durable=durable, clock=clock)
+    backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
     if minutes := (ttl or {}).get("sweep_interval_minutes"):
         options.setdefault("sweep_interval_s", minutes * 60)
     try:
@@ -75,6 +80,7 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "late_interaction": settings.late_interaction,
         "index_bytes": settings.index_mb * _MEGABYTE,
         "spool": settings.spool,
+        "encryption_key": settings.encryption_key_text,
     }
     return open_store(settings.store_url, **chosen | options)
 
@@ -96,9 +102,13 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
     return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings), owns_embedder=not weakly)
 
 
-def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) -> Backend:
+def open_backend(
+    url: str, *, durable: bool = True, clock: Clock | None = None, encryption_key: str | bytes | None = None
+) -> Backend:
     """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, UnsupportedSchema."""
     parsed = parse_url(url)
+    if encryption_key and parsed.scheme != "file":
+        raise ConfigurationError("Only file stores are encrypted: use a URL such as 'file:///memories', or no key")
     match parsed.scheme:
         case "memory":
             from inference_core.stores.backends.memory import InMemoryBackend  # noqa: PLC0415
@@ -108,6 +118,12 @@ def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) 
             from inference_core.stores.backends.sqlite import SqliteBackend  # noqa: PLC0415
 
             return SqliteBackend(parsed.path, durable=durable, clock=clock)
+        case "file" if parsed.path:
+            from inference_core.stores.backends.file import FileBackend  # noqa: PLC0415
+            from inference_core.stores.backends.file_lines import parse_key  # noqa: PLC0415
+
+            key = parse_key(encryption_key) if encryption_key else None
+            return FileBackend(parsed.path, key=key, compresses=parsed.compress is not None, clock=clock)
         case "redis" | "rediss" | "unix":
             from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
 
@@ -115,7 +131,7 @@ def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) 
         case "postgresql" | "postgres":
             return _postgres()(url, durable=durable, clock=clock)
         case scheme:
-            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, memory")
+            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, file, memory")
 
 
 def _postgres() -> type[PostgresBackend]:

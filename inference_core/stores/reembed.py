@@ -12,7 +12,13 @@ from inference_core.stores.factory import open_backend
 from inference_core.stores.writer import GroupWriter
 
 
-def reembed(url: str, embeddings: EmbeddingsSpec, progress: Callable[[int, int], None] | None = None) -> int:
+def reembed(
+    url: str,
+    embeddings: EmbeddingsSpec,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    encryption_key: str | bytes | None = None,
+) -> int:
     """Embeds all texts of the store at ``url`` that have no vector of this model; how many there were.
 
     Resumable: the store belongs to the new model from the start, and what an interruption left over is embedded by the
@@ -22,7 +28,7 @@ def reembed(url: str, embeddings: EmbeddingsSpec, progress: Callable[[int, int],
     embedder = make_embedder(embeddings)
     if embedder is None:
         raise ConfigurationError("Name the embedding model, for example 'local' or 'openai:text-embedding-3-small'")
-    backend = open_backend(url)
+    backend = open_backend(url, encryption_key=encryption_key)
     writer = GroupWriter(backend)
     try:
         embedder.embed_now(["test"])

@@ -5,38 +5,45 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from inference_core.errors import ConfigurationError
 
+_OF_FILES: Final = {"sqlite": "sqlite:///memory.db", "file": "file:///memories"}
 _URL: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://(.*)", re.ASCII | re.DOTALL)
 
 
 class StoreUrl(NamedTuple):
-    """``scheme`` is the kind of database, ``path`` the file of an SQLite one. In-memory SQLite is ``memory``."""
+    """``scheme`` is the kind of database, ``path`` where one of files lies, ``compress`` how its lines are packed.
+
+    In-memory SQLite is ``memory``.
+    """
 
     scheme: str
     path: Path | None = None
+    compress: str | None = None
 
 
 def parse_url(url: str) -> StoreUrl:
     """The parts of ``url``: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``.
 
-    A driver in the scheme, as in ``sqlite+aiosqlite``, is accepted.
-    Raises ConfigurationError for anything that is no URL, and for one of SQLite without a path.
+    Of a folder of files: ``file:///relative/folder``, ``file:////absolute/folder?compress=zstd``. A driver in the
+    scheme, as in ``sqlite+aiosqlite``, is accepted.
+    Raises ConfigurationError for anything that is no URL, and for one of SQLite or files without a path.
     """
     found = _URL.fullmatch(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if found is None:
         raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
     scheme, rest = found.groups()
-    if scheme != "sqlite":
+    if scheme not in _OF_FILES:
         return StoreUrl(scheme)
-    path = unquote(rest.partition("?")[0])
-    if path in ("", "/:memory:"):
+    place, _, query = rest.partition("?")
+    path = unquote(place)
+    if scheme == "sqlite" and path in ("", "/:memory:"):
         return StoreUrl("memory")
     if not path.startswith("/") or path == "/":
-        raise ConfigurationError("A SQLite URL has three slashes and a path: 'sqlite:///memory.db'")
-    return StoreUrl(scheme, Path(path[1:]))
+        raise ConfigurationError(f"A {scheme} URL has three slashes and a path: {_OF_FILES[scheme]!r}")
+    return StoreUrl(scheme, Path(path[1:]), _compression(query) if scheme == "file" else None)
 
 
 def shown_url(url: str) -> str:
@@ -48,3 +55,11 @@ def shown_url(url: str) -> str:
         is_torn = scheme.startswith(("postgres", "redis", "mongodb")) and not at and "@" in parameters
         return f"{scheme}{separator}{'***' if is_torn else place}"
     return f"{scheme}{separator}{owner.partition(':')[0]}:***@{host}"
+
+
+def _compression(query: str) -> str | None:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    compress = options.pop("compress", None)
+    if options or compress not in (None, "zstd"):
+        raise ConfigurationError("The one option of a file URL is compress=zstd: 'file:///memories?compress=zstd'")
+    return compress

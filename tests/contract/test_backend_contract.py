@@ -32,7 +32,9 @@ from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.writer import GroupWriter
 
-OWN = BACKEND_KINDS
+SEALED = "file-sealed"
+"""A file store whose lines are compressed and encrypted."""
+OWN = (*BACKEND_KINDS, SEALED)
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -72,6 +74,10 @@ def make(kind: str, folder: Path) -> Iterator[Backend]:
         return
     if kind == "foreign-memory":
         yield ForeignBackend(InMemoryStore())
+        return
+    if kind == SEALED:
+        with closing(open_backend(f"file:///{folder / 'sealed'}?compress=zstd", encryption_key=bytes(32))) as backend:
+            yield backend
         return
     with database(kind, folder) as url, closing(open_backend(url)) as backend:
         yield backend
@@ -736,6 +742,8 @@ NAMES = {
     "postgres-debian": "postgresql://",
     "redis": "unix://",
     "memory": "memory://",
+    "file": "file:///",
+    SEALED: "file:///",
     "foreign-memory": "InMemoryStore",
     "foreign-sqlite": "SqliteStore",
 }

@@ -13,7 +13,7 @@ from support import HangingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_configured_store
 from inference_core.embeddings.local import FINGERPRINT
-from inference_core.errors import DeadlineExceeded, InvalidInput, StoreUnavailable
+from inference_core.errors import ConfigurationError, DeadlineExceeded, InvalidInput, StoreUnavailable
 from inference_core.settings import MemorySettings
 from inference_core.testing import ScriptedChatModel
 
@@ -44,6 +44,18 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_the_store(opened: Any, tmp_path: Path):
     opened("STORE_URL", f"sqlite:///{tmp_path}/mine.db")
     assert (tmp_path / "mine.db").is_file()
+
+
+def test_the_encryption_key(opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", f"file:///{tmp_path}/mine")
+    key = "5ca1ab1e" * 8
+    AgentMemoryStoreService(opened("ENCRYPTION_KEY", key)).sync.save_memory(U, "canary")
+    assert not any(b"canary" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert key not in repr(MemorySettings())
+    for other in ("ab" * 32, ""):
+        with pytest.raises(ConfigurationError, match="encrypted"):
+            opened("ENCRYPTION_KEY", other)
+    assert AgentMemoryStoreService(opened("ENCRYPTION_KEY", key)).sync.list_memories(U)[1] == 1
 
 
 def test_the_embeddings(opened: Any):

@@ -172,7 +172,7 @@ def test_an_id_that_was_taken_meanwhile_is_a_conflict_and_loses_nothing(
     other = FlakyBackend()
     with MemoryStore(StoreEngine(other)) as another:
         service_on(another).save_memory("ann", "theirs", memory_id="m1")
-        backend._scopes, backend._heads = other._scopes, other._heads
+        backend._table = other._table
         backend.heal()
         drained(store)
     assert contents(backend) == ["theirs", "next"]

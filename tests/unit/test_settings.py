@@ -24,6 +24,7 @@ def test_the_defaults_are_the_documented_ones():
     assert MemorySettings().model_dump() == {
         "enabled": True,
         "store_url": "sqlite:///memory.db",
+        "encryption_key": None,
         "embeddings": "auto",
         "late_interaction": True,
         "index_mb": 512,

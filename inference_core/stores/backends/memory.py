@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from itertools import islice
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
-from inference_core.stores.cells import Cell, Staging
+from inference_core.stores.cells import Staging
 from inference_core.stores.scan import holding_most
+from inference_core.stores.table import Table
 
 
 class InMemoryBackend:
@@ -23,8 +26,7 @@ class InMemoryBackend:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._scopes: dict[Namespace, dict[str, Cell]] = {}
-        self._heads: dict[Namespace, int] = {}
+        self._table = Table()
         self._meta: dict[str, str] = {}
         self._closed = False
 
@@ -36,50 +38,40 @@ class InMemoryBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         now = self._clock.now()
-        with self._open():
-            cells = [(key, self._cell(key)) for key in keys]
-        return [cell.row(*key) if cell and cell.is_alive(now) else None for key, cell in cells]
+        with self._open() as table:
+            return [table.get(key, now) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
-        with self._open():
-            cells = [self._cell(key) for key in keys]
-        return [cell.document.tokens if cell and cell.document else None for cell in cells]
+        with self._open() as table:
+            return [table.tokens(key) for key in keys]
 
     def newest(
         self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
-        with self._open():
-            found = [
-                ((-cell.created_at.timestamp(), key, scope), cell)
-                for scope, key, cell in self._alive(scopes)
-                if kinds is None or cell.kind in kinds
-            ]
-        page = sorted(found, key=lambda one: one[0])[offset : offset + limit]
-        return [cell.row(scope, key) for (_, key, scope), cell in page]
+        with self._open() as table:
+            return table.newest(scopes, self._clock.now(), kinds=kinds, limit=limit, offset=offset)
 
     def count(self, scopes: Sequence[Namespace]) -> int:
         """How many rows exactly ``scopes`` hold."""
-        with self._open():
-            return sum(1 for _ in self._alive(scopes))
+        with self._open() as table:
+            return table.count(scopes, self._clock.now())
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
-        with self._open():
-            names = [name for name in self._scopes if name[: len(prefix)] == prefix]
-            return sorted(name for name in names if any(self._alive([name])))
+        with self._open() as table:
+            return table.namespaces(prefix, self._clock.now())
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
-        with self._open():
-            return [self._heads.get(scope, 0) for scope in scopes]
+        with self._open() as table:
+            return [table.head(scope) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
-        with self._open():
-            cells = [(key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.seq > since]
-        return [cell.change(key) for key, cell in sorted(cells, key=lambda found: found[1].seq)]
+        with self._open() as table:
+            return table.changes(scope, since)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``."""
@@ -87,15 +79,13 @@ class InMemoryBackend:
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
-        with self._open():
-            found = [cell.pending(scope, key, model) for scope, key, cell in self._all()]
-        return [one for one in found if one][:limit]
+        with self._open() as table:
+            return list(islice(table.pending(model), limit))
 
     def expired(self, limit: int) -> list[Key]:
         """Rows whose time has come."""
-        now = self._clock.now()
-        with self._open():
-            return [(scope, key) for scope, key, cell in self._all() if cell.is_expired(now)][:limit]
+        with self._open() as table:
+            return list(islice(table.expired(self._clock.now()), limit))
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
@@ -111,29 +101,19 @@ class InMemoryBackend:
         """Later calls are refused."""
         self._closed = True
 
-    def _open(self) -> threading.RLock:
-        if self._closed:
-            raise StoreUnavailable("The store is closed")
-        return self._lock
-
-    def _cell(self, key: Key) -> Cell | None:
-        return self._scopes.get(key[0], {}).get(key[1])
-
-    def _all(self) -> Iterator[tuple[Namespace, str, Cell]]:
-        return ((scope, key, cell) for scope, cells in self._scopes.items() for key, cell in cells.items())
-
-    def _alive(self, scopes: Sequence[Namespace]) -> Iterator[tuple[Namespace, str, Cell]]:
-        now = self._clock.now()
-        for scope in set(scopes):
-            yield from ((scope, key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.is_alive(now))
+    @contextmanager
+    def _open(self) -> Generator[Table]:
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable("The store is closed")
+            yield self._table
 
     def _apply_batch(self, batch: Sequence[Write]) -> Outcome:
-        staging = Staging(self._cell, lambda scope: self._heads.get(scope, 0), self._clock.now())
+        staging = Staging(self._table.cell, self._table.head, self._clock.now())
         try:
             versions = staging.apply(batch)
         except VersionConflict as error:
             return error
-        for (namespace, key), cell in staging.cells.items():
-            self._scopes.setdefault(namespace, {})[key] = cell
-        self._heads |= staging.heads
+        for key, cell in staging.cells.items():
+            self._table.set(key, cell)
         return versions

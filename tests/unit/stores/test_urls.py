@@ -21,6 +21,8 @@ from inference_core.stores.urls import StoreUrl, parse_url
         ("sqlite://", StoreUrl("memory")),
         ("sqlite:///:memory:", StoreUrl("memory")),
         ("memory://", StoreUrl("memory")),
+        ("file:///my%20memories", StoreUrl("file", Path("my memories"))),
+        ("file:////srv/m?compress=zstd", StoreUrl("file", Path("/srv/m"), "zstd")),
         ("postgresql+asyncpg://u:p@h/d", StoreUrl("postgresql")),
     ],
 )
@@ -28,7 +30,9 @@ def test_the_parts_of_a_url(url: str, expected: StoreUrl):
     assert parse_url(url) == expected
 
 
-@pytest.mark.parametrize("url", ["", "memory.db", "sqlite:memory.db", "sqlite://memory.db", "sqlite:///", None, 5])
+@pytest.mark.parametrize(
+    "url", ["", "memory.db", "sqlite:memory.db", "sqlite://memory.db", "sqlite:///", "file:///", "file://x", None, 5]
+)
 def test_what_is_no_url_is_refused(url: Any):
     with pytest.raises(ConfigurationError, match="URL"):
         parse_url(url)
