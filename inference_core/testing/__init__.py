@@ -1,6 +1,26 @@
-"""For tests of agents that use the memory: a chat model that follows a script, and a clock that stands still."""
+"""For tests: a chat model that follows a script, a clock that stands still, a conformance suite for LangGraph stores.
 
-from inference_core.testing.chat import ScriptedChatModel, Turn, call_tool
-from inference_core.testing.clock import FrozenClock
+The names are imported when they are used; `StoreConformance` needs pytest.
+"""
 
-__all__ = ["FrozenClock", "ScriptedChatModel", "Turn", "call_tool"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inference_core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from inference_core.testing.chat import ScriptedChatModel, Turn, call_tool
+    from inference_core.testing.clock import FrozenClock
+    from inference_core.testing.conformance.suite import StoreConformance
+
+_HOMES = {
+    "FrozenClock": "inference_core.testing.clock",
+    "ScriptedChatModel": "inference_core.testing.chat",
+    "StoreConformance": "inference_core.testing.conformance.suite",
+    "Turn": "inference_core.testing.chat",
+    "call_tool": "inference_core.testing.chat",
+}
+__all__ = ["FrozenClock", "ScriptedChatModel", "StoreConformance", "Turn", "call_tool"]
+
+__getattr__ = lazy_exports(__name__, _HOMES)

@@ -175,6 +175,14 @@ FILTERS: list[tuple[dict[str, Any] | None, str]] = [
     ({"missing": {"$ne": 5}}, "abcde"),
     ({"map.k": 1}, ""),
     ({"' OR 1=1 --": 1}, ""),
+    ({"n": {"$in": [2, "10", None]}}, "ad"),
+    ({"n": {"$nin": [2, "10"]}}, "bce"),
+    ({"x": {"$exists": True}}, "abd"),
+    ({"list": {"$contains": 2}}, "a"),
+    ({"t": {"$contains": "Z"}}, "c"),
+    ({"$or": [{"n": 10}, {"t": "Z"}]}, "bc"),
+    ({"$not": {"n": {"$exists": True}}}, "e"),
+    ({"$and": [{"n": 2}, {"$not": {"t": "a"}}], "flag": True}, "a"),
 ]
 
 
@@ -190,10 +198,10 @@ async def test_filters(ask: Ask):
 @pytest.mark.parametrize(
     "conditions",
     [
-        {"n": {"$in": [1]}},
         {"n": {"$regex": "."}},
         {"n": {"$gt": 1, "x": 2}},
-        {"$or": [{"n": 1}]},
+        {"$nor": [{"n": 1}]},
+        {"n": {"$or": [1]}},
         {1: 2},
         {"n": {"$gt": None}},
         {"n": {"$gt": True}},

@@ -27,7 +27,7 @@ from inference_core.testing import call_tool
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("quickstart", "concepts", "migration", "errors")
+PAGES = ("quickstart", "concepts", "migration", "errors", "filters", "conformance")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
 
@@ -105,6 +105,7 @@ def test_snippets_run_and_print_what_the_page_shows(page: str, tmp_path: Path) -
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
             "PYTHONWARNINGS": "error",
+            "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
         }
         command = [sys.executable, __file__, str(DOCS / f"{page}.md")]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -125,6 +126,20 @@ def test_blocks_of_code_are_run_or_marked_as_not_run(page: str) -> None:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     openings = [line for line in text.splitlines() if line.startswith("```")][::2]
     assert set(openings) <= {"```python", "```sh", "```text", "```console"}
+
+
+def test_the_table_of_conformance_is_what_was_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "conformance.json").read_text(encoding="utf-8"))["stores"]
+    text = (DOCS / "conformance.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text[text.index("| promise |") :].splitlines() if "|" in line]
+    shown = {cells[0].removesuffix(" (contract)"): cells[1:] for cells in rows}
+    assert shown["promise"] == list(measured)
+    marks = {"kept": "yes", "broken": "**no**", "not applicable": "-"}
+    for at, promise in enumerate(measured["InMemoryStore"]):
+        outcomes = [findings[at]["outcome"] for findings in measured.values()]
+        assert shown.get(promise["text"]) == ([marks[one] for one in outcomes] if "broken" in outcomes else None)
+    ours = [one for name in ("ours, SQLite", "ours, in memory") for one in measured[name]]
+    assert [one["name"] for one in ours if one["outcome"] == "broken"] == []
 
 
 def test_every_error_is_documented() -> None:

@@ -1,0 +1,111 @@
+"""What a promise is: a method ``test_…`` of a `Promises` class whose docstring's first line says what is promised.
+
+Promises of the contract must be kept. Those of strength go beyond what LangGraph documents: they are reported, and fail
+only if they are asked for (``strict``).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
+from unittest import SkipTest
+
+if TYPE_CHECKING:
+    from inference_core.testing.conformance.subject import Subject
+
+P = TypeVar("P", bound="Promises")
+_SHOWN: Final = 150
+
+
+class BrokenPromise(AssertionError):
+    """The store does something else than was promised; the message says what."""
+
+
+class NotApplicable(SkipTest):
+    """The promise cannot be tried on this store; pytest and unittest skip it."""
+
+
+class Promises:
+    """A class of promises; each method takes the `Subject` to try."""
+
+    strict: ClassVar[bool] = False
+
+    def fall_short(self, error: Exception) -> None:
+        """Says that a promise of strength is broken: raises ``error``; a test suite may report it instead."""
+        raise error
+
+
+def strength(test: Callable[[P, Subject], None]) -> Callable[[P, Subject], None]:
+    """Marks a promise that LangGraph does not document."""
+
+    @functools.wraps(test)
+    def tried(self: P, subject: Subject) -> None:
+        try:
+            test(self, subject)
+        except SkipTest:
+            raise
+        except Exception as error:  # whatever a store raises is how it falls short
+            if self.strict:
+                raise
+            self.fall_short(error)
+
+    tried.is_strength = True  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
+    return tried
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A promise by its method's ``name``; ``text`` says what is promised, ``reason`` why it matters."""
+
+    name: str
+    is_strength: bool
+    text: str
+    reason: str
+
+
+def promises_of(kind: type[Promises]) -> list[Promise]:
+    """The promises of a class: the contract first, each part in the order in which it is written."""
+    methods = {name: method for base in kind.__mro__ for name, method in vars(base).items() if name.startswith("test_")}
+    found = [_promise(name, method) for name, method in methods.items()]
+    return sorted(found, key=lambda promise: promise.is_strength)
+
+
+def _promise(name: str, method: Callable[..., Any]) -> Promise:
+    text, _, reason = (inspect.getdoc(method) or name).partition("\n")
+    is_strength = bool(getattr(method, "is_strength", False))
+    return Promise(name, is_strength, text.rstrip("."), " ".join(reason.split()))
+
+
+def expect(condition: object, message: str) -> None:
+    """Raises BrokenPromise with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise BrokenPromise(message)
+
+
+def fail(message: str) -> NoReturn:
+    """Raises BrokenPromise."""
+    raise BrokenPromise(message)
+
+
+def expect_equal(found: object, wanted: object, what: str) -> None:
+    """Raises BrokenPromise unless what was ``found`` is what was ``wanted``."""
+    expect(found == wanted, f"{what}: {_shown(found)} instead of {_shown(wanted)}")
+
+
+def expect_same(found: Iterable[Any], wanted: Iterable[Any], what: str) -> None:
+    """Like `expect_equal`, in any order, and each as often."""
+    expect_equal(sorted(found, key=repr), sorted(wanted, key=repr), what)
+
+
+def as_json(value: object) -> str:
+    """A value as JSON whatever the order of its names; true, 1 and 1.0 differ."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"

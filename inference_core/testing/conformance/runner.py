@@ -1,0 +1,89 @@
+"""Trying every promise on the stores of a factory, without pytest."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from unittest import SkipTest
+
+from inference_core.testing.conformance.embeddings import WatchedEmbeddings
+from inference_core.testing.conformance.every import EveryPromise
+from inference_core.testing.conformance.opening import Factory
+from inference_core.testing.conformance.promises import Promise, Promises, promises_of
+from inference_core.testing.conformance.subject import FACES, Face, Place, Subject, trying
+
+
+class Outcome(StrEnum):
+    """What became of a promise."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    UNTRIED = "not applicable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A promise tried through a face; ``note`` says how it was broken, or why it was not tried."""
+
+    face: Face
+    outcome: Outcome
+    note: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A promise and its findings, one a face."""
+
+    promise: Promise
+    findings: tuple[Finding, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Broken if any face breaks it, kept if any keeps it."""
+        outcomes = {finding.outcome for finding in self.findings}
+        return next(one for one in (Outcome.BROKEN, Outcome.KEPT, Outcome.UNTRIED) if one in outcomes)
+
+    def notes(self) -> list[str]:
+        """Why it is as it is, each reason once, with the faces that it is true of."""
+        shown = [finding for finding in self.findings if finding.outcome is self.outcome and finding.note]
+        faces = {note: [one.face for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
+        return [f"{note} ({', '.join(names)})" if len(names) < len(FACES) else note for note, names in faces.items()]
+
+
+def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromise) -> Iterator[Verdict]:
+    """Tries those promises of ``kind`` whose names hold ``only``, each on a new store. Raises ConfigurationError."""
+    factory.function()
+    for promise in promises_of(kind):
+        if only in promise.name:
+            test = getattr(kind(), promise.name)
+            yield Verdict(promise, tuple(_tried(test, factory, face) for face in FACES))
+
+
+def _tried(test: Callable[[Subject], None], factory: Factory, face: Face) -> Finding:
+    started = time.perf_counter()
+    outcome, note = Outcome.KEPT, ""
+    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+        try:
+            _try(test, factory, face, Path(folder))
+        except SkipTest as reason:
+            outcome, note = Outcome.UNTRIED, str(reason)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises breaks the promise
+            outcome, note = Outcome.BROKEN, _said(error)
+    return Finding(face, outcome, note, time.perf_counter() - started)
+
+
+def _try(test: Callable[[Subject], None], factory: Factory, face: Face, folder: Path) -> None:
+    embeddings = WatchedEmbeddings()
+    place = Place(folder, factory)
+    with trying(factory.make(folder, embeddings), face, embeddings, place) as subject:
+        test(subject)
+
+
+def _said(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"[:300]

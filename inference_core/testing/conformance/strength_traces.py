@@ -1,0 +1,161 @@
+"""Beyond the contract: what is forgotten leaves nothing behind, and what is refused is not half stored."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph.store.base import InvalidNamespaceError, PutOp, SearchOp
+
+from inference_core.testing.conformance.promises import Promises, expect_equal, expect_same, fail, strength
+from inference_core.testing.conformance.subject import Namespace, Subject
+
+NS: Final[Namespace] = ("ada", "notes")
+
+
+class TraceStrength(Promises):
+    """Vectors and namespaces that outlive their items; values between stored and refused."""
+
+    @strength
+    def test_no_vector_after_index_false(self, subject: Subject) -> None:
+        """After put(index=False) the item is not found by its former text.
+
+        InMemoryStore (langgraph#8214), SqliteStore and PostgresStore keep the old vector: a secret that was replaced is
+        still found, with a score of 1.
+        """
+        subject.ranking().put(NS, "a", {"text": "secret saxophone"})
+        subject.put(NS, "a", {"text": "plain piano"}, index=False)
+        _expect_unranked(subject, "secret saxophone")
+
+    @strength
+    def test_no_vector_of_a_removed_field(self, subject: Subject) -> None:
+        """After a put without the field that was indexed the item is not found by its former text."""
+        subject.ranking().put(NS, "a", {"text": "secret saxophone", "m": 1}, index=["text"])
+        subject.put(NS, "a", {"m": 2}, index=["text"])
+        _expect_unranked(subject, "secret saxophone")
+
+    @strength
+    def test_no_vector_after_a_delete(self, subject: Subject) -> None:
+        """After a delete the vector is gone too: a new item under the key is not found by the old text.
+
+        SqliteStore leaves vectors behind (foreign_keys is off), and a later put brings them back.
+        """
+        subject.ranking().put(NS, "a", {"text": "secret saxophone"})
+        subject.delete(NS, "a")
+        expect_equal(subject.keys(NS, query="secret saxophone"), [], "after the delete")
+        subject.put(NS, "a", {"text": "plain piano"}, index=False)
+        _expect_unranked(subject, "secret saxophone")
+
+    @strength
+    def test_reading_leaves_no_namespace(self, subject: Subject) -> None:
+        """Reading a key that is not there does not make its namespace.
+
+        InMemoryStore lists a namespace that was only read: a lookup shows up as a user.
+        """
+        subject.get(("ghost", "notes"), "a")
+        subject.search(("ghost", "other"))
+        subject.delete(("ghost", "third"), "a")
+        expect_equal(subject.list_namespaces(), [], "namespaces")
+
+    @strength
+    def test_deleting_leaves_no_namespace(self, subject: Subject) -> None:
+        """A namespace whose last item was deleted is not listed.
+
+        InMemoryStore lists it for ever: who was erased is still named.
+        """
+        subject.put(NS, "a", {"n": 1})
+        subject.delete(NS, "a")
+        expect_equal(subject.list_namespaces(), [], "namespaces")
+
+    @strength
+    def test_nan_and_infinity(self, subject: Subject) -> None:
+        """NaN and infinity are refused, or kept.
+
+        SqliteStore turns them into null.
+        """
+        _expect_kept_or_refused(subject, {"nan": float("nan"), "infinity": float("inf"), "inner": [[float("-inf")]]})
+
+    @strength
+    def test_nul_and_lone_surrogates(self, subject: Subject) -> None:
+        """Texts with NUL or lone surrogates are refused, or kept.
+
+        Tools and web pages give such texts; a refusal must leave what was there before.
+        """
+        _expect_kept_or_refused(subject, {"nul": "a\x00b", "surrogate": "\ud800", "inner": [{"k": "\udfff"}]})
+
+    @strength
+    def test_large_integers(self, subject: Subject) -> None:
+        """Integers beyond 64 bits are refused, or kept.
+
+        Turned into a float, an account number is another one.
+        """
+        _expect_kept_or_refused(subject, {"63 bits": 2**63, "64 bits": -(2**64), "200 bits": 2**200})
+
+    @strength
+    def test_what_is_not_json(self, subject: Subject) -> None:
+        """Dates, sets and bytes are refused, or kept as what they are.
+
+        SqliteStore turns dates into text: what was put is not what is got.
+        """
+        odd = {"date": datetime(2026, 1, 1, tzinfo=UTC), "set": {1}, "bytes": b"x"}
+        _expect_kept_or_refused(subject, odd)
+
+    @strength
+    def test_a_refused_batch_leaves_nothing(self, subject: Subject) -> None:
+        """If a put of a batch is refused, none of its puts is stored.
+
+        Half a batch is a state that nobody wrote.
+        """
+        bad = {"o": object(), "nul": "\x00", "nan": float("nan"), "surrogate": "\ud800"}
+        try:
+            subject.batch([PutOp(NS, "a", {"n": 1}), PutOp(NS, "b", bad), PutOp(NS, "c", {"n": 1})])
+        except Exception:  # noqa: BLE001  # what counts is what is left
+            expect_equal(subject.keys(NS), [], "keys after an error")
+        else:
+            expect_same(subject.keys(NS), "abc", "keys")
+
+    @strength
+    def test_odd_keys(self, subject: Subject) -> None:
+        """Keys of any text are refused, or kept apart from each other.
+
+        Keys come from file names, titles and models.
+        """
+        kept: dict[str, dict[str, Any]] = {}
+        for key in ("", " ", "a", "A", "a ", "a\x00", "\ud800", "é", "e\u0301", "k" * 5_000, "'", "%", "../x"):
+            try:
+                subject.put(NS, key, {"key": ascii(key)})
+            except Exception:  # noqa: BLE001, S112  # refused
+                continue
+            kept[key] = {"key": ascii(key)}
+        for key, value in kept.items():
+            expect_equal(subject.value(NS, key), value, f"the value of {ascii(key)[:20]}")
+        expect_equal(len(subject.keys(NS, limit=100)), len(kept), "number of items")
+
+    @strength
+    def test_raw_batches_are_checked(self, subject: Subject) -> None:
+        """Operations that are passed to batch directly are checked like calls.
+
+        InMemoryStore takes ("a.b",) from a raw batch, which no call can read again.
+        """
+        for op in (PutOp(("a.b",), "k", {"n": 1}), SearchOp(("a.b",)), PutOp(("",), "k", {"n": 1})):
+            try:
+                subject.batch([op])
+            except InvalidNamespaceError:
+                continue
+            fail(f"{type(op).__name__} of an invalid namespace was not refused")
+
+
+def _expect_unranked(subject: Subject, query: str) -> None:
+    ranked = [(item.key, item.score) for item in subject.search(NS, query=query) if item.score is not None]
+    expect_equal(ranked, [], f"ranked by {query!r}")
+
+
+def _expect_kept_or_refused(subject: Subject, values: dict[str, Any]) -> None:
+    for name, odd in values.items():
+        subject.put(NS, name, {"before": True})
+        try:
+            subject.put(NS, name, {"odd": odd})
+        except Exception:  # noqa: BLE001  # refused
+            expect_equal(subject.value(NS, name), {"before": True}, f"the item whose {name} was refused")
+        else:
+            expect_equal(repr(subject.value(NS, name)), repr({"odd": odd}), name)
