@@ -269,3 +269,11 @@ def test_the_size_grows_with_slots_terms_and_vectors():
         index_of(put("a", "tea green", EAST)).nbytes,
     ]
     assert sizes == sorted(set(sizes))
+
+
+def test_the_size_is_that_after_the_last_change():
+    index = index_of(put("a", "tea"))
+    before = index.nbytes
+    assert index.nbytes == before
+    index.update([put("b", "green", EAST)])
+    assert index.nbytes > before
