@@ -45,14 +45,15 @@ def open_store(
 ) -> MemoryStore:
     """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
 
-    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``. A driver in the scheme, as in
-    ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the local models that
-    are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``, ``"provider:model"``, a LangChain
-    ``Embeddings`` object, or None: recall by words alone.
+    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
+    ``memory://``. A driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is
+    ``"auto"`` (the local models that are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``,
+    ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
     ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is. Options
-    are those of StoreEngine and, for SQLite, ``durable``. A store that is not closed is closed at exit.
+    are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed at exit.
 
-    Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
+    Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
+    cannot be reached, MissingExtra, EmbeddingMismatch.
     """
     durable = bool(options.pop("durable", True))
     backend = open_backend(url, durable=durable, clock=clock)
@@ -94,7 +95,7 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
 
 
 def open_backend(url: str, *, durable: bool = True, clock: Clock | None = None) -> Backend:
-    """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, UnsupportedSchema."""
+    """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, StoreError."""
     parsed = parse_url(url)
     match parsed.scheme:
         case "memory":
