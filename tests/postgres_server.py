@@ -25,6 +25,7 @@ import pytest
 from inference_core.stores.factory import open_backend
 
 _START_S = 30
+_REMOVALS = 40
 _FAST = ("-c", "fsync=off", "-c", "full_page_writes=off")
 _SYSTEM_USERS = ("postgres", "nobody")
 
@@ -82,7 +83,11 @@ class PostgresServer:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
             self._process = None
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for _ in range(_REMOVALS):  # a child that outlives the server for a moment may still write
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                return
+            time.sleep(0.05)
 
     def url(self, schema: str = "public") -> str:
         """The URL of a schema, which is a database of its own to a store."""

@@ -57,7 +57,8 @@ def open_store(
     Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed
     at exit.
 
-    Raises ConfigurationError for an unknown scheme or a path that cannot be opened, MissingExtra, EmbeddingMismatch.
+    Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
+    cannot be reached, MissingExtra, EmbeddingMismatch.
     """
     durable = bool(options.pop("durable", True))
     backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
@@ -105,7 +106,7 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
 def open_backend(
     url: str, *, durable: bool = True, clock: Clock | None = None, encryption_key: str | bytes | None = None
 ) -> Backend:
-    """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, UnsupportedSchema."""
+    """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, StoreError."""
     parsed = parse_url(url)
     if encryption_key and parsed.scheme != "file":
         raise ConfigurationError("Only file stores are encrypted: use a URL such as 'file:///memories', or no key")
