@@ -118,5 +118,9 @@ def open_backend(
 
             key = parse_key(encryption_key) if encryption_key else None
             return FileBackend(parsed.path, key=key, compresses=parsed.compress is not None, clock=clock)
+        case "mongodb":
+            from inference_core.stores.backends.mongodb import MongoBackend  # noqa: PLC0415
+
+            return MongoBackend(url, clock=clock)
         case scheme:
-            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory, file")
+            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, memory, file, mongodb")
