@@ -131,8 +131,14 @@ def open_backend(
             return RedisBackend(url, clock=clock)
         case "postgresql" | "postgres":
             return _postgres()(url, durable=durable, clock=clock)
+        case "mongodb":
+            from inference_core.stores.backends.mongodb import MongoBackend  # noqa: PLC0415
+
+            return MongoBackend(url, clock=clock)
         case scheme:
-            raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, file, memory")
+            raise ConfigurationError(
+                f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, mongodb, file, memory"
+            )
 
 
 def _postgres() -> type[PostgresBackend]:

@@ -101,8 +101,8 @@ def test_a_memory_url_leaves_nothing(here: Path, url: str):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://host/db", "known: sqlite, postgresql, redis, file, memory"),
-        ("http://host", "known: sqlite, postgresql, redis, file, memory"),
+        ("mysql://host/db", "known: sqlite, postgresql, redis, mongodb, file, memory"),
+        ("http://host", "known: sqlite, postgresql, redis, mongodb, file, memory"),
         ("memory.db", "looks like"),
         ("/tmp/memory.db", "looks like"),
         ("", "looks like"),

@@ -255,8 +255,9 @@ class TestWritesOfSeveralUsers:
                 backend.apply([self.BATCH])
         assert self.states(backend)[0] in (["old"], ["new", "old"])
 
-    def test_what_was_left_by_a_dead_process_is_finished_by_readers(
-        self, opener: Opener, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\0\0\n\0\n", b"{"], ids=["nothing", "zeros", "lines", "start"])
+    def test_what_a_dead_process_left_is_finished_by_readers(
+        self, opener: Opener, monkeypatch: pytest.MonkeyPatch, left: bytes
     ):
         backend, reader = opener(), opener()
         with monkeypatch.context() as patched:
@@ -264,6 +265,8 @@ class TestWritesOfSeveralUsers:
             with pytest.raises(Died):
                 backend.apply([self.BATCH])
         backend.close()
+        for path in opener.journals():
+            path.write_bytes(left)
         assert self.states(reader) == [["new"], ["new"], ["new"]]
 
     def test_an_intent_does_not_touch_what_was_compacted_since(self, opener: Opener):

@@ -1,0 +1,254 @@
+"""MongoDB, experimental: it was run against a substitute in memory only, never yet against a server.
+
+A document a row, addressed by the packed namespace and the key. Where the server is a replica set, a batch is one
+transaction; a single server has none, so there a writer that dies may leave a part of its batch.
+
+The feed: a writer takes the document of each scope for a while, numbers its rows from the scope's head, writes them and
+then moves the head. Readers ask for rows up to the head only, so no number at or below it can appear later. What a
+writer that died has left above the head is passed, and heard of, with the next write of that scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import Any, Final
+
+from inference_core.clock import Clock, SystemClock
+from inference_core.errors import (
+    ConfigurationError,
+    MissingExtra,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedSchema,
+    WriteUnknown,
+)
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Term
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
+from inference_core.stores.cells import Cell, Staging
+from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.scan import holding_most
+
+try:
+    from bson import encode
+    from bson.errors import BSONError
+    from pymongo import MongoClient
+    from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
+except ImportError as missing:
+    raise MissingExtra("A MongoDB store", "mongodb") from missing
+
+from inference_core.stores.backends.mongodb_documents import WITHOUT_TEXT, cell_of, fields_of, id_of, is_alive, key_of
+from inference_core.stores.backends.mongodb_scopes import Scopes
+
+VERSION: Final = 1
+_CONNECT_MS: Final = 5_000
+_DATABASE: Final = "memory"
+_VERSION: Final = "schema_version"
+_INDEXES: Final = ([("scope", 1), ("seq", 1)], [("scope", 1), ("created", -1), ("key", 1)], "root", "expires", "model")
+
+
+class MongoBackend:
+    """A Backend over the database that ``url`` names, or "memory". ``client`` is instead of a connection to it.
+
+    Raises ConfigurationError if the server cannot be reached or refuses, UnsupportedSchema.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, client: Any = None) -> None:
+        self.name = shown(url)
+        self._clock = clock or SystemClock()
+        self._closed = False
+        try:
+            with ExitStack() as opened:
+                self._client: Any = opened.enter_context(closing(_connected(url) if client is None else client))
+                self._has_transactions = client is None and _is_replicated(self._client)
+                database = self._client.get_default_database(_DATABASE)
+                self._rows, self._meta = database["rows"], database["meta"]
+                self._scopes = Scopes(database["scopes"], self._rows)
+                self._set_up()
+                opened.pop_all()
+        except (PyMongoError, ValueError) as error:  # whose text may hold parts of the URL
+            raise ConfigurationError(
+                f"Cannot open the store at {self.name}: {type(error).__name__}. Is the server there, and the URL right?"
+            ) from None
+        self.capabilities = Capabilities(
+            durable=True, atomic=self._has_transactions, compare_and_set=True, change_feed=True, single_writer=False
+        )
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies the batches one after the other."""
+        with self._open():
+            return [self._apply_batch(batch) for batch in batches]
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key."""
+        with self._open():
+            cells = self._cells(keys, is_alive(self._now()), WITHOUT_TEXT)
+        return [cells[key].row(*key) if key in cells else None for key in keys]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The packed token vectors of each key."""
+        with self._open():
+            found = self._rows.find({"_id": {"$in": [id_of(key) for key in keys]}}, {"tokens": 1})
+            tokens = {fields["_id"]: fields.get("tokens") for fields in found}
+        return [tokens.get(id_of(key)) for key in keys]
+
+    def newest(
+        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    ) -> list[Row]:
+        """Rows of exactly ``scopes``, the newest first."""
+        if not limit:
+            return []
+        with self._open():
+            found = self._alive(scopes, {} if kinds is None else {"kind": {"$in": sorted(kinds)}})
+            page = found.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(offset).limit(limit)
+            return [cell_of(fields).row(*key_of(fields)) for fields in page]
+
+    def count(self, scopes: Sequence[Namespace]) -> int:
+        """How many rows exactly ``scopes`` hold."""
+        with self._open():
+            return self._rows.count_documents(_in(scopes) | is_alive(self._now()))
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``."""
+        of_root = {"root": prefix[0]} if prefix else {}
+        with self._open():
+            names = map(unpack_namespace, self._rows.distinct("scope", of_root | is_alive(self._now())))
+            return sorted(name for name in names if name[: len(prefix)] == prefix)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """The sequence number of each scope's last write."""
+        names = [pack_namespace(scope) for scope in scopes]
+        with self._open():
+            heads = self._scopes.heads(names)
+        return [heads.get(name, 0) for name in names]
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        """The newest state of every key written after ``since``."""
+        (head,) = self.heads([scope])
+        wanted = {"scope": pack_namespace(scope), "seq": {"$gt": since, "$lte": head}}
+        with self._open():
+            for fields in self._rows.find(wanted, {"tokens": 0}).sort("seq", 1):
+                yield cell_of(fields).change(fields["key"])
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The keys whose terms hold the most of ``words``."""
+        return holding_most(self.changes(scope, 0), words, limit)
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        """Rows whose text has no vector of ``model`` yet."""
+        wanted = {"text": {"$ne": None}, "model": {"$ne": model}}
+        with self._open():
+            found = self._rows.find(wanted, {"version": 1, "text": 1}).limit(limit)
+            return [Pending(*key_of(fields), fields["version"], fields["text"]) for fields in found]
+
+    def expired(self, limit: int) -> list[Key]:
+        """Rows whose time has come."""
+        with self._open():
+            return [key_of(one) for one in self._rows.find({"expires": {"$lte": self._now()}}, {"_id": 1}).limit(limit)]
+
+    def get_meta(self, name: str) -> str | None:
+        """A setting of the store."""
+        with self._open():
+            found = self._meta.find_one({"_id": name})
+        return found and found["value"]
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Stores a setting of the store."""
+        with self._open():
+            self._meta.update_one({"_id": name}, {"$set": {"value": value}}, upsert=True)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._closed = True
+        self._client.close()
+
+    def _set_up(self) -> None:
+        self._meta.update_one({"_id": _VERSION}, {"$setOnInsert": {"value": str(VERSION)}}, upsert=True)
+        version = int(self._meta.find_one({"_id": _VERSION})["value"])
+        if version > VERSION:
+            raise UnsupportedSchema(
+                f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
+            )
+        for index in _INDEXES:
+            self._rows.create_index(index)
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
+
+    @contextmanager
+    def _open(self) -> Generator[None]:
+        if self._closed:
+            raise StoreUnavailable("The store is closed")
+        try:
+            yield
+        except PyMongoError as error:
+            raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+        except (BSONError, UnicodeEncodeError, OverflowError) as error:
+            raise StoreError(f"MongoDB cannot hold this: {error}") from error
+
+    def _alive(self, scopes: Sequence[Namespace], condition: dict[str, Any]) -> Any:
+        return self._rows.find(_in(scopes) | condition | is_alive(self._now()), WITHOUT_TEXT)
+
+    def _cells(
+        self, keys: Iterable[Key], condition: dict[str, Any], leave_out: dict[str, int] | None, session: Any = None
+    ) -> dict[Key, Cell]:
+        wanted = {"_id": {"$in": [id_of(key) for key in keys]}}
+        return {key_of(one): cell_of(one) for one in self._rows.find(wanted | condition, leave_out, session=session)}
+
+    def _apply_batch(self, batch: Sequence[Write]) -> Outcome:
+        names = sorted({pack_namespace(write.namespace) for write in batch})
+        try:
+            with self._open():
+                self._scopes.prepare(names)
+                if not self._has_transactions:
+                    return self._write(batch, names, None)
+                with self._client.start_session() as session:
+                    return session.with_transaction(partial(self._write, batch, names))
+        except StoreUnavailable as error:
+            is_unsent = isinstance(error.__cause__, ServerSelectionTimeoutError) or error.__cause__ is None
+            return error if is_unsent else WriteUnknown(f"{error}; retry it under the same id")
+        except StoreError as error:
+            return error
+
+    def _write(self, batch: Sequence[Write], names: Sequence[str], session: Any) -> list[int]:
+        with self._scopes.taken(names, session) as heads:
+            old = self._cells({(write.namespace, write.key) for write in batch}, {}, None, session)
+            staging = Staging(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
+            versions = staging.apply(batch)
+            self._store(staging.cells, old, session)
+            heads |= {pack_namespace(scope): head for scope, head in staging.heads.items()}
+        return versions
+
+    def _store(self, cells: Mapping[Key, Cell], old: Mapping[Key, Cell], session: Any) -> None:
+        """Adds rows, and replaces those that are as they were read; no other writer should be there to change them."""
+        documents = {key: fields_of(key, cell) for key, cell in cells.items()}
+        for fields in documents.values():
+            encode(fields)  # so that what cannot be stored is refused before anything is written
+        if added := [fields for key, fields in documents.items() if key not in old]:
+            self._rows.insert_many(added, session=session)
+        for key in documents.keys() & old.keys():
+            as_read = {"_id": id_of(key), "version": old[key].version, "seq": old[key].seq}
+            if not self._rows.replace_one(as_read, documents[key], session=session).matched_count:
+                raise WriteUnknown("Another writer changed the same row meanwhile; read it and retry under the same id")
+
+
+def shown(url: str) -> str:
+    """``url`` without user, password and parameters."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _connected(url: str) -> Any:
+    return MongoClient[Any](url, w="majority", journal=True, serverSelectionTimeoutMS=_CONNECT_MS)
+
+
+def _is_replicated(client: Any) -> bool:
+    """Whether the server has transactions: a replica set, or the router of a cluster."""
+    hello = client.admin.command("hello")
+    return "setName" in hello or hello.get("msg") == "isdbgrid"
+
+
+def _in(scopes: Sequence[Namespace]) -> dict[str, Any]:
+    return {"scope": {"$in": [pack_namespace(scope) for scope in scopes]}}
