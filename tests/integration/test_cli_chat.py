@@ -25,6 +25,8 @@ from inference_core.testing import ScriptedChatModel, call_tool
 
 Capture = pytest.CaptureFixture[str]
 PATIENCE_S = 60
+LOOKS = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS")
+"""Variables that tell a program how to look on a terminal."""
 SAVES = call_tool("save_memory_store", content="Plays the cello", memory_type="facts")
 
 
@@ -160,8 +162,7 @@ class Terminal:
 
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
-        left_out = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS")
-        given = {name: value for name, value in os.environ.items() if name not in left_out}
+        given = {name: value for name, value in os.environ.items() if name not in LOOKS}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "inference_core", *arguments],
             stdin=theirs,
@@ -204,19 +205,35 @@ class Terminal:
         return bool(found)
 
 
-def test_colours_are_on_a_terminal_only(store: str):
+def shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> str:
+    """What a command in this process writes to a pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    with monkeypatch.context() as patched, os.fdopen(theirs, "w", encoding="utf-8") as screen:
+        for name in LOOKS:
+            patched.delenv(name, raising=False)
+        for name, value in {"TERM": "xterm-256color", **environment}.items():
+            patched.setenv(name, value)
+        patched.setattr(sys, "stdout", screen)
+        assert main(arguments) == 0
+        shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    return shown
+
+
+def test_colours_are_on_a_terminal_only(store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     remember(store, "Lives in Lisbon")
     arguments = ("list", "--user", "ada")
-    terminal, plain = Terminal(*arguments), Terminal(*arguments, NO_COLOR="1")
-    assert terminal.code() == plain.code() == 0
-    assert "\x1b[1;36m1." in terminal.shown
-    assert "\x1b" not in plain.shown
-    piped = subprocess.run([sys.executable, "-m", "inference_core", *arguments], capture_output=True, check=True)
-    assert b"\x1b" not in piped.stdout + piped.stderr
-    assert piped.stdout.decode().startswith("1. Lives in Lisbon\n")
+    assert "\x1b[1;36m1." in shown_on_a_terminal(monkeypatch, *arguments)
+    plain = shown_on_a_terminal(monkeypatch, *arguments, NO_COLOR="1")
+    assert "1. Lives in Lisbon" in plain
+    assert "\x1b" not in plain
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("1. Lives in Lisbon\n")
+    assert "\x1b" not in printed.out + printed.err
 
 
-@pytest.mark.parametrize(("leaving", "code"), [("\x04", 0), ("/quit\n", 0), ("\x03", 130)])
+@pytest.mark.parametrize(("leaving", "code"), [("\x04", 0), ("\x03", 130)], ids=["ctrl-d", "ctrl-c"])
 def test_a_person_chats_and_leaves(leaving: str, code: int, monkeypatch: pytest.MonkeyPatch):
     with chat_server("Hello!") as (url, _):
         monkeypatch.setenv("OPENAI_BASE_URL", url)
