@@ -751,7 +751,6 @@ NAMES = {
     "file": "file:///",
     SEALED: "file:///",
     MONGODB: "mongodb://",
-    MONGODB: "mongodb://",
     "foreign-memory": "InMemoryStore",
     "foreign-sqlite": "SqliteStore",
 }
