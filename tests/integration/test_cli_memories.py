@@ -195,7 +195,7 @@ def test_hostile_contents_steer_no_terminal(capsys: Capture, store: str):
         (["save", " "], "content is empty"),
         (["save", "x" * 9000], "the limit is 8192"),
         (["save", "x", "--id", "a b"], "memory_id holds white space"),
-        (["save", "x", "--url", "mongodb://ada:secret@host/db"], "Unknown store scheme"),
+        (["save", "x", "--url", "mysql://ada:secret@host/db"], "Unknown store scheme"),
         (["save", "x", "--url", "nonsense"], "A store's URL looks like"),
     ],
 )
