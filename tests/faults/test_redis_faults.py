@@ -16,7 +16,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from redis_server import PERSISTENT, RedisServer, fresh_database, redis_server
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware, open_store
+from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_store
 from inference_core.errors import StoreUnavailable, WriteUnknown
 from inference_core.stores.backend import Put
 from inference_core.stores.factory import open_backend
@@ -95,6 +95,7 @@ def test_acknowledged_writes_survive_kill_9_and_every_turn_is_answered(server: R
             server.kill()
             said += [turn(), turn()]
             server.start()
+            wait_until_served(store)
             said.append(turn())
         for writer in writers:
             writer.stopped.set()
@@ -110,6 +111,19 @@ def test_acknowledged_writes_survive_kill_9_and_every_turn_is_answered(server: R
     assert {key for key, text in acknowledged.items() if stored.get(key) not in since(tried[key], text)} == set()
     assert {key for key, text in stored.items() if text not in tried[key]} == set()
     assert total == len(stored)
+
+
+def wait_until_served(store: MemoryStore) -> None:
+    """Waits until reads and writes are let through again; after failures in a row they are refused for a while."""
+    service = AgentMemoryStoreService(store).sync
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            service.save_memory("probe", "Are you there?", memory_id="probe")
+        except (StoreUnavailable, WriteUnknown):
+            time.sleep(0.05)
+        else:
+            return
 
 
 def since(texts: list[str], acknowledged: str) -> list[str]:

@@ -551,7 +551,7 @@ def test_closing_closes_only_what_was_opened(tmp_path: Path) -> None:
 
 
 def test_what_was_opened_is_closed_when_the_rest_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AGENT_CHECKPOINT_URL", "postgres://ada:secret@host/db")
+    monkeypatch.setenv("AGENT_CHECKPOINT_URL", "redis://ada:secret@host/db")
     opened: list[MemoryStore] = []
 
     def opening(settings: MemorySettings) -> MemoryStore:

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def interrupted(self) -> None:
+        time.sleep(0.3)  # a signal between the prompt and readline's waiting for keys would be heard with the next key
         os.killpg(self._process.pid, signal.SIGINT)
 
     def code(self) -> int:

@@ -256,6 +256,15 @@ def test_updates_deletes_and_bad_input_do_not_wait(opened: Any, backend: FlakyBa
     assert store.engine.queued.waiting == 0
 
 
+def test_without_a_spool_nothing_waits(backend: FlakyBackend) -> None:
+    with MemoryStore(StoreEngine(backend)) as store:
+        backend.fault = "down"
+        for memory_id in (None, "tea"):
+            with pytest.raises(StoreUnavailable, match="the database is down"):
+                service_on(store).save_memory("ann", "likes tea", memory_id=memory_id)
+        backend.heal()
+
+
 def test_a_full_or_broken_spool_takes_nothing(
     opened: Any, backend: FlakyBackend, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
