@@ -18,6 +18,7 @@ import inference_core.testing
 from inference_core import MemoryStore, open_store
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.testing import StoreConformance
+from inference_core.testing.conformance import strength_time
 from inference_core.testing.conformance.__main__ import main
 from inference_core.testing.conformance.embeddings import WatchedEmbeddings
 from inference_core.testing.conformance.opening import Factory
@@ -31,6 +32,12 @@ class Ours(StoreConformance):
     strict = True
     crowd = 400
     writes = 20
+
+    @pytest.fixture(autouse=True)
+    def short_lives(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Times of our stores are exact, so that they need not be long."""
+        for name, seconds in {"_TICK_S": 0.1, "_BRIEF_S": 0.4, "_LONG_S": 1.2}.items():
+            monkeypatch.setattr(strength_time, name, seconds)
 
 
 class TestOurStores(Ours):

@@ -124,7 +124,8 @@ async def test_closing_twice_closes_once(url: str) -> None:
         opened.get_tuple(THREAD)
 
 
-def test_a_server_that_is_away_is_told_without_its_password() -> None:
+def test_a_server_that_is_away_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_core.agents.postgres_checkpoints._CONNECT_TIMEOUT_S", 1.0)
     with pytest.raises(ConfigurationError, match="Is the server running") as caught:
         opened_at("postgresql://ada:secret@127.0.0.1:1/db?connect_timeout=1")
     assert "secret" not in str(caught.value)
