@@ -273,22 +273,28 @@ def _without_bar(what: str, value: float | None, _: float) -> Row:
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Small users' recall, the median user's and saves over the number of memories, for each kind of store."""
+    """The median recall of small, median and largest users, and saves, over the number of memories."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
 
-    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.add_subplot()
     for kind, style in zip(KINDS, ("-", "--"), strict=True):
         known = [result for result in results if result["kind"] == kind]
         sizes = [result["n"] for result in known]
         for name, colour in (("small", "#0b6e4f"), ("median", "#66b395"), ("largest", "#8a5a00")):
-            values = [result[name]["warm_p95_ms"] for result in known]
-            axes.plot(sizes, values, style, color=colour, marker="o", label=f"{kind}: {name} user, warm p95")
-        saves = [result["save"]["p95_ms"] for result in known]
-        axes.plot(sizes, saves, style, color="#c1440e", marker="s", label=f"{kind}: save p95")
-    axes.set(title="Many users in one store", xlabel="memories in the store", ylabel="ms", xscale="log", yscale="log")
+            values = [result[name]["warm_p50_ms"] for result in known]
+            axes.plot(sizes, values, style, color=colour, marker="o", label=f"{kind}: recall, {name} user")
+        saves = [result["save"]["p50_ms"] for result in known]
+        axes.plot(sizes, saves, style, color="#c1440e", marker="s", label=f"{kind}: save")
+    axes.set(
+        title="Many users in one store (medians)",
+        xlabel="memories in the store",
+        ylabel="ms",
+        xscale="log",
+        yscale="log",
+    )
     axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend(fontsize="x-small")
+    figure.legend(fontsize="x-small", loc="outside right upper")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130, metadata={"Software": None})
 
