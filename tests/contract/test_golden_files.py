@@ -1,0 +1,60 @@
+"""Stores and exports that earlier versions wrote are opened, found in, and written on."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support import DATA
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.portability.json_lines import import_store
+from inference_core.stores.factory import open_backend
+
+GOLDEN = DATA / "golden"
+WRITTEN = datetime(2026, 1, 15, 12, tzinfo=UTC)
+NAMES = ("sqlite-1.sqlite", "sqlite-2.sqlite", "file-1", "export-1.jsonl")
+
+
+def opened(name: str, folder: Path) -> str:
+    """The URL of a copy."""
+    if name.startswith("export"):
+        url = f"sqlite:///{folder / 'imported.db'}"
+        with closing(open_backend(url)) as backend:
+            import_store(GOLDEN / name, backend)
+        return url
+    kind = name.partition("-")[0]
+    copy = shutil.copytree if kind == "file" else shutil.copyfile
+    return f"{kind}:///{copy(GOLDEN / name, folder / name)}"
+
+
+def test_every_file_is_tried() -> None:
+    assert sorted(path.name for path in GOLDEN.iterdir() if path.suffix != ".md") == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_earlier_version_wrote_is_there(name: str, tmp_path: Path) -> None:
+    with open_store(opened(name, tmp_path), embeddings=None) as store:
+        service = AgentMemoryStoreService(store, agent_name="planner").sync
+        found, total = service.list_memories("ada@example.com")
+        assert total == 3
+        assert {one.id: one.content for one in found} == {
+            "tea": "Likes green tea \u2615",
+            "bullets": "Answer in bullet points",
+            "kyoto": "Talked about Kyoto",
+        }
+        assert {one.created_at for one in found} == {WRITTEN}
+        tea = service.get_memory("ada@example.com", "tea")
+        assert tea is not None
+        assert (tea.topic, tea.metadata, tea.value["tags"]) == ("drinks", {"n": [1, None, "\u00fc"]}, ["a"])
+        assert [hit.id for hit in service.recall_memories("ada@example.com", "green tea", 1)] == ["tea"]
+        assert service.list_memories("bob")[0][0].content == "Likes black coffee"
+        assert service.get_memory("ada@example.com", "gone") is None
+        assert service.update_memory("ada@example.com", "tea", "Likes white tea")
+        assert service.save_memory("bob", "Plays chess")
+        assert [hit.content for hit in service.recall_memories("ada@example.com", "white tea", 1)] == [
+            "Likes white tea"
+        ]
