@@ -26,7 +26,7 @@ SUITES = {
     "20,000 turns of 200 users on one agent": "tests/security/test_concurrent_users.py",
     "50 kills of a migration of 5,000 memories": "tests/faults/test_migration_crash.py",
     "20,000 instants in 12 time zones": "tests/property/test_time_zones.py",
-    "5,000 runs of 50 steps against a model": "tests/property/test_service_model.py",
+    "1,250 runs of 50 steps against a model, for each store, sync and async": "tests/property/test_service_model.py",
     "everything else": "tests",
 }
 

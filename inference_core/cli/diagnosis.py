@@ -226,7 +226,7 @@ def _look_at_spool(found: Diagnosis, folder: Path, store: str) -> None:
     if waiting:
         found.hints.append(f"{waiting} memories wait in the spool; whoever opens the store next stores them")
     found.problems += [
-        f"A memory waits in {conflict.file}, and another one stands under its id {conflict.key[1]!r}: save it under "
+        f"A memory waits in {conflict.file}, as another one stands under its id {conflict.key[1]!r}: save it under "
         "another id, then delete the file"
         for conflict in conflicts
     ]

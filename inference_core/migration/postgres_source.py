@@ -13,8 +13,8 @@ from psycopg import sql
 from inference_core.errors import StoreUnavailable
 from inference_core.migration.flat import LegacyItem
 from inference_core.migration.sources import LANGGRAPH_COLUMNS, NOT_JSON, PAGE, TOO_LARGE, UNCLEAR_USER
+from inference_core.stores.backend import MAX_VALUE_BYTES
 from inference_core.stores.backends.postgres_connections import parameters_of, translated
-from inference_core.stores.store import MAX_VALUE_BYTES
 
 _PREFIXES: Final = 10_000
 _OWN_TABLE: Final = "memory_meta"

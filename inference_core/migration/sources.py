@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol
 from inference_core.errors import InvalidId, StoreUnavailable
 from inference_core.memory.namespaces import Namespace, decode_label, encode_label
 from inference_core.migration.flat import LegacyItem, moment
-from inference_core.stores.backend import Backend
-from inference_core.stores.store import MAX_VALUE_BYTES
+from inference_core.stores.backend import MAX_VALUE_BYTES, Backend
 
 PAGE: Final = 200
 UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: give the user's id by name"

@@ -12,6 +12,8 @@ from inference_core.retrieval.documents import Change, Document, Term
 
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
+MAX_VALUE_BYTES: Final = 1024 * 1024
+MAX_KEY_LENGTH: Final = 1_024
 Key = tuple[Namespace, str]
 """The exact address of a row."""
 

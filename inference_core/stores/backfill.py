@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,37 +11,25 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, InferenceCoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, SetVector
+from inference_core.stores.background import Background
 from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
 PORTION: Final = 32
-_PARTING_S: Final = 5.0
 _PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
 
 
-class Backfill:
+class Backfill(Background):
     """One daemon thread that embeds what is pending, at once and whenever it is woken; failures are retried later."""
 
     def __init__(self, backend: Backend, writer: GroupWriter, embedder: Embedder, *, with_tokens: bool) -> None:
+        super().__init__("memory-backfill")
         self._backend = backend
         self._writer = writer
         self._embedder = embedder
         self._with_tokens = with_tokens
         self._refused: set[tuple[Namespace, str, int]] = set()
-        self._wake = threading.Event()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="memory-backfill", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """There is something pending."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """Stops after the portion in hand."""
-        self._closed.set()
-        self._wake.set()
-        self._thread.join(_PARTING_S)
+        self._start()
 
     def _work(self) -> None:
         failures = 0

@@ -10,7 +10,7 @@ import time
 from typing import Final, TypeVar
 
 from inference_core.drivers import Plan
-from inference_core.errors import StoreUnavailable
+from inference_core.errors import StoreError, StoreUnavailable
 
 T = TypeVar("T")
 PATIENCE: Final = 5
@@ -39,6 +39,9 @@ class Breaker:
             result = yield from plan
         except StoreUnavailable:
             self._failed()
+            raise
+        except StoreError:
+            self.succeeded()
             raise
         self.succeeded()
         return result

@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.text import encode_json, is_encodable
 from inference_core.retrieval.documents import Document, Situation
-from inference_core.stores.backend import Expiry, Put
+from inference_core.stores.backend import MAX_KEY_LENGTH, MAX_VALUE_BYTES, Expiry, Put
 from inference_core.stores.codec import from_micros, micros_of, to_micros, unpack_value
 
-_MAX_VALUE_BYTES = 1024 * 1024
-_MAX_LABELS = 32
-_MAX_LABEL = 1_024
+_MAX_LABELS: Final = 32
 
 
 def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
@@ -64,8 +62,8 @@ def _value(value: Any) -> str:
     if type(value) is not dict:
         raise TypeError("a value must be an object")
     encoded = encode_json(cast("dict[str, Any]", value), what="value")
-    if len(encoded.encode()) > _MAX_VALUE_BYTES:
-        raise ValueError(f"a value may take {_MAX_VALUE_BYTES} bytes")
+    if len(encoded.encode()) > MAX_VALUE_BYTES:
+        raise ValueError(f"a value may take {MAX_VALUE_BYTES} bytes")
     return encoded
 
 
@@ -89,8 +87,8 @@ def _expiry(stored: Any) -> Expiry | None:
 
 
 def _label(value: Any) -> str:
-    if not _text(value) or len(value) > _MAX_LABEL or "\x00" in value:
-        raise ValueError(f"a label or key must have 1 to {_MAX_LABEL} characters without NUL")
+    if not _text(value) or len(value) > MAX_KEY_LENGTH or "\x00" in value:
+        raise ValueError(f"a label or key must have 1 to {MAX_KEY_LENGTH} characters without NUL")
     return value
 
 

@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from inference_core.errors import StoreError, StoreUnavailable, VersionConflict
 from inference_core.stores.backend import Backend, Delete, Outcome, Put
+from inference_core.stores.background import Background
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.spool import Spool
 
 _LOG = logging.getLogger(__name__)
 _PORTION: Final = 64
 _PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-_PARTING_S: Final = 5.0
 
 
-class Replay:
+class Replay(Background):
     """One daemon thread that stores the spool's memories in their order, each once, and tells ``stored``.
 
     A memory whose id another one has taken meanwhile is a conflict: it stays in the spool's file and on its list.
     """
 
     def __init__(self, spool: Spool, backend: Backend, stored: Callable[[], None]) -> None:
+        super().__init__("memory-spool")
         self._spool = spool
         self._backend = backend
         self._stored = stored
-        self._wake = threading.Event()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="memory-spool", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Something waits."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """Stops after the portion in hand."""
-        self._closed.set()
-        self._wake.set()
-        self._thread.join(_PARTING_S)
+        self._start()
 
     def _work(self) -> None:
         failures = 0

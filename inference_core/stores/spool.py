@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -29,7 +30,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class Conflict(NamedTuple):
-    """A memory that could not be stored, as another one had come to stand under its id; ``file`` still holds it."""
+    """A memory that the database refused, as a rule since another one stands under its id; ``file`` still holds it."""
 
     key: Key
     file: Path
@@ -46,7 +47,9 @@ def look_into(folder: Path, store: str) -> tuple[int, list[Conflict]]:
 
 
 class Spool:
-    """The queue of one store in ``folder``, first in, first out. Raises ConfigurationError if that cannot be written.
+    """The queue of one store in ``folder``, first in, first out.
+
+    Raises ConfigurationError if that cannot be written, or holds a damaged file, which stays as it is.
 
     ``waiting`` holds what waits as rows, for recall meanwhile.
     """
@@ -62,8 +65,12 @@ class Spool:
         except OSError as error:
             raise ConfigurationError(f"Cannot write the spool in {folder}: {error}") from error
         self._files = [self._own]
-        for path in _files(folder, store):
-            self._take_over(path)
+        try:
+            for path in _files(folder, store):
+                self._take_over(path)
+        except ConfigurationError:
+            self._free()
+            raise
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -92,7 +99,8 @@ class Spool:
         """Takes what was stored or deleted off the queue; whether any of it was waiting."""
         with self._lock:
             gone = [self._leave(key, "done") for key in keys if key in self._queue]
-            self._tidy()
+            if gone:
+                self._tidy()
         return bool(gone)
 
     def conflict(self, key: Key) -> None:
@@ -110,8 +118,11 @@ class Spool:
         """Frees the files; those that hold nothing any more are removed."""
         with self._lock:
             self._tidy()
-            for file in self._files:
-                file.close()
+            self._free()
+
+    def _free(self) -> None:
+        for file in self._files:
+            file.close()
         self.waiting.close()
 
     def _take_over(self, path: Path) -> None:
@@ -121,8 +132,8 @@ class Spool:
             file = _SpoolFile(path)
         except BlockingIOError:
             return  # another process holds it
-        puts, conflicts = _read(path)
         self._files.append(file)
+        puts, conflicts = _read(path)
         self._enqueue(puts, file)
         self._conflicts += [Conflict(key, path) for key in conflicts]
         if puts:
@@ -160,6 +171,7 @@ class _SpoolFile:
             raise BlockingIOError(f"{path} is in use")
         self._file: BinaryIO = path.open("ab")
         path.chmod(0o600)
+        self._cut()
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Writes ``lines``, or nothing if that fails."""
@@ -175,13 +187,15 @@ class _SpoolFile:
             raise
 
     def note(self, why: str, put: Put) -> None:
-        """Notes what became of ``put``; if that is lost, it is found to be stored at the next try."""
-        self._file.write(_encoded({why: [list(put.namespace), put.key]}))
-        self._file.flush()
+        """Notes what became of ``put``; if that fails, it is found to be stored at the next try."""
+        with self._forgiving():
+            self._file.write(_encoded({why: [list(put.namespace), put.key]}))
+            self._file.flush()
 
     def empty(self) -> None:
         """Forgets everything."""
-        self._file.truncate(0)
+        with self._forgiving():
+            self._file.truncate(0)
 
     def remove(self) -> None:
         """Deletes the file."""
@@ -194,6 +208,19 @@ class _SpoolFile:
             self.path.unlink()
         self._file.close()
         self._lock.close()
+
+    def _cut(self) -> None:
+        """Removes a last line that was not finished, so that what is written next begins a line."""
+        content = self.path.read_bytes()
+        self._file.truncate(content.rfind(b"\n") + 1)
+
+    @contextmanager
+    def _forgiving(self) -> Generator[None]:
+        """The memory is safe by now, whether this can be written or not."""
+        try:
+            yield
+        except OSError as error:
+            _LOG.warning("The spool's file %s cannot be written: %s", self.path, error)
 
 
 def _prefix(store: str) -> str:
@@ -209,16 +236,19 @@ def _encoded(line: dict[str, Any]) -> bytes:
 
 
 def _read(path: Path) -> tuple[list[Put], list[Key]]:
-    """What waits, and the conflicts; a line that was not finished counts for nothing."""
+    """What waits, and the conflicts; a line that was not finished counts for nothing. Raises ConfigurationError."""
     waiting: dict[Key, Put] = {}
     conflicts: list[Key] = []
     for line in path.read_bytes().split(b"\n")[:-1]:
-        found: dict[str, Any] = json.loads(line)
-        if "put" in found:
-            put = replace(put_from_json(found["put"]), expected=0)
-            waiting[put.namespace, put.key] = put
-        else:
-            ((why, (namespace, key)),) = found.items()
-            waiting.pop((tuple(namespace), key), None)
-            conflicts += [(tuple(namespace), key)] if why == "conflict" else []
+        try:
+            found: dict[str, Any] = json.loads(line)
+            if "put" in found:
+                put = replace(put_from_json(found["put"]), expected=0)
+                waiting[put.namespace, put.key] = put
+            else:
+                ((why, (namespace, key)),) = found.items()
+                waiting.pop((tuple(namespace), key), None)
+                conflicts += [(tuple(namespace), key)] if why == "conflict" else []
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigurationError(f"The spool's file {path} is damaged: {error}. Mend it or move it away") from error
     return list(waiting.values()), conflicts

@@ -36,16 +36,14 @@ from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, St
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json, is_encodable
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Delete, Expiry, Put, Row, Touch, Write
+from inference_core.stores.backend import MAX_KEY_LENGTH, MAX_VALUE_BYTES, Delete, Expiry, Put, Row, Touch, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.filters import predicate
 from inference_core.stores.search import Search
 
 _LOG = logging.getLogger(__name__)
-MAX_VALUE_BYTES: Final = 1024 * 1024
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
-_MAX_KEY_LENGTH: Final = 1_024
 _SCAN_PAGE: Final = 500
 _FRESH: Final = 0.9
 _MAX_TTL_MINUTES: Final = 100 * 366 * 24 * 60
@@ -216,8 +214,8 @@ def _validate(op: Op) -> None:
     validate_op_namespace(op)
     labels: Sequence[str] = ()
     if isinstance(op, GetOp | PutOp):
-        if not isinstance(op.key, str) or not 0 < len(op.key) <= _MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidNamespaceError(f"A key must be text of 1 to {_MAX_KEY_LENGTH} characters without NUL")
+        if not isinstance(op.key, str) or not 0 < len(op.key) <= MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidNamespaceError(f"A key must be text of 1 to {MAX_KEY_LENGTH} characters without NUL")
         labels = (*op.namespace, op.key)
     elif isinstance(op, SearchOp):
         labels = op.namespace_prefix

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from inference_core.errors import InferenceCoreError
 from inference_core.stores.backend import Backend, Expire
+from inference_core.stores.background import Background
 
 if TYPE_CHECKING:
     from inference_core.stores.writer import GroupWriter
@@ -16,24 +16,17 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 SWEEP_INTERVAL_S: Final = 60.0
 _PORTION: Final = 256
-_PARTING_S: Final = 5.0
 
 
-class Sweeper:
+class Sweeper(Background):
     """One daemon thread that looks for expired rows every ``interval_s`` seconds; the first time after one interval."""
 
     def __init__(self, backend: Backend, writer: GroupWriter, interval_s: float = SWEEP_INTERVAL_S) -> None:
+        super().__init__("memory-sweeper")
         self._backend = backend
         self._writer = writer
         self._interval_s = interval_s
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="memory-sweeper", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops after the portion in hand."""
-        self._closed.set()
-        self._thread.join(_PARTING_S)
+        self._start()
 
     def _work(self) -> None:
         while not self._closed.wait(self._interval_s):

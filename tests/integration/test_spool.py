@@ -337,3 +337,65 @@ async def test_an_agent_says_queued_and_answers_every_turn(
     backend.heal()
     await asyncio.to_thread(drained, store)
     assert contents(backend) == [f"likes tea {n}" for n in range(50)]
+
+
+def put(key: str) -> Put:
+    return Put(namespace=ANN, key=key, value="{}", updated_at=FrozenClock().now(), expected=0)
+
+
+def test_a_torn_line_is_cut_so_that_the_next_heir_can_read_on(folder: Path) -> None:
+    first = Spool(folder, "s")
+    first.add([put("a"), put("b")])
+    (path,) = [one for one in folder.iterdir() if one.stat().st_size]
+    first.close()
+    with path.open("ab") as torn:
+        torn.write(b'{"put": {"names')
+    second = Spool(folder, "s")
+    assert second.remove([(ANN, "a")])
+    second.close()
+    third = Spool(folder, "s")
+    assert [one.key for one in third.first(5)] == ["b"]
+    third.close()
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"put": 5}', '{"put": {"key": 1}}', '{"done": 7}', '"text"'])
+def test_a_damaged_file_is_named_and_kept(folder: Path, line: str) -> None:
+    spool = Spool(folder, "s")
+    spool.add([put("a")])
+    (path,) = folder.iterdir()
+    spool.close()
+    content = f"{line}\n{path.read_text()}"
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match=f"{path.name} is damaged"):
+        Spool(folder, "s")
+    assert path.read_text() == content
+
+
+def test_a_full_disk_stops_neither_the_replay_nor_later_saves(
+    opened: Any, backend: FlakyBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    service = service_on(store)
+    backend.fault = "down"
+    service.save_memory("ann", "likes tea")
+
+    class Full:
+        def __getattr__(self, _: str) -> Any:
+            raise OSError("no space left on device")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(store.engine.queued._spool._own, "_file", Full())
+    backend.heal()
+    drained(store)
+    until(lambda: not service.save_memory("ann", "likes coffee").is_queued)
+    assert contents(backend)[0] == "likes tea"
+    monkeypatch.undo()
+
+
+def test_writes_without_anything_waiting_do_not_touch_the_spool(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    touched: list[str] = []
+    monkeypatch.setattr(store.engine.queued._spool._own, "empty", lambda: touched.append("empty"))
+    service_on(store).save_memory("ann", "likes tea")
+    assert touched == []

@@ -62,7 +62,8 @@ def save(
     If the database is away and the store has a spool, it waits there, durable on this machine, and ``is_queued`` of the
     id says so. The category follows from the type unless it is given. A given ``memory_id`` makes retries idempotent:
     what stands under it is replaced and its creation time kept. Raises InvalidInput (an unknown type is also an
-    AssertionError), UntrustedWrite, StoreUnavailable, WriteUnknown.
+    AssertionError), UntrustedWrite, StoreUnavailable, WriteUnknown; VersionConflict if the database came back in the
+    midst and holds another memory under a given id.
     """
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
