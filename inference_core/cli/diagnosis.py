@@ -222,7 +222,11 @@ def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
 
 
 def _look_at_spool(found: Diagnosis, folder: Path, store: str) -> None:
-    waiting, conflicts = look_into(folder, store)
+    try:
+        waiting, conflicts = look_into(folder, store)
+    except ConfigurationError as error:
+        found.problems.append(str(error))
+        return
     if waiting:
         found.hints.append(f"{waiting} memories wait in the spool; whoever opens the store next stores them")
     found.problems += [

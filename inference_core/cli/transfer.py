@@ -13,7 +13,7 @@ from inference_core.cli.opening import check_exists, memory_settings
 from inference_core.cli.options import AsJson, Url, one_of
 from inference_core.cli.output import note, print_json
 from inference_core.cli.progress import progress_bar
-from inference_core.stores.urls import shown_url
+from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
     from inference_core.portability.writing import TransferReport
@@ -85,9 +85,11 @@ def copy(
 
 @contextmanager
 def _opened(url: str) -> Generator[Backend]:
+    """The store at ``url``; the configured key is for those of files, whichever side they are on."""
     from inference_core.stores.factory import open_backend  # noqa: PLC0415 - stores are slow to import
 
-    with closing(open_backend(url)) as backend:
+    key = memory_settings(url).encryption_key_text if parse_url(url).scheme == "file" else None
+    with closing(open_backend(url, encryption_key=key)) as backend:
         yield backend
 
 

@@ -86,3 +86,27 @@ def test_doctor_tells_what_waits(tmp_path: Path, store: str, capsys: Capture, mo
     found = json.loads(capsys.readouterr().out)
     assert any("1 memories wait in the spool" in hint for hint in found["hints"])
     assert any("another one stands under its id 'b'" in problem for problem in found["problems"])
+
+
+def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
+    tmp_path: Path, store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    folder, other, file = f"file:///{tmp_path / 'one'}", f"file:///{tmp_path / 'two'}", str(tmp_path / "all.jsonl")
+    monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "11" * 32)
+    assert told(capsys, "copy", "--from", store, "--to", folder)["written"] == 2
+    assert b"tea" not in b"".join(path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert told(capsys, "export", file, "--url", folder)["written"] == 2
+    monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "22" * 32)
+    assert told(capsys, "import", file, "--url", other)["written"] == 2
+    assert "key" in said(capsys, "export", file, "--url", folder, code=1)
+
+
+def test_doctor_tells_of_a_damaged_spool(tmp_path: Path, store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MEMORY_SPOOL", str(tmp_path / "spool"))
+    spool = Spool(tmp_path / "spool", store)
+    spool.add([Put(namespace=("ada", "semantic"), key="a", value="{}", updated_at=FrozenClock().now())])
+    spool.close()
+    (path,) = (tmp_path / "spool").iterdir()
+    path.write_text("{\n")
+    assert main(["doctor", "--json"]) == 1
+    assert any(f"{path.name} is damaged" in problem for problem in json.loads(capsys.readouterr().out)["problems"])
