@@ -51,7 +51,8 @@ def folded(text: str) -> str:
     Runs of more than 32 marks and punctuation characters are cut, because normalisation takes quadratic time for them.
     """
     compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: len(text)]
-    return unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
+    letters = unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
+    return unicodedata.normalize("NFC", letters)  # what stood between a letter and its mark may be gone
 
 
 @lru_cache(maxsize=65_536)

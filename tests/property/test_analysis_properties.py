@@ -40,6 +40,7 @@ def test_terms_are_never_empty_never_long_and_hold_no_space(text: str):
 @given(ANY_TEXT)
 @example("\u0130stanbul")
 @example("\u1e9e\u0301")
+@example("\u30ab\u200b\u3099")
 def test_folding_is_idempotent(text: str):
     once = folded(text)
     assert folded(once).split() == once.split()
