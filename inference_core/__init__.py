@@ -17,9 +17,14 @@ if TYPE_CHECKING:
         MemoryStatus,
         create_memory_middleware,
     )
+    from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
     from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
     from inference_core.agents.tools.memory_tools import get_memory_tools
+    from inference_core.blocks.extractive import ExtractiveMemory
+    from inference_core.blocks.memory import Memory
+    from inference_core.blocks.static import StaticMemory
+    from inference_core.blocks.vector import VectorMemory
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
     from inference_core.memory.document import MemoryStoreDocument
@@ -29,17 +34,26 @@ if TYPE_CHECKING:
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
+    from inference_core.short_term.agent_memory import AgentMemory
+    from inference_core.short_term.content import MemoryContent
+    from inference_core.short_term.strategies import Delete, FlushToLongTerm, Summarize, Trim
     from inference_core.stores.factory import open_configured_store, open_store
     from inference_core.stores.store import MemoryStore
 
 __version__ = "0.1.0"
 _HOMES = {
+    "AgentMemory": "inference_core.short_term.agent_memory",
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
     "AgentService": "inference_core.agents.service",
     "AgentSettings": "inference_core.settings",
+    "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
+    "ExtractiveMemory": "inference_core.blocks.extractive",
+    "FlushToLongTerm": "inference_core.short_term.strategies",
     "InferenceCoreError": "inference_core.errors",
+    "Memory": "inference_core.blocks.memory",
     "MemoryCategory": "inference_core.memory.types",
+    "MemoryContent": "inference_core.short_term.content",
     "MemoryContext": "inference_core.agents.identity",
     "MemoryMiddleware": "inference_core.agents.middleware.memory",
     "MemoryNamespaceBuilder": "inference_core.memory.namespaces",
@@ -52,7 +66,13 @@ _HOMES = {
     "MemoryStoreDocument": "inference_core.memory.document",
     "MemoryType": "inference_core.memory.types",
     "Origin": "inference_core.memory.trust",
+    "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
+    "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
+    "StaticMemory": "inference_core.blocks.static",
+    "Summarize": "inference_core.short_term.strategies",
+    "Trim": "inference_core.short_term.strategies",
     "Trust": "inference_core.memory.trust",
+    "VectorMemory": "inference_core.blocks.vector",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
     "generate_memory_tools_system_instructions": "inference_core.agents.tools.instructions",
     "get_memory_tools": "inference_core.agents.tools.memory_tools",
@@ -62,12 +82,18 @@ _HOMES = {
     "resolve_user": "inference_core.agents.identity",
 }
 __all__ = [
+    "AgentMemory",
     "AgentMemoryStoreService",
     "AgentService",
     "AgentSettings",
+    "Delete",
     "Embedder",
+    "ExtractiveMemory",
+    "FlushToLongTerm",
     "InferenceCoreError",
+    "Memory",
     "MemoryCategory",
+    "MemoryContent",
     "MemoryContext",
     "MemoryMiddleware",
     "MemoryNamespaceBuilder",
@@ -80,7 +106,13 @@ __all__ = [
     "MemoryStoreDocument",
     "MemoryType",
     "Origin",
+    "ShortTermMemoryEvent",
+    "ShortTermMemoryMiddleware",
+    "StaticMemory",
+    "Summarize",
+    "Trim",
     "Trust",
+    "VectorMemory",
     "create_memory_middleware",
     "generate_memory_tools_system_instructions",
     "get_memory_tools",

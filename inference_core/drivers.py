@@ -142,6 +142,17 @@ def settle(future: Future[T], call: Callable[[], T]) -> None:
         future.set_result(result)
 
 
+def in_thread(call: Callable[[], T], timeout: float | None = None) -> Wait[T]:
+    """``call`` on a thread of its own, without the context of the caller; in the caller's if there is no deadline."""
+    return Wait(partial(_started, call), inline=None if timeout else call, timeout=timeout)
+
+
+def _started(call: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    threading.Thread(target=settle, args=(future, call), name="memory-call", daemon=True).start()
+    return future
+
+
 def run(plan: Plan[T], timeout: float | None = None) -> T:
     """Runs ``plan`` in this thread. Raises DeadlineExceeded after ``timeout`` seconds, else what the plan raises."""
     deadline = Deadline(timeout)

@@ -11,6 +11,8 @@ InferenceCoreError
 ├── ConfigurationError (ValueError)      the developer has to change the set-up
 │   ├── MissingExtra (ImportError)       an optional dependency is not installed
 │   └── EmbeddingMismatch                the store holds vectors of another model
+├── ReadOnlyMemory (TypeError)           a block that never changes was asked to
+├── BlockFailed                          a memory block of the application's own failed
 ├── MemoryNotFound (LookupError)         no memory with this id in the scopes that the caller may read
 ├── IdentityError (PermissionError)      who the user is could not be established
 ├── EmbeddingError                       the embedding model failed
@@ -72,6 +74,14 @@ class MissingExtra(ConfigurationError, ImportError):
 
 class EmbeddingMismatch(ConfigurationError):
     """The store's vectors were made by another embedding model; the message names the re-embed command."""
+
+
+class ReadOnlyMemory(InferenceCoreError, TypeError):
+    """The block holds what never changes; nothing was changed."""
+
+
+class BlockFailed(InferenceCoreError):
+    """A memory block of the application's own raised; the message says which and what."""
 
 
 class MemoryNotFound(InferenceCoreError, LookupError):

@@ -5,6 +5,7 @@ This is the only place that puts stored text into a prompt; every text goes thro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Final
@@ -28,6 +29,8 @@ NOTICE: Final = (
     "confirmed by the user."
 )
 _MAX_TOPIC: Final = 120
+_MAX_TAG: Final = 60
+_NOT_IN_TAGS: Final = re.compile("[^a-z0-9_]+")
 
 
 def render_memories(memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *, now: datetime, zone: tzinfo) -> str:
@@ -42,6 +45,17 @@ def render_memories(memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *
     if not sections:
         return ""
     return "\n".join([_header(now, zone), "", NOTICE, *sections])
+
+
+def render_blocks(sections: Mapping[str, Sequence[str]]) -> str:
+    """The texts of each section in the form of the Ballerina documents; "" if there are none."""
+    lines = [line for name, texts in sections.items() if texts for line in _block(name, texts)]
+    return "\n".join(["<memory>", *lines, "</memory>"]) if lines else ""
+
+
+def with_notice(block: str) -> str:
+    """``block`` behind the words that say what it is."""
+    return f"{NOTICE}\n\n{block}"
 
 
 def fenced(context: str) -> str:
@@ -67,6 +81,11 @@ def _line(record: MemoryRecord, zone: tzinfo) -> str:
     source = f" [source: {record.source.origin.value}]" if record.trust < Trust.STATED else ""
     stamp = _stamp(in_zone(record.happened_at, zone))
     return f"  - [{stamp}] {neutral_line(record.content)} (type: {record.memory_type.value}){topic}{source}"
+
+
+def _block(name: str, texts: Sequence[str]) -> list[str]:
+    tag = _NOT_IN_TAGS.sub("_", name.lower())[:_MAX_TAG] or "block"
+    return [f"  <{tag}>", *(f"    - {neutral_line(text)}" for text in texts), f"  </{tag}>"]
 
 
 def _stamp(moment: datetime) -> str:

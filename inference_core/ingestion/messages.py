@@ -16,10 +16,11 @@ OTHER_PARTS: Final = "parts without text"
 
 
 class Role(str, Enum):
-    """Who said it: the user and other people, or the assistant."""
+    """Who said it: the user and other people, the assistant, or a tool that the assistant called."""
 
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,36 +6,24 @@ edited, moved or deleted, so that another run neither reverts nor resurrects the
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from time import perf_counter
 from typing import Final
 
 from inference_core.drivers import run
 from inference_core.embeddings.documents import embed_documents_now
-from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory, VersionConflict
-from inference_core.ingestion.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
-from inference_core.ingestion.splitting import split_text
+from inference_core.errors import EmbeddingError, InferenceCoreError, VersionConflict
+from inference_core.ingestion.drafts import Draft, Drafts, mark
+from inference_core.ingestion.messages import EMPTY, OTHER_PARTS, Transcript
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import canonical_text, optional_text
-from inference_core.memory.trust import MemorySource, Origin
-from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of
+from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.stores.backend import Put
 
-MARKS: Final = "ingested"
-"""Second label of the namespace, below the user, that holds the marks."""
 _MESSAGES_AT_ONCE: Final = 32
 _CHARACTERS_AT_ONCE: Final = 4_000
-_NO_LIMIT: Final = 1 << 40
 _PATIENCE: Final = 3
-_TICK: Final = timedelta(microseconds=1)
-_ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT}
 
 
 @dataclass(slots=True)
@@ -69,7 +57,7 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
     """
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
-    drafts = _Drafts(scope, user_id)
+    drafts = Drafts(scope, user_id)
     writer = _Writer(scope, drafts.marks)
     for batch in _batches(transcript, drafts, report):
         writer.write(batch, report)
@@ -77,77 +65,6 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
         yield report
     report.seconds = perf_counter() - started
     yield report
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A message as what is to be written: the key of its mark, and its memories."""
-
-    key: str
-    session: str
-    records: Sequence[MemoryRecord]
-
-
-class _Drafts:
-    """Makes drafts of messages for one user. Creation times grow, since they are the order within a session."""
-
-    def __init__(self, scope: MemoryScope, user_id: UserId) -> None:
-        self._scope = scope
-        self._namespace = scope.namespaces.namespace_for(user_id, MemoryCategory.EPISODIC)
-        self.marks: Namespace = (self._namespace[0], MARKS)
-        self._last: datetime | None = None
-
-    def of(self, message: Message) -> _Draft | None:
-        """The draft of ``message``; None if nothing is left of its text."""
-        try:
-            text = canonical_text(mended(message.text), max_bytes=_NO_LIMIT)
-        except InvalidMemory:
-            return None
-        key = self._key(message, text)
-        contents = self._contents(message, text)
-        if len(contents) == 1:
-            records = [self._record(message, key, contents[0])]
-        else:
-            records = [
-                self._record(message, f"{key}-{part}", content, part=part, parts=len(contents))
-                for part, content in enumerate(contents, 1)
-            ]
-        return _Draft(key, message.session_id or "", records)
-
-    def _key(self, message: Message, text: str) -> str:
-        """The same for the same message of the same session in the same memory, and for no other."""
-        name = message.position if message.id is None else mended(message.id)
-        what = [*self._namespace, message.session_id and mended(message.session_id), name, text]
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
-
-    def _contents(self, message: Message, text: str) -> list[str]:
-        """The text behind its author's name, in parts if it is too long; the name goes if it takes half the room."""
-        limit = self._scope.max_content_bytes
-        author = optional_text(mended(message.author or ""), what="author")
-        head = f"{author}: " if author and 2 * len(author.encode()) < limit else ""
-        return [head + part for part in split_text(text, limit - len(head.encode()))]
-
-    def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
-        now = self._scope.clock.now()
-        self._last = now = now if self._last is None else max(now, self._last + _TICK)
-        source = MemorySource(
-            origin=_ORIGINS[message.role], message_ids=() if message.id is None else (mended(message.id),)
-        )
-        return MemoryRecord(
-            id=memory_id,
-            content=canonical_text(content, max_bytes=self._scope.max_content_bytes),
-            memory_type=MemoryType.INTERACTION,
-            category=MemoryCategory.EPISODIC,
-            namespace=self._namespace,
-            created_at=now,
-            updated_at=now,
-            session_id=optional_text(mended(message.session_id or ""), what="session_id"),
-            agent_name=self._scope.namespaces.agent_name,
-            extra_metadata=extra,
-            source=source,
-            trust=source.trust,
-            valid_from=message.at,
-        )
 
 
 class _Writer:
@@ -163,12 +80,12 @@ class _Writer:
         self._marks = marks
         self._failures = 0
 
-    def write(self, batch: Sequence[_Draft], report: IngestReport) -> None:
+    def write(self, batch: Sequence[Draft], report: IngestReport) -> None:
         """Writes those that have no mark yet and counts all. Raises StoreError."""
         while fresh := self._unmarked(batch):
-            puts = self._embedded([put_of(record) for draft in fresh for record in draft.records])
+            puts = self._embedded([put for draft in fresh for put in draft.puts])
             try:
-                run(self._engine.write([*puts, *map(self._mark, fresh)], embeds=False))
+                run(self._engine.write([*puts, *self._marks_of(fresh)], embeds=False))
             except VersionConflict:
                 continue  # another process has ingested some of them in between
             report.written += len(puts)
@@ -178,13 +95,13 @@ class _Writer:
         report.already_there += len(batch) - len(fresh)
         report.sessions.update(draft.session for draft in batch)
 
-    def _unmarked(self, batch: Sequence[_Draft]) -> list[_Draft]:
+    def _unmarked(self, batch: Sequence[Draft]) -> list[Draft]:
         drafts = {draft.key: draft for draft in batch}
         rows = run(self._engine.get([(self._marks, key) for key in drafts]))
         return [draft for draft, row in zip(drafts.values(), rows, strict=True) if row is None]
 
-    def _mark(self, draft: _Draft) -> Put:
-        return Put(namespace=self._marks, key=draft.key, value="{}", updated_at=self._clock.now(), expected=0)
+    def _marks_of(self, drafts: Sequence[Draft]) -> list[Put]:
+        return [mark(self._marks, draft.key, self._clock) for draft in drafts]
 
     def _embedded(self, puts: list[Put]) -> list[Put]:
         """``puts`` with their vectors; without, if the model fails. After three failures in a row it is left alone."""
@@ -206,9 +123,9 @@ class _Writer:
         ]
 
 
-def _batches(transcript: Transcript, drafts: _Drafts, report: IngestReport) -> Iterator[list[_Draft]]:
+def _batches(transcript: Transcript, drafts: Drafts, report: IngestReport) -> Iterator[list[Draft]]:
     """The messages' drafts in batches; if something is at fault, those before it come first, then the error."""
-    batch: list[_Draft] = []
+    batch: list[Draft] = []
     size = 0
     try:
         for message in transcript.messages:

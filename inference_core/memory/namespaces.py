@@ -22,6 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _RESERVED = frozenset({"langgraph"})
 _ESCAPE = "~"
+_GLOBAL = "~global"
 
 
 def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
@@ -59,6 +60,14 @@ def decode_label(label: str) -> str:
     if not name or encode_label(name) != label:
         raise InvalidId(f"{label[:80]!r} is not an encoded id")
     return name
+
+
+def global_namespace(category: MemoryCategory | str, name: str) -> Namespace:
+    """Where an application keeps what holds for all users, under ``name``. No user id has this first label.
+
+    Raises InvalidCategory, InvalidId.
+    """
+    return (_GLOBAL, validate_memory_category(category), encode_label(name, what="name"))
 
 
 def _agent_label(agent_name: str | None) -> str | None:

@@ -92,7 +92,7 @@ class StoreEngine:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
-        that out; what has no vector then gets it after another write, or when the store is opened again.
+        that out; what has no vector then gets it after `embed_later`, or when the store is opened again.
         ``may_wait``: puts of new rows go to the spool, if there is one, when the database is away; their version is 0.
         Raises VersionConflict, StoreUnavailable; WriteUnknown if the database did not confirm in time.
         """
@@ -106,9 +106,14 @@ class StoreEngine:
             return self.queued.keep(puts)
         if self.queued:
             self.queued.written(embedded)
-        if embeds and self._backfill and any(map(_waits_for_vector, embedded)):
-            self._backfill.wake()
+        if embeds and any(map(_waits_for_vector, embedded)):
+            self.embed_later()
         return versions
+
+    def embed_later(self) -> None:
+        """Has texts that have no vector yet get theirs in the background, soon."""
+        if self._backfill:
+            self._backfill.wake()
 
     def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
         """Plan: the row of each key."""
@@ -191,8 +196,7 @@ class StoreEngine:
         """Memories of the spool were stored."""
         self._writing.succeeded()
         self._reading.succeeded()
-        if self._backfill:
-            self._backfill.wake()
+        self.embed_later()
 
     def _embedded(self, batch: Sequence[Write]) -> Plan[list[Write]]:
         texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
@@ -23,7 +23,7 @@ from langchain.agents.middleware.types import (
     OmitFromSchema,
     PrivateStateAttr,
 )
-from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AnyMessage
 from langchain_core.tools import BaseTool
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
@@ -31,6 +31,7 @@ from langgraph.types import Command
 
 from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
 from inference_core.agents.identity import UserSource, field_of
+from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
 from inference_core.clock import Clock
 from inference_core.context.render import fenced
@@ -40,6 +41,7 @@ from inference_core.errors import ConfigurationError, IdentityError, InvalidInpu
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.context import RecalledContext, recall_context
+from inference_core.short_term.window import is_said_by_user
 from inference_core.stores.search import RecallMode
 
 if TYPE_CHECKING:
@@ -88,8 +90,6 @@ class MemoryState(AgentState[Any]):
 
 
 Update = dict[str, Any]
-Handler = Callable[[ModelRequest[Any]], ModelResponse[Any]]
-AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
 
 
 class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
@@ -248,11 +248,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
         context = state.get("memory_context")
         texts = [*([self._instructions] if self._instructions else []), *([fenced(context)] if context else [])]
-        if not texts:
-            return request
-        own = request.system_message.content_blocks if request.system_message else []
-        blocks: list[Any] = [*own, *({"type": "text", "text": f"\n\n{text}" if own else text} for text in texts)]
-        return request.override(system_message=SystemMessage(content_blocks=blocks))
+        return with_system_text(request, texts)
 
 
 def _update(
@@ -277,7 +273,7 @@ def _update(
 
 
 def _last_human_text(messages: Sequence[AnyMessage]) -> str | None:
-    return next((message.text for message in reversed(messages) if isinstance(message, HumanMessage)), None)
+    return next((message.text for message in reversed(messages) if is_said_by_user(message)), None)
 
 
 def create_memory_middleware(

@@ -36,13 +36,15 @@ def recall(
     explain: bool = False,
     max_characters: int | None = None,
     diversity: float = 0.0,
+    fills: bool = False,
 ) -> Plan[RecalledMemories]:
     """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
 
     Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
     ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
-    ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``explain`` adds to each
-    memory the shares of its score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
+    ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
+    match, the newest others follow. ``explain`` adds to each memory the shares of its score, and to the result what was
+    left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
     _check_options(max_characters, diversity)
@@ -61,6 +63,7 @@ def recall(
         collapses=True,
         max_characters=max_characters,
         diversity=diversity,
+        fills=fills,
         explains=explain,
         now=in_zone(now, scope.zone),
     )

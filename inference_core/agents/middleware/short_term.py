@@ -1,0 +1,271 @@
+"""ShortTermMemoryMiddleware: keeps a conversation within its limit, and what leaves it findable.
+
+It counts the very request that goes to the model, with system prompt and tools. What leaves does so in the same step
+of the graph as the model's answer, after it is safe; what cannot be made safe stays in the state, and the model is
+shown as much as fits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+
+from langchain.agents.middleware.types import (
+    AgentMiddleware,
+    AgentState,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+)
+from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
+from langgraph.channels.untracked_value import UntrackedValue
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from inference_core.agents.binding import BindingOptions, MemoryBinding
+from inference_core.agents.identity import UserSource, current_config
+from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
+from inference_core.blocks.conversation import Conversation
+from inference_core.clock import Clock
+from inference_core.context.neutral import neutral_line
+from inference_core.context.render import fenced, render_blocks, with_notice
+from inference_core.drivers import Plan, arun, run
+from inference_core.embeddings.factory import EmbeddingsSpec
+from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.short_term.content import recalled_for
+from inference_core.short_term.overflow import Relief
+from inference_core.short_term.policy import Overflow, OverflowPolicy
+from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction
+from inference_core.short_term.tokens import TokenCounter, count_tokens
+from inference_core.short_term.view import view
+from inference_core.short_term.window import Window, is_said_by_user, is_summary
+
+_LOG = logging.getLogger(__name__)
+OVERFLOW_TIMEOUT_S: Final = 60.0
+RECALL_TIMEOUT_S: Final = 0.3
+NO_THREAD: Final = "threadless"
+"""The session of runs without a thread: whoever runs them passes the whole history each time."""
+
+
+class ShortTermMemoryEvent(TypedDict):
+    """What is told in ``stream_mode="custom"`` when a conversation was too long for its limit.
+
+    ``strategies`` are those that acted, ``evicted`` messages left the state, ``tokens_before`` and ``tokens_after`` are
+    those of the messages that would have been and that were shown to the model. ``notice`` says what failed, for which
+    messages stayed in the state though they are not shown; None if nothing did.
+    """
+
+    type: Literal["short_term_memory"]
+    strategies: list[str]
+    evicted: int
+    summarized: bool
+    tokens_before: int
+    tokens_after: int
+    notice: str | None
+
+
+class ShortTermMemoryState(AgentState[Any]):
+    """What the middleware adds to the agent's state: whose the thread and the run are, and what the blocks recalled."""
+
+    short_term_owner: NotRequired[Annotated[str, PrivateStateAttr]]
+    short_term_user: NotRequired[Annotated[str, PrivateStateAttr]]
+    short_term_recalled: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A request that fits, and what becomes of the state."""
+
+    request: ModelRequest[Any]
+    update: dict[str, Any]
+
+
+class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any]):
+    """Short-term memory for an agent; stands last among ``middleware``, so that it sees what the others add.
+
+    ``overflow`` is what happens when the conversation takes more than its limit, a strategy or several; None moves
+    older messages into long-term memory word for word. The limit is ``max_ratio`` of the model's window, if that is
+    known, else ``max_tokens``. ``memory_service``, ``user_id``, ``agent_name``, ``embeddings``: whose memory and where,
+    as for `MemoryMiddleware`. ``timeout`` (seconds) bounds dealing with an overflow. Raises ConfigurationError for
+    arguments that make no sense, at the latest in the first run.
+    """
+
+    state_schema = ShortTermMemoryState
+
+    def __init__(
+        self,
+        overflow: Overflow = None,
+        *,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        max_ratio: float | None = None,
+        token_counter: TokenCounter = count_tokens,
+        memory_service: Any = None,
+        user_id: UserSource = None,
+        agent_name: str | None = None,
+        agent_scope_enabled: bool = True,
+        embeddings: EmbeddingsSpec = None,
+        timezone: str | tzinfo = UTC,
+        timeout: float | None = OVERFLOW_TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        self._policy = OverflowPolicy(overflow, max_tokens, max_ratio, token_counter)
+        options = BindingOptions(
+            agent_name=agent_name,
+            agent_scope_enabled=agent_scope_enabled,
+            embeddings=embeddings,
+            timezone=timezone,
+            clock=clock,
+        )
+        self._binding = MemoryBinding(memory_service, user_id, options)
+        self._timeout = timeout
+        self._needs_store = any(not block.has_store for block in self._policy.blocks)
+
+    @property
+    def name(self) -> str:
+        """Its name in the agent's graph."""
+        return "ShortTermMemory"
+
+    def before_agent(self, state: ShortTermMemoryState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Notes whose run it is, and recalls what goes behind the system prompt. Raises ConfigurationError."""
+        return run(self._begun(state, runtime), RECALL_TIMEOUT_S)
+
+    async def abefore_agent(self, state: ShortTermMemoryState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Like `before_agent`."""
+        return await arun(self._begun(state, runtime), RECALL_TIMEOUT_S)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Handler
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Gives the model what fits; what left the window leaves the state with its answer."""
+        fitted = run(self._fitted(request), self._timeout)
+        response = handler(fitted.request)
+        return ExtendedModelResponse(response, Command(update=fitted.update)) if fitted.update else response
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: AsyncHandler
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        """Like `wrap_model_call`."""
+        fitted = await arun(self._fitted(request), self._timeout)
+        response = await handler(fitted.request)
+        return ExtendedModelResponse(response, Command(update=fitted.update)) if fitted.update else response
+
+    def _begun(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[dict[str, Any]]:
+        """Plan: whose run it is; a thread stays with the user who was the first in it."""
+        self._scope(runtime)
+        try:
+            user = self._binding.user(runtime)
+        except (IdentityError, InvalidInput):
+            user = ""
+        owner = state.get("short_term_owner") or user
+        begun = {"short_term_owner": owner, "short_term_user": user}
+        recalled = yield from self._recalled({**state, **begun}, runtime)
+        return {**begun, "short_term_recalled": recalled}
+
+    def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[str]:
+        """Plan: what goes behind the system prompt; "" if nothing does, or if the memory fails."""
+        if not self._policy.into_system_prompt:
+            return ""
+        try:
+            conversation = self._conversation(state, runtime)
+            asked = _last_of_user(state.get("messages") or [])
+            found, notices = yield from recalled_for(self._policy.blocks, self._scope(runtime), conversation, asked)
+        except ConfigurationError:
+            raise
+        except InferenceCoreError as error:
+            found, notices = {}, [str(error)]
+        if notices:
+            _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
+        told = state.get("memory_context") or ""
+        return render_blocks({name: _untold(documents, told) for name, documents in found.items()})
+
+    def _fitted(self, request: ModelRequest[Any]) -> Plan[_Fitted]:
+        """Plan: ``request`` with no more than there is room for. Raises ConfigurationError."""
+        recalled = request.state.get("short_term_recalled")
+        update: dict[str, Any] = {}
+        if recalled is None:
+            recalled = yield from self._recalled(request.state, request.runtime)
+            update = {"short_term_recalled": recalled}
+        if recalled:
+            request = with_system_text(request, [fenced(with_notice(recalled))])
+        room = self._policy.room(request.system_message, request.tools, request.model)
+        window = Window(request.messages, self._policy.counter)
+        relief = yield from self._policy.relieved(window, self._eviction(request, room))
+        shown = view(Window(relief.messages, self._policy.counter) if relief.evicted else window, room)
+        if relief.evicted or relief.notice:
+            self._tell(request.runtime, window, relief, shown)
+        if relief.evicted:
+            update["messages"] = _changes(request.state.get("messages") or [], relief)
+        return _Fitted(_shown(request, shown), update)
+
+    def _eviction(self, request: ModelRequest[Any], room: int) -> Eviction:
+        try:
+            conversation, problem = self._conversation(request.state, request.runtime), None
+        except (IdentityError, InvalidInput) as error:
+            conversation, problem = None, str(error)
+        return Eviction(
+            room=room,
+            model=request.model,
+            conversation=conversation,
+            scope=self._scope(request.runtime),
+            problem=problem,
+        )
+
+    def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:
+        """Raises IdentityError if nobody knows the user, or if the thread or the run is another user's."""
+        user = self._binding.user(runtime, state.get("short_term_user"))
+        if state.get("short_term_owner") != user:
+            raise IdentityError("This conversation belongs to another user")
+        thread: Any = current_config().get("configurable", {}).get("thread_id")
+        return Conversation(user, NO_THREAD if thread is None else str(thread))
+
+    def _scope(self, runtime: Runtime[Any]) -> MemoryScope | None:
+        """The memory of blocks without a store of their own. Raises ConfigurationError if they need one."""
+        return self._binding.scope(runtime.store) if self._needs_store else None
+
+    def _tell(self, runtime: Runtime[Any], window: Window, relief: Relief, shown: Sequence[AnyMessage]) -> None:
+        if relief.notice:
+            _LOG.warning("Short-term memory: %s", relief.notice)
+        event: ShortTermMemoryEvent = {
+            "type": "short_term_memory",
+            "strategies": [strategy.name for strategy in self._policy.strategies],
+            "evicted": len(relief.evicted),
+            "summarized": relief.summary is not None,
+            "tokens_before": window.tokens,
+            "tokens_after": self._policy.counter(shown),
+            "notice": relief.notice,
+        }
+        runtime.stream_writer(event)
+
+
+def _changes(state: Sequence[AnyMessage], relief: Relief) -> list[Any]:
+    """What makes the state's messages those that stay: the summary takes the place of the message with its id."""
+    there = {message.id for message in state}
+    summary = [relief.summary] if relief.summary else []
+    replaced = {message.id for message in summary}
+    gone = [message.id for message in relief.evicted if message.id in there - replaced]
+    return [*summary, *(RemoveMessage(id=message_id) for message_id in gone if message_id)]
+
+
+def _shown(request: ModelRequest[Any], messages: list[AnyMessage]) -> ModelRequest[Any]:
+    """``request`` with ``messages``; a summary in the role of the system stands behind the system prompt."""
+    summaries = [one for one in messages if isinstance(one, SystemMessage) and is_summary(one)]
+    if summaries:
+        request = with_system_text(request, [one.text for one in summaries])
+        messages = [one for one in messages if one not in summaries]
+    return request.override(messages=messages)
+
+
+def _untold(documents: Sequence[MemoryStoreDocument], told: str) -> list[str]:
+    """The contents of ``documents`` that the block of `MemoryMiddleware` does not hold."""
+    return [document.content for document in documents if neutral_line(document.content) not in told]
+
+
+def _last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:
+    return next((message for message in reversed(messages) if is_said_by_user(message)), None)

@@ -1,0 +1,37 @@
+"""Asks a chat model on behalf of the memory itself, from a plan: nothing that it says reaches the user's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from inference_core.drivers import Plan, Wait, in_thread
+from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError
+
+MODEL_TIMEOUT_S: Final = 30.0
+_MAX_REASON: Final = 200
+_UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
+"""Without the callbacks of the run around it, which is how LangGraph and LangChain stream what models say."""
+
+
+def ask(
+    model: Runnable[Any, Any], messages: Sequence[BaseMessage], timeout: float | None = MODEL_TIMEOUT_S
+) -> Plan[Any]:
+    """Plan: what ``model`` answers to ``messages``. Raises ModelError, also if it takes longer than ``timeout`` (s)."""
+    call = partial(model.invoke, list(messages), _UNHEARD)
+    wait: Wait[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
+    try:
+        answer: Any = yield wait
+    except DeadlineExceeded as error:
+        raise ModelError("The chat model did not answer in time") from error
+    except InferenceCoreError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_MAX_REASON]
+        raise ModelError(f"The chat model failed: {type(error).__name__}: {reason}") from error
+    return answer

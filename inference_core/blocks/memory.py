@@ -1,0 +1,153 @@
+"""Memory, the documents' interface of all memory, and Block, what this package's own blocks have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from uuid import UUID
+
+from langchain_core.messages import AnyMessage, BaseMessage, MessageLikeRepresentation, convert_to_messages
+from langgraph.store.base import BaseStore
+
+from inference_core.blocks.conversation import Conversation, Owner, Owners
+from inference_core.drivers import Plan, arun, run
+from inference_core.errors import ConfigurationError
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.scope import MemoryScope
+
+DEFAULT_RESULTS: Final = 5
+DEFAULT_MAX_TOKENS: Final = 2_000
+CHARACTERS_PER_TOKEN: Final = 4
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """What any memory does for a session; a block of the application's own needs no more than this.
+
+    It may block: it is called on a thread of its own. ``update`` may see a message again after a crash; messages keep
+    their ids.
+    """
+
+    def get(self, session_id: str, message: Any) -> Any:
+        """What is known that fits ``message``: a sequence of whatever the block holds."""
+        ...
+
+    def update(self, session_id: str, message: Any) -> None:
+        """Adds ``message`` to what is known."""
+        ...
+
+    def delete(self, session_id: str) -> None:
+        """Forgets what this session alone has told."""
+        ...
+
+
+class Block(ABC):
+    """A block on a LangGraph store, with the documents' methods, sync and async.
+
+    ``store`` None: that of the agent memory or agent which uses the block. Whose memory it is says whoever uses the
+    block; used alone it needs ``user_id`` or ``owner``. ``timeout`` (seconds) bounds each call of its methods.
+    """
+
+    section: ClassVar[str]
+    """The element of a prompt that holds what it recalls."""
+    is_read_only: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        store: BaseStore | AgentMemoryStoreService | None = None,
+        *,
+        name: str,
+        user_id: str | UUID | None = None,
+        owner: Owner | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._owners = Owners(user_id, owner)
+        self._scope = None if store is None else scope_of(store)
+
+    @abstractmethod
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Plan[list[MemoryStoreDocument]]:
+        """Plan: what fits ``message``, the best first; without one, the newest."""
+
+    @abstractmethod
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
+        """Plan: makes ``messages`` memory, durable when it ends; those that are already are left out.
+
+        Raises StoreError, and ModelError if it needs a model and that fails.
+        """
+
+    @abstractmethod
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> Plan[None]:
+        """Plan: removes what this session alone has told."""
+
+    @property
+    def has_store(self) -> bool:
+        """Whether it has a store of its own."""
+        return self._scope is not None
+
+    def scope(self, default: MemoryScope | None = None) -> MemoryScope:
+        """The block's own view of its store, else ``default``. Raises ConfigurationError if there is neither."""
+        chosen = self._scope or default
+        if chosen is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} has no store: pass store=open_store('sqlite:///memory.db')"
+            )
+        return chosen
+
+    def get(
+        self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
+    ) -> list[MemoryStoreDocument]:
+        """What fits ``message``, the best first. Raises InvalidInput, StoreUnavailable, ConfigurationError."""
+        return run(self._get(session_id, message), self.timeout)
+
+    async def aget(
+        self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
+    ) -> list[MemoryStoreDocument]:
+        """Like `get`."""
+        return await arun(self._get(session_id, message), self.timeout)
+
+    def update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> None:
+        """Makes ``message`` memory, durable when it returns. Raises what `get` raises, and ModelError."""
+        run(self._update(session_id, message), self.timeout)
+
+    async def aupdate(self, session_id: str | UUID, message: MessageLikeRepresentation) -> None:
+        """Like `update`."""
+        await arun(self._update(session_id, message), self.timeout)
+
+    def delete(self, session_id: str | UUID) -> None:
+        """Removes what this session alone has told. Raises what `get` raises."""
+        run(self.forget(self.scope(), self._owners.conversation(session_id)), self.timeout)
+
+    async def adelete(self, session_id: str | UUID) -> None:
+        """Like `delete`."""
+        await arun(self.forget(self.scope(), self._owners.conversation(session_id)), self.timeout)
+
+    def _get(
+        self, session_id: str | UUID, message: MessageLikeRepresentation | None
+    ) -> Plan[list[MemoryStoreDocument]]:
+        asked = None if message is None else one_message(message)
+        return self.recall(self.scope(), self._owners.conversation(session_id), asked)
+
+    def _update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> Plan[None]:
+        return self.absorb(self.scope(), self._owners.conversation(session_id), [one_message(message)])
+
+
+def scope_of(store: BaseStore | AgentMemoryStoreService) -> MemoryScope:
+    """The view of ``store`` that a service has of it, or an agent without a name."""
+    return (store if isinstance(store, AgentMemoryStoreService) else AgentMemoryStoreService(store)).scope
+
+
+def one_message(message: MessageLikeRepresentation) -> AnyMessage:
+    """``message`` as LangChain's; a mapping with role and content, a pair of them, or a text of the user will do."""
+    converted: Any = convert_to_messages([message])[0]
+    return converted
+
+
+def text_of(message: BaseMessage | None) -> str:
+    """The text of ``message``; "" without one."""
+    return "" if message is None else message.text

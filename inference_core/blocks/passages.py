@@ -1,0 +1,70 @@
+"""Messages of a conversation as what ingestion makes memories of, word for word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
+
+from inference_core.ingestion.messages import Message, Role
+
+_MAX_REFERENCE: Final = 300
+
+
+def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
+    """What ``message`` says, tool calls and what it shows besides text as text too."""
+    is_result = isinstance(message, ToolMessage | FunctionMessage)
+    return Message(
+        session_id=session_id,
+        role=_role(message),
+        text=_text(message),
+        id=message.id,
+        position=position,
+        author=message.name if is_result or isinstance(message, HumanMessage) else None,
+    )
+
+
+def passages(messages: Sequence[AnyMessage], session_id: str) -> list[Message]:
+    """The passages of ``messages``, in their order."""
+    return [passage(message, session_id, at) for at, message in enumerate(messages)]
+
+
+def _role(message: AnyMessage) -> Role:
+    if isinstance(message, ToolMessage | FunctionMessage):
+        return Role.TOOL
+    return Role.ASSISTANT if isinstance(message, AIMessage) else Role.USER
+
+
+def _text(message: AnyMessage) -> str:
+    content: Any = message.content
+    parts = [content] if isinstance(content, str) else list(map(_part, content))
+    if isinstance(message, AIMessage):
+        parts += [f"{call['name']}({_json(call['args'])})" for call in message.tool_calls]
+    return "\n".join(part for part in parts if part)
+
+
+def _part(block: str | Mapping[str, Any]) -> str:
+    if isinstance(block, str):
+        return block
+    text = block.get("text")
+    if isinstance(text, str):
+        return text
+    kind = str(block.get("type", "data"))
+    if kind in ("tool_use", "tool_call", "function_call", "reasoning", "thinking"):
+        return ""
+    return f"[{kind}{_reference(block)}]"
+
+
+def _reference(block: Mapping[str, Any]) -> str:
+    """Where what ``block`` shows can be found, or of what kind it is; not what it holds."""
+    inner: Any = block.get(str(block.get("type")))
+    fields: dict[str, Any] = {**block, **(inner if isinstance(inner, Mapping) else {"url": block.get("url") or inner})}
+    url = fields.get("url")
+    name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
+    return f" {name or ''}".rstrip()[:_MAX_REFERENCE]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

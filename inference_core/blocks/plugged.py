@@ -1,0 +1,87 @@
+"""PluggedBlock: a block of the application's own, which knows no more than the documents' interface."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from langchain_core.messages import AnyMessage, BaseMessage
+
+from inference_core.blocks.conversation import Conversation
+from inference_core.blocks.memory import Block, Memory
+from inference_core.drivers import Plan, in_thread
+from inference_core.errors import BlockFailed, ConfigurationError, InferenceCoreError
+from inference_core.ingestion.drafts import mark, marks_of
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.services.operations.scope import MemoryScope
+
+T = TypeVar("T")
+_MAX_REASON: Final = 200
+
+
+class PluggedBlock(Block):
+    """Calls ``memory`` on a thread of its own; a message that it has taken in is marked, and not given again."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(name=str(getattr(memory, "name", type(memory).__name__)))
+        self._memory = memory
+
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Plan[list[MemoryStoreDocument]]:
+        """Plan: what the memory gives for ``message``. Raises BlockFailed."""
+        del scope
+        found = yield from self._call(self._memory.get, conversation.session_id, message)
+        return [_document(at, item) for at, item in enumerate(_items(found)) if item is not None]
+
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
+        """Plan: gives the memory each message that it has not taken in yet. Raises BlockFailed, StoreError."""
+        marks = marks_of(conversation.user_id)
+        for message in messages:
+            key = self._key(conversation, message)
+            if (yield from scope.engine.get([(marks, key)])) == [None]:
+                yield from self._call(self._memory.update, conversation.session_id, message)
+                yield from scope.engine.write([mark(marks, key, scope.clock)])
+
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> Plan[None]:
+        """Plan: has the memory delete the session. Raises BlockFailed."""
+        del scope
+        yield from self._call(self._memory.delete, conversation.session_id)
+
+    def _call(self, function: Callable[..., T], *args: Any) -> Plan[T]:
+        try:
+            result: T = yield in_thread(partial(function, *args))
+        except InferenceCoreError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:_MAX_REASON]
+            raise BlockFailed(f"The block {self.name!r} failed: {type(error).__name__}: {reason}") from error
+        return result
+
+    def _key(self, conversation: Conversation, message: AnyMessage) -> str:
+        what = [self.name, conversation.session_id, message.id, message.text]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+
+def as_block(memory: Memory | Block) -> Block:
+    """``memory`` as a block. Raises ConfigurationError if it lacks one of the interface's methods."""
+    if isinstance(memory, Block):
+        return memory
+    if not isinstance(memory, Memory):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"A memory block needs get, update and delete; {type(memory).__name__} lacks some")
+    return PluggedBlock(memory)
+
+
+def _items(found: Any) -> Iterable[Any]:
+    return found if isinstance(found, Iterable) and not isinstance(found, str) else [found]  # pyright: ignore[reportUnknownVariableType]
+
+
+def _document(at: int, item: Any) -> MemoryStoreDocument:
+    if isinstance(item, MemoryStoreDocument):
+        return item
+    text = item.text if isinstance(item, BaseMessage) else item
+    content = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+    return MemoryStoreDocument(id=str(at), value={"content": content}, metadata={})

@@ -1,0 +1,176 @@
+"""StaticMemory: what the application knows from the start, the same for every user and never changed by one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NoReturn
+from weakref import WeakSet
+
+from langchain_core.messages import AnyMessage, BaseMessage
+from langgraph.store.base import BaseStore
+
+from inference_core.blocks.conversation import Conversation
+from inference_core.blocks.memory import CHARACTERS_PER_TOKEN, DEFAULT_MAX_TOKENS, Block, text_of
+from inference_core.clock import in_zone
+from inference_core.drivers import Plan, arun, run
+from inference_core.errors import ReadOnlyMemory, VersionConflict
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import Namespace, global_namespace
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_id, canonical_text
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.list import page_of
+from inference_core.services.operations.recall import MAX_RESULTS
+from inference_core.services.operations.scope import MemoryScope, put_of, record_of
+from inference_core.services.operations.update import ATTEMPTS
+from inference_core.stores.backend import Delete, Write
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.search import Search
+
+_POSITION: Final = "position"
+StaticFact = str | Mapping[str, Any]
+"""A text, or a mapping with ``content`` (and ``id``), with ``key`` and ``value``, or of any JSON data."""
+
+
+class StaticMemory(Block):
+    """Facts that hold for all users, in a scope that belongs to no user.
+
+    ``facts`` are all that the block of this ``name`` holds: they are stored when it is first used, or by `load`, and
+    what an earlier version of it held besides is removed. None leaves what is there. Recalls all of them in their
+    order, or, if together they are more than about ``max_tokens``, those that fit the message best. Raises
+    InvalidMemory for a fact that cannot be stored.
+    """
+
+    section: ClassVar[str] = "static_memory"
+    is_read_only: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        facts: Sequence[StaticFact] | None = None,
+        store: BaseStore | AgentMemoryStoreService | None = None,
+        *,
+        name: str = "static_memory",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(store, name=name, owner=_anyone, timeout=timeout)
+        self.max_tokens = max_tokens
+        self._namespace: Namespace = global_namespace(MemoryCategory.SEMANTIC, name)
+        self._facts = None if facts is None else dict(map(_identified, facts))
+        self._loaded: WeakSet[StoreEngine] = WeakSet()
+
+    def load(self) -> None:
+        """Stores the facts; does nothing if they are there. Raises StoreError, ConfigurationError."""
+        run(self._load(self.scope()), self.timeout)
+
+    async def aload(self) -> None:
+        """Like `load`."""
+        await arun(self._load(self.scope()), self.timeout)
+
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Plan[list[MemoryStoreDocument]]:
+        """Plan: the facts, whatever the conversation."""
+        del conversation
+        if self._facts is not None and scope.engine not in self._loaded:
+            yield from self._load(scope)
+        records = yield from self._records(scope)
+        budget = self.max_tokens * CHARACTERS_PER_TOKEN
+        if sum(len(record.content) for record in records) <= budget:
+            return list(map(MemoryStoreDocument.of, records))
+        search = Search(
+            groups=[[self._namespace]],
+            text=text_of(message),
+            limit=MAX_RESULTS,
+            fills=True,
+            max_characters=budget,
+            now=in_zone(scope.clock.now(), scope.zone),
+        )
+        result = yield from scope.engine.search(search)
+        return [MemoryStoreDocument.of(record_of(found.row), found.score) for found in result.groups[0]]
+
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> NoReturn:
+        """Raises ReadOnlyMemory."""
+        del scope, conversation, messages
+        raise ReadOnlyMemory("Static memory does not support update operation")
+
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> NoReturn:
+        """Raises ReadOnlyMemory."""
+        del scope, conversation
+        raise ReadOnlyMemory("Static memory does not support delete operation")
+
+    def _records(self, scope: MemoryScope) -> Plan[list[MemoryRecord]]:
+        records, _ = yield from page_of(scope.engine, [self._namespace], None, None, None, 0)
+        return sorted(records, key=_position)
+
+    def _load(self, scope: MemoryScope) -> Plan[None]:
+        facts = self._facts or {}
+        for attempt in range(1, ATTEMPTS + 1):
+            known = {record.id: record for record in (yield from self._records(scope))}
+            try:
+                yield from scope.engine.write(self._writes(scope, facts, known))
+            except VersionConflict:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                break
+        self._loaded.add(scope.engine)
+
+    def _writes(self, scope: MemoryScope, facts: Mapping[str, str], known: Mapping[str, MemoryRecord]) -> list[Write]:
+        """What makes ``known`` into ``facts``."""
+        writes: list[Write] = [
+            Delete(namespace=self._namespace, key=record.id, expected=record.version)
+            for record in known.values()
+            if record.id not in facts
+        ]
+        for position, (fact_id, content) in enumerate(facts.items()):
+            old = known.get(fact_id)
+            if old is None or old.content != content or _position(old) != position:
+                record = self._record(scope, fact_id, content, position)
+                writes.append(put_of(record, expected=old.version if old else 0))
+        return writes
+
+    def _record(self, scope: MemoryScope, fact_id: str, content: str, position: int) -> MemoryRecord:
+        now = scope.clock.now()
+        return MemoryRecord(
+            id=fact_id,
+            content=content,
+            memory_type=MemoryType.FACTS,
+            category=MemoryCategory.SEMANTIC,
+            namespace=self._namespace,
+            created_at=now,
+            updated_at=now,
+            extra_metadata={_POSITION: position},
+        )
+
+
+def _anyone(session_id: str) -> str:
+    """Static memory is the same for everybody."""
+    del session_id
+    return "anyone"
+
+
+def _identified(fact: StaticFact) -> tuple[str, str]:
+    """The id and the text of ``fact``; facts without an id have one that follows from the text."""
+    if isinstance(fact, str):
+        given, text = None, fact
+    elif "content" in fact:
+        given, text = fact.get("id"), fact["content"]
+    elif set(fact) == {"key", "value"}:
+        given, text = fact["key"], f"{fact['key']}: {_as_text(fact['value'])}"
+    else:
+        given, text = None, _as_text(fact)
+    content = canonical_text(text)
+    return canonical_id(given) if given is not None else hashlib.sha256(content.encode()).hexdigest()[:32], content
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _position(record: MemoryRecord) -> int:
+    position = record.extra_metadata.get(_POSITION)
+    return position if isinstance(position, int) else 0

@@ -1,0 +1,97 @@
+"""VectorMemory: what was said, word for word, found again by meaning and by words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+from uuid import UUID
+
+from langchain_core.messages import AnyMessage, BaseMessage
+from langgraph.store.base import BaseStore
+
+from inference_core.blocks.conversation import Conversation, Owner
+from inference_core.blocks.memory import (
+    CHARACTERS_PER_TOKEN,
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_RESULTS,
+    Block,
+    text_of,
+)
+from inference_core.blocks.passages import passages
+from inference_core.blocks.sessions import forget_session, told_in
+from inference_core.drivers import Plan
+from inference_core.errors import VersionConflict
+from inference_core.ingestion.drafts import Draft, Drafts, mark
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.recall import recall
+from inference_core.services.operations.scope import MemoryScope
+
+_MESSAGES_AT_ONCE: Final = 32
+
+
+class VectorMemory(Block):
+    """Passages of the user's conversations, as episodic memories beside those that were saved or ingested.
+
+    Recalls ``max_results`` of them, together no more than about ``max_tokens``. What it takes in gets its vectors in
+    the background; until then it is found by words.
+    """
+
+    section: ClassVar[str] = "vector_memory"
+
+    def __init__(
+        self,
+        store: BaseStore | AgentMemoryStoreService | None = None,
+        *,
+        name: str = "vector_memory",
+        max_results: int = DEFAULT_RESULTS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        user_id: str | UUID | None = None,
+        owner: Owner | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(store, name=name, user_id=user_id, owner=owner, timeout=timeout)
+        self.max_results = max_results
+        self.max_tokens = max_tokens
+
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Plan[list[MemoryStoreDocument]]:
+        """Plan: the passages of any of the user's conversations that fit ``message``."""
+        return (
+            yield from recall(
+                scope,
+                conversation.user_id,
+                text_of(message),
+                self.max_results,
+                MemoryType.INTERACTION.value,
+                max_characters=self.max_tokens * CHARACTERS_PER_TOKEN,
+            )
+        )
+
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
+        """Plan: stores each message once, however often it comes, together with a mark that outlives its deletion."""
+        drafts = Drafts(scope, conversation.user_id, told_in(self.name, [conversation.session_id]))
+        made = [draft for one in passages(messages, conversation.session_id) if (draft := drafts.of(one))]
+        for at in range(0, len(made), _MESSAGES_AT_ONCE):
+            yield from self._write(scope, drafts, {draft.key: draft for draft in made[at : at + _MESSAGES_AT_ONCE]})
+        scope.engine.embed_later()
+
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> Plan[None]:
+        """Plan: removes the passages of this session that this block took in."""
+        yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
+
+    def _write(self, scope: MemoryScope, drafts: Drafts, batch: dict[str, Draft]) -> Plan[None]:
+        while True:
+            rows = yield from scope.engine.get([(drafts.marks, key) for key in batch])
+            fresh = [draft for draft, row in zip(batch.values(), rows, strict=True) if row is None]
+            if not fresh:
+                return
+            puts = [put for draft in fresh for put in draft.puts]
+            marks = [mark(drafts.marks, draft.key, scope.clock) for draft in fresh]
+            try:
+                yield from scope.engine.write([*puts, *marks], embeds=False)
+            except VersionConflict:
+                continue  # another process has taken in some of them in between
+            return

@@ -1,0 +1,118 @@
+"""Messages as what is to be written of them: memories word for word, and a mark that says that they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from inference_core.clock import Clock
+from inference_core.errors import InvalidMemory
+from inference_core.ingestion.messages import Message, Role, mended
+from inference_core.ingestion.splitting import split_text
+from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_text, optional_text
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.services.operations.scope import MemoryScope, UserId, put_of
+from inference_core.stores.backend import Put
+
+MARKS: Final = "ingested"
+"""Second label of the namespace, below the user, that holds the marks."""
+_NO_LIMIT: Final = 1 << 40
+_TICK: Final = timedelta(microseconds=1)
+_ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TOOL: Origin.TOOL}
+
+
+def marks_of(user_id: UserId) -> Namespace:
+    """Where the marks of this user's messages are."""
+    return (encode_label(user_id), MARKS)
+
+
+def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
+    """The write that marks a message as dealt with; it is refused if somebody else did that meanwhile."""
+    return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message as what is to be written: the key of its mark, and its memories."""
+
+    key: str
+    session: str
+    records: Sequence[MemoryRecord]
+
+    @property
+    def puts(self) -> list[Put]:
+        """The writes of its memories."""
+        return [put_of(record) for record in self.records]
+
+
+class Drafts:
+    """Makes drafts of messages for one user; ``metadata`` goes with each memory.
+
+    Creation times grow, since they are the order within a session.
+    """
+
+    def __init__(self, scope: MemoryScope, user_id: UserId, metadata: Mapping[str, Any] | None = None) -> None:
+        self._scope = scope
+        self._metadata = dict(metadata or {})
+        self._namespace = scope.namespaces.namespace_for(user_id, MemoryCategory.EPISODIC)
+        self.marks = marks_of(user_id)
+        self._last: datetime | None = None
+
+    def of(self, message: Message) -> Draft | None:
+        """The draft of ``message``; None if nothing is left of its text."""
+        try:
+            text = canonical_text(mended(message.text), max_bytes=_NO_LIMIT)
+        except InvalidMemory:
+            return None
+        key = self._key(message, text)
+        contents = self._contents(message, text)
+        if len(contents) == 1:
+            records = [self._record(message, key, contents[0])]
+        else:
+            records = [
+                self._record(message, f"{key}-{part}", content, part=part, parts=len(contents))
+                for part, content in enumerate(contents, 1)
+            ]
+        return Draft(key, message.session_id or "", records)
+
+    def _key(self, message: Message, text: str) -> str:
+        """The same for the same message of the same session in the same memory, and for no other."""
+        name = message.position if message.id is None else mended(message.id)
+        what = [*self._namespace, message.session_id and mended(message.session_id), name, text]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+    def _contents(self, message: Message, text: str) -> list[str]:
+        """The text behind its author's name, in parts if it is too long; the name goes if it takes half the room."""
+        limit = self._scope.max_content_bytes
+        author = optional_text(mended(message.author or ""), what="author")
+        head = f"{author}: " if author and 2 * len(author.encode()) < limit else ""
+        return [head + part for part in split_text(text, limit - len(head.encode()))]
+
+    def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
+        now = self._scope.clock.now()
+        self._last = now = now if self._last is None else max(now, self._last + _TICK)
+        source = MemorySource(
+            origin=_ORIGINS[message.role], message_ids=() if message.id is None else (mended(message.id),)
+        )
+        return MemoryRecord(
+            id=memory_id,
+            content=canonical_text(content, max_bytes=self._scope.max_content_bytes),
+            memory_type=MemoryType.INTERACTION,
+            category=MemoryCategory.EPISODIC,
+            namespace=self._namespace,
+            created_at=now,
+            updated_at=now,
+            session_id=optional_text(mended(message.session_id or ""), what="session_id"),
+            agent_name=self._scope.namespaces.agent_name,
+            extra_metadata={**self._metadata, **extra},
+            source=source,
+            trust=source.trust,
+            valid_from=message.at,
+        )

@@ -1,0 +1,186 @@
+"""AgentMemory: the messages of sessions and what happens when they become too many, with or without an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from uuid import UUID, uuid4
+
+from langchain_core.messages import AnyMessage, MessageLikeRepresentation, SystemMessage
+from langgraph.store.base import BaseStore
+
+from inference_core.blocks.conversation import Conversation, Owner, Owners
+from inference_core.blocks.memory import one_message, scope_of
+from inference_core.context.render import fenced, with_notice
+from inference_core.drivers import Plan, arun, run
+from inference_core.errors import ConfigurationError, VersionConflict
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.update import ATTEMPTS
+from inference_core.short_term import sessions
+from inference_core.short_term.content import MemoryContent, recalled_for
+from inference_core.short_term.policy import Overflow, OverflowPolicy
+from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
+from inference_core.short_term.tokens import TokenCounter, count_tokens
+from inference_core.short_term.view import view
+from inference_core.short_term.window import Window, is_said_by_user
+from inference_core.stores.factory import open_store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SessionId = str | UUID
+DEFAULT_TIMEOUT_S: Final = 60.0
+TIMESTAMP: Final = "timestamp"
+"""The name in a message's ``additional_kwargs`` under which the time is kept when it was stored, in ISO 8601."""
+
+
+def _synchronous(plan: Callable[Concatenate[AgentMemory, P], Plan[T]]) -> Callable[Concatenate[AgentMemory, P], T]:
+    @wraps(plan)
+    def method(self: AgentMemory, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(plan(self, *args, **kwargs), self.timeout)
+
+    return method
+
+
+def _asynchronous(
+    plan: Callable[Concatenate[AgentMemory, P], Plan[T]],
+) -> Callable[Concatenate[AgentMemory, P], Coroutine[Any, Any, T]]:
+    @wraps(plan)
+    async def method(self: AgentMemory, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(plan(self, *args, **kwargs), self.timeout)
+
+    return method
+
+
+class AgentMemory:
+    """The short-term memory of sessions, as the Ballerina documents define it, with the blocks behind it.
+
+    ``message_store`` None keeps messages in this process alone; ``system_message_store`` is by default the same.
+    ``overflow`` is a strategy or several (`OverflowPolicy`), ``max_tokens`` the limit of a session's messages.
+    Sessions belong to ``user_id``, or to the user whom ``owner`` names for a session; one of them has to be given.
+    ``timeout`` (seconds) bounds every call. Its methods raise InvalidInput, StoreError, IdentityError; a model or block
+    that fails is a notice. Raises ConfigurationError for arguments that make no sense.
+    """
+
+    def __init__(
+        self,
+        message_store: BaseStore | AgentMemoryStoreService | None = None,
+        system_message_store: BaseStore | AgentMemoryStoreService | None = None,
+        overflow: Overflow = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        *,
+        user_id: str | UUID | None = None,
+        owner: Owner | None = None,
+        token_counter: TokenCounter = count_tokens,
+        timeout: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.timeout = timeout
+        self._owners = Owners(user_id, owner)
+        self._policy = OverflowPolicy(overflow, max_tokens, counter=token_counter)
+        if any(isinstance(one, Summarize) and one.model is None for one in self._policy.strategies):
+            raise ConfigurationError("AgentMemory has no model of its own: pass Summarize(model=…)")
+        self._scope = scope_of(open_store("memory://") if message_store is None else message_store)
+        self._system_scope = self._scope if system_message_store is None else scope_of(system_message_store)
+
+    def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Plan[MemoryContent]:
+        """The session's messages that fit the limit, valid for any model, and what the blocks recall.
+
+        They recall what fits ``message``, by default the user's last one, which is not added. With
+        ``into_system_prompt`` the system message ends in what was recalled.
+        """
+        conversation = self._owners.conversation(session_id)
+        system = yield from sessions.read_system(self._system_scope, conversation)
+        stored = yield from sessions.read(self._scope, conversation)
+        asked = _last_of_user(stored.messages) if message is None else one_message(message)
+        recalled, notices = yield from recalled_for(self._policy.blocks, self._scope, conversation, asked)
+        content = MemoryContent(
+            messages=[],
+            recalled=recalled,
+            notices=notices,
+            now=self._scope.clock.now(),
+            zone=self._scope.zone,
+        )
+        if self._policy.into_system_prompt:
+            system = _with_memory(system, content.render())
+        window = Window(stored.messages, self._policy.counter)
+        shown = view(window, self._policy.room(system))
+        content.messages.extend([*([system] if system else []), *shown])
+        return content
+
+    def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Plan[str | None]:
+        """Adds ``message`` to the session, durable when it returns, and relieves the session if it is too full.
+
+        A message with the id of one that is there replaces it; a system message replaces the session's. Returns what
+        could not be done for lack of a model, a block or a store, for which older messages were kept; None if nothing.
+        """
+        conversation = self._owners.conversation(session_id)
+        added = _stamped(one_message(message), self._scope.clock.now().isoformat())
+        if isinstance(added, SystemMessage):
+            yield from sessions.write_system(self._system_scope, conversation, added)
+            return None
+        stored = yield from self._added(conversation, added)
+        return (yield from self._relieved(conversation, stored))
+
+    def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Plan[None]:
+        """Removes the session's messages, its system message and what it alone has told the blocks.
+
+        ``keep_long_term`` spares the blocks.
+        """
+        conversation = self._owners.conversation(session_id)
+        if not keep_long_term:
+            for block in self._policy.blocks:
+                if not block.is_read_only:
+                    yield from block.forget(block.scope(self._scope), conversation)
+        for scope in {id(one.engine): one for one in (self._scope, self._system_scope)}.values():
+            yield from sessions.remove(scope, conversation)
+
+    get = _synchronous(_get)
+    aget = _asynchronous(_get)
+    update = _synchronous(_update)
+    aupdate = _asynchronous(_update)
+    delete = _synchronous(_delete)
+    adelete = _asynchronous(_delete)
+
+    def _added(self, conversation: Conversation, message: AnyMessage) -> Plan[sessions.StoredWindow]:
+        for attempt in range(1, ATTEMPTS + 1):
+            stored = yield from sessions.read(self._scope, conversation)
+            messages = {one.id: one for one in stored.messages} | {message.id: message}
+            try:
+                return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
+            except VersionConflict:
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    def _relieved(self, conversation: Conversation, stored: sessions.StoredWindow) -> Plan[str | None]:
+        """Plan: relieves the session; whoever changes it meanwhile does that too, so a conflict needs no other try."""
+        system = yield from sessions.read_system(self._system_scope, conversation)
+        eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
+        relief = yield from self._policy.relieved(Window(stored.messages, self._policy.counter), eviction)
+        if relief.evicted:
+            try:
+                yield from sessions.replace(self._scope, conversation, stored, relief.messages)
+            except VersionConflict:
+                return relief.notice
+        return relief.notice
+
+
+def _stamped(message: AnyMessage, now: str) -> AnyMessage:
+    """``message`` with an id and the time."""
+    return message.model_copy(
+        update={
+            "id": message.id or uuid4().hex,
+            "additional_kwargs": {TIMESTAMP: now, **message.additional_kwargs},
+        }
+    )
+
+
+def _last_of_user(messages: list[AnyMessage]) -> AnyMessage | None:
+    return next((message for message in reversed(messages) if is_said_by_user(message)), None)
+
+
+def _with_memory(system: AnyMessage | None, block: str) -> AnyMessage | None:
+    if not block:
+        return system
+    text = fenced(with_notice(block))
+    return SystemMessage(f"{system.text}\n\n{text}" if system else text)

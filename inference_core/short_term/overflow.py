@@ -1,0 +1,76 @@
+"""Relieves a window that is too full: nothing leaves before it is safe, and a failure leaves everything where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from langchain_core.messages import AnyMessage
+
+from inference_core.drivers import Plan
+from inference_core.errors import ConfigurationError, InferenceCoreError, ModelError
+from inference_core.short_term.strategies import Eviction, FlushToLongTerm, OverflowStrategy
+from inference_core.short_term.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """What became of a window: its messages now, those that left, the summary that stands for them.
+
+    ``notice`` says what failed; if something had to stay for that, ``evicted`` is empty. ``model_failed``: a model did.
+    """
+
+    messages: list[AnyMessage]
+    evicted: list[AnyMessage] = field(default_factory=list[AnyMessage])
+    summary: AnyMessage | None = None
+    notice: str | None = None
+    model_failed: bool = False
+
+
+def is_full(window: Window, strategies: Sequence[OverflowStrategy], room: int) -> bool:
+    """Whether the messages of ``window`` are more than the first of ``strategies`` to act lets pass."""
+    return window.tokens > min(strategy.threshold(room) for strategy in strategies)
+
+
+def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Plan[Relief]:
+    """Plan: what ``strategies`` make of a full ``window``; ``eviction`` says whose it is, its messages are ignored.
+
+    Only developers' mistakes are raised, as ConfigurationError.
+    """
+    start = strategies[-1].start(window, eviction.room)
+    leaving = window.leaving(start)
+    if not leaving:
+        return Relief(window.messages)
+    given = replace(eviction, messages=leaving, previous=window.summary())
+    summary: AnyMessage | None = None
+    failures: dict[str, InferenceCoreError] = {}
+    for strategy in strategies:
+        try:
+            summary = (yield from strategy.secured(given)) or summary
+        except ConfigurationError:
+            raise
+        except InferenceCoreError as error:
+            failures[strategy.name] = error
+    notice = "; ".join(f"{name}: {error}" for name, error in failures.items()) or None
+    model_failed = any(isinstance(error, ModelError) for error in failures.values())
+    if not _is_safe(strategies, failures):
+        return Relief(window.messages, notice=notice, model_failed=model_failed)
+    messages = _without(window, start, given.previous or leaving[0], summary)
+    return Relief(messages, leaving, summary, notice, model_failed)
+
+
+def _is_safe(strategies: Sequence[OverflowStrategy], failures: dict[str, InferenceCoreError]) -> bool:
+    """Whether messages may leave: all flushes are durable, and somebody has taken care of them or was told to drop."""
+    flushed = [strategy.name not in failures for strategy in strategies if isinstance(strategy, FlushToLongTerm)]
+    return all(flushed) and any(strategy.drops or strategy.name not in failures for strategy in strategies)
+
+
+def _without(window: Window, start: int, anchor: AnyMessage, summary: AnyMessage | None) -> list[AnyMessage]:
+    """What stays, with ``summary`` in the place of the message ``anchor``."""
+    kept: list[AnyMessage] = []
+    for at, unit in enumerate(window.units):
+        if summary is not None and unit.first is anchor:
+            kept.append(summary)
+        elif window.stays(at, start):
+            kept += unit.messages
+    return kept

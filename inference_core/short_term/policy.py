@@ -1,0 +1,78 @@
+"""OverflowPolicy: how much a conversation may take, and what is done when it takes more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage
+
+from inference_core.blocks.memory import Block
+from inference_core.drivers import Plan
+from inference_core.errors import ConfigurationError
+from inference_core.short_term.overflow import Relief, is_full, relieved
+from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, FlushToLongTerm, OverflowStrategy
+from inference_core.short_term.tokens import TokenCounter, count_tokens, model_window, tool_tokens
+from inference_core.short_term.window import Window
+
+Overflow = OverflowStrategy | Sequence[OverflowStrategy] | None
+_PAUSE_S: Final = 30.0
+
+
+class OverflowPolicy:
+    """``overflow`` is one strategy or several, None is FlushToLongTerm() into verbatim passages.
+
+    The limit is ``max_ratio`` of the model's window if that is known and a ratio is given, else ``max_tokens``, and
+    never more than the model's window. After a model has failed, none is asked for half a minute. Raises
+    ConfigurationError for arguments that make no sense.
+    """
+
+    def __init__(
+        self,
+        overflow: Overflow = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        max_ratio: float | None = None,
+        counter: TokenCounter = count_tokens,
+    ) -> None:
+        given = [FlushToLongTerm()] if overflow is None else overflow
+        self.strategies = [given] if isinstance(given, OverflowStrategy) else list(given)
+        if not self.strategies or not all(isinstance(one, OverflowStrategy) for one in self.strategies):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError("overflow must be a strategy such as FlushToLongTerm(), or several")
+        if max_tokens < 1 or (max_ratio is not None and not 0 < max_ratio <= 1):
+            raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")
+        self.counter = counter
+        self._max_tokens = max_tokens
+        self._max_ratio = max_ratio
+        self._paused_until = 0.0
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks of all flushes."""
+        return [block for one in self.strategies if isinstance(one, FlushToLongTerm) for block in one.memory]
+
+    @property
+    def into_system_prompt(self) -> bool:
+        """Whether what the blocks recall goes behind the system prompt."""
+        return any(isinstance(one, FlushToLongTerm) and one.into_system_prompt for one in self.strategies)
+
+    def limit(self, model: Any = None) -> int:
+        """The tokens that a request to ``model`` may have."""
+        window = model_window(model)
+        if window is None:
+            return self._max_tokens
+        return min(window, self._max_tokens) if self._max_ratio is None else max(1, int(window * self._max_ratio))
+
+    def room(self, system: BaseMessage | None = None, tools: Sequence[Any] = (), model: Any = None) -> int:
+        """The tokens that are left for messages beside the system prompt and the tools' schemas; at least 1."""
+        fixed = (self.counter([system]) if system else 0) + tool_tokens(tools)
+        return max(1, self.limit(model) - fixed)
+
+    def relieved(self, window: Window, eviction: Eviction) -> Plan[Relief]:
+        """Plan: what becomes of ``window``; nothing if it is not too full. Raises ConfigurationError."""
+        if time.monotonic() < self._paused_until or not is_full(window, self.strategies, eviction.room):
+            return Relief(window.messages)
+        relief = yield from relieved(window, self.strategies, eviction)
+        if relief.model_failed:
+            self._paused_until = time.monotonic() + _PAUSE_S
+        return relief

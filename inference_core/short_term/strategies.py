@@ -1,0 +1,195 @@
+"""What to do when a conversation outgrows its window: Summarize, Trim, Delete, FlushToLongTerm, or several of them.
+
+Parameters and defaults are those of the Ballerina proposals. Several in a row make one policy: the last one decides
+which messages leave, all of them take care of these first, and a message leaves only when every flush is durable.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AnyMessage
+
+from inference_core.asking import MODEL_TIMEOUT_S
+from inference_core.blocks.conversation import Conversation
+from inference_core.blocks.memory import Block, Memory
+from inference_core.blocks.plugged import as_block
+from inference_core.blocks.vector import VectorMemory
+from inference_core.drivers import Plan
+from inference_core.errors import ConfigurationError, IdentityError
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.short_term.summary import DEFAULT_SUMMARY_PROMPT, SummaryRole, summarized, summary_message
+from inference_core.short_term.tokens import MESSAGE_TOKENS
+from inference_core.short_term.window import Window, is_summary
+
+DEFAULT_MAX_TOKENS: Final = 100_000
+_AFTER_FLUSH: Final = 0.5
+_SHARE_FOR_SUMMARY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """Messages that are about to leave a window, the oldest first, and what strategies need to take care of them.
+
+    ``previous`` is the summary of what left earlier, ``room`` the tokens that messages may take. ``model`` is the
+    agent's; ``conversation`` and ``scope`` say whose memory it is and where, if anybody knows; else ``problem``
+    says why not.
+    """
+
+    room: int
+    messages: Sequence[AnyMessage] = ()
+    previous: AnyMessage | None = None
+    model: BaseChatModel | None = None
+    conversation: Conversation | None = None
+    scope: MemoryScope | None = None
+    problem: str | None = None
+
+
+class OverflowStrategy(ABC):
+    """One way to deal with overflow. Strategies hold nothing of any conversation and may be shared.
+
+    ``drops``: the messages that leave are gone, which is what the developer wants.
+    """
+
+    drops: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """Its name in notices and events."""
+        return type(self).__name__
+
+    def threshold(self, room: int) -> int:
+        """It acts when messages take more tokens than this, of ``room`` that they may take."""
+        return room
+
+    @abstractmethod
+    def start(self, window: Window, room: int) -> int:
+        """The first unit that stays, so that what stays fits ``room`` tokens."""
+
+    def secured(self, eviction: Eviction) -> Plan[AnyMessage | None]:
+        """Plan: takes care of messages that leave; what stands for them in the window. Raises InferenceCoreError."""
+        del eviction
+        yield from ()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Summarize(OverflowStrategy):
+    """Replaces older messages with one summary, into which the summary before it is folded.
+
+    ``model`` None is the agent's own. ``prompt`` may hold ``{max_tokens}``. The last ``summary_message_count`` messages
+    stay word for word, if they fit. The summary has at most ``max_summary_tokens`` and the role ``role``. A model that
+    fails or takes longer than ``timeout`` seconds leaves the messages where they are.
+    """
+
+    model: BaseChatModel | None = None
+    prompt: str = DEFAULT_SUMMARY_PROMPT
+    summary_message_count: int = 2
+    max_summary_tokens: int = 500
+    role: SummaryRole = "user"
+    timeout: float | None = MODEL_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        _check(self.summary_message_count, "summary_message_count", least=0)
+        _check(self.max_summary_tokens, "max_summary_tokens")
+        if self.role not in ("user", "system"):
+            raise ConfigurationError(f"role must be 'user' or 'system', not {self.role!r}")
+
+    def start(self, window: Window, room: int) -> int:
+        """That of the last messages, as many as fit beside a summary."""
+        fitting = window.start_for(room - self._summary_tokens(room) - MESSAGE_TOKENS)
+        return max(window.start_of_last(self.summary_message_count), fitting)
+
+    def secured(self, eviction: Eviction) -> Plan[AnyMessage | None]:
+        """Plan: the summary. Raises ModelError; ConfigurationError if there is no model."""
+        model = self.model or eviction.model
+        if model is None:
+            raise ConfigurationError("Summarize has no model: pass Summarize(model=…)")
+        history = [*([eviction.previous] if eviction.previous else []), *eviction.messages]
+        limit = self._summary_tokens(eviction.room)
+        text = yield from summarized(model, self.prompt, history, limit, self.timeout)
+        return summary_message(text, history[0].id, self.role)
+
+    def _summary_tokens(self, room: int) -> int:
+        """At most half of the room, however small."""
+        return max(1, min(self.max_summary_tokens, int(room * _SHARE_FOR_SUMMARY)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trim(OverflowStrategy):
+    """Removes the oldest messages until at most ``max_memory_tokens`` are left."""
+
+    drops: ClassVar[bool] = True
+    max_memory_tokens: int = 500
+
+    def __post_init__(self) -> None:
+        _check(self.max_memory_tokens, "max_memory_tokens")
+
+    def start(self, window: Window, room: int) -> int:
+        """That of the newest messages that fit."""
+        return window.start_for(min(self.max_memory_tokens, room))
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(OverflowStrategy):
+    """Removes the oldest ``count`` messages, and more if the rest is still too large."""
+
+    drops: ClassVar[bool] = True
+    count: int = 2
+
+    def __post_init__(self) -> None:
+        _check(self.count, "count")
+
+    def start(self, window: Window, room: int) -> int:
+        """That behind the oldest messages."""
+        return max(window.start_after(self.count), window.start_for(room))
+
+
+@dataclass(frozen=True, slots=True)
+class FlushToLongTerm(OverflowStrategy):
+    """Moves older messages into long-term memory, from where they are recalled.
+
+    ``blocks`` take them in, all of them before a message leaves; None is a VectorMemory on the agent's store. Those
+    that are read-only are only recalled. Acts when messages take more than ``max_stm_token_ratio`` of their room, and
+    keeps half of that. ``into_system_prompt`` puts what the blocks recall for a turn behind the system prompt.
+    """
+
+    blocks: Sequence[Memory | Block] | None = None
+    max_stm_token_ratio: float = 0.5
+    into_system_prompt: bool = False
+    memory: Sequence[Block] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_stm_token_ratio <= 1:
+            raise ConfigurationError(f"max_stm_token_ratio must be above 0, at most 1; not {self.max_stm_token_ratio}")
+        made = [VectorMemory()] if self.blocks is None else [as_block(one) for one in self.blocks]
+        if all(block.is_read_only for block in made):
+            raise ConfigurationError("FlushToLongTerm needs a block that takes in messages, such as VectorMemory()")
+        object.__setattr__(self, "memory", made)
+
+    def threshold(self, room: int) -> int:
+        """The documents' ratio of ``room``."""
+        return int(room * self.max_stm_token_ratio)
+
+    def start(self, window: Window, room: int) -> int:
+        """That of the newest messages that take half of what starts a flush."""
+        return window.start_for(int(self.threshold(room) * _AFTER_FLUSH))
+
+    def secured(self, eviction: Eviction) -> Plan[AnyMessage | None]:
+        """Plan: has every block take in the messages. Raises what blocks raise, IdentityError if nobody knows whose."""
+        if eviction.conversation is None:
+            raise IdentityError(eviction.problem or "Nobody knows whose conversation this is")
+        messages = [message for message in eviction.messages if not is_summary(message)]
+        for block in self.memory:
+            if not block.is_read_only:
+                yield from block.absorb(block.scope(eviction.scope), eviction.conversation, messages)
+        return None
+
+
+def _check(number: int, what: str, least: int = 1) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"{what} must be a whole number of at least {least}, not {number!r}")

@@ -1,0 +1,78 @@
+"""How many tokens messages and tools take, about: the count is meant to be a little too high rather than too low."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+TokenCounter = Callable[[Sequence[BaseMessage]], int]
+"""Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
+MESSAGE_TOKENS: Final = 4
+"""What a message takes besides its content."""
+MEDIA_TOKENS: Final = 1_000
+"""What an image, a recording or a file is counted as."""
+_MAX_TOOLS: Final = 512
+_tool_tokens: dict[int, tuple[object, int]] = {}
+
+
+def count_tokens(messages: Sequence[BaseMessage]) -> int:
+    """The tokens of ``messages``: a quarter of the bytes of English, about one for each letter of Chinese."""
+    return sum(map(_message_tokens, messages))
+
+
+def text_tokens(text: str) -> int:
+    """The tokens of ``text``, counted as `count_tokens` does."""
+    if text.isascii():
+        return ceil(len(text) / 4)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return ceil(size / 4 + (size - len(text)) / 8)
+
+
+def model_window(model: object) -> int | None:
+    """How many tokens ``model`` takes in, as far as its profile says."""
+    profile: Any = getattr(model, "profile", None) or {}
+    window = profile.get("max_input_tokens")
+    return window if isinstance(window, int) and window > 0 else None
+
+
+def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]]) -> int:
+    """The tokens of the schemas of ``tools``; each tool is looked at once."""
+    return sum(map(_one_tool, tools))
+
+
+def _message_tokens(message: BaseMessage) -> int:
+    content: Any = message.content
+    count = MESSAGE_TOKENS + (text_tokens(content) if isinstance(content, str) else sum(map(_block_tokens, content)))
+    if isinstance(message, AIMessage) and message.tool_calls:
+        count += sum(text_tokens(call["name"] + _json(call["args"])) for call in message.tool_calls)
+    return count
+
+
+def _block_tokens(block: str | Mapping[str, Any]) -> int:
+    if isinstance(block, str):
+        return text_tokens(block)
+    text = block.get("text")
+    if isinstance(text, str):
+        return text_tokens(text)
+    if block.get("type") in ("tool_use", "tool_call", "function_call"):
+        return 0  # counted with the message's tool calls
+    return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
+
+
+def _one_tool(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> int:
+    known = _tool_tokens.get(id(tool))
+    if known is None or known[0] is not tool:
+        if len(_tool_tokens) >= _MAX_TOOLS:
+            _tool_tokens.clear()
+        known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(convert_to_openai_tool(tool))))
+    return known[1]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

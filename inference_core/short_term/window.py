@@ -1,0 +1,170 @@
+"""The window of a conversation: its messages in units that only make sense together, and which of them stay.
+
+A unit is a message, or an assistant's tool calls with their results. The last message of the user always stays, and so
+does the last unit, which the model has to answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from inference_core.short_term.tokens import TokenCounter
+
+SUMMARY_MARK: Final = "summarization"
+"""Stands in ``additional_kwargs["lc_source"]`` of a summary, as in LangChain's own summaries."""
+NO_RESULT: Final = "No result: the run ended before this tool did."
+
+
+def is_summary(message: BaseMessage) -> bool:
+    """Whether ``message`` is a summary that stands for messages which are not in the window any more."""
+    return message.additional_kwargs.get("lc_source") == SUMMARY_MARK
+
+
+def is_said_by_user(message: BaseMessage) -> bool:
+    """Whether the user said it; a summary in the user's role is not said by the user."""
+    return isinstance(message, HumanMessage) and not is_summary(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Messages that stay or leave together. ``is_orphan``: a tool's result whose call is not there."""
+
+    messages: tuple[AnyMessage, ...]
+    is_orphan: bool = False
+
+    @property
+    def first(self) -> AnyMessage:
+        """Its first message."""
+        return self.messages[0]
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it stays whatever leaves: system messages and summaries."""
+        return isinstance(self.first, SystemMessage) or is_summary(self.first)
+
+
+class Window:
+    """The messages of a conversation, the oldest first, with their sizes."""
+
+    def __init__(self, messages: Sequence[AnyMessage], counter: TokenCounter) -> None:
+        self.messages = list(messages)
+        self.counter = counter
+
+    @cached_property
+    def tokens(self) -> int:
+        """The tokens of all messages."""
+        return self.counter(self.messages)
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """The messages as units, in their order."""
+        return list(_units(self.messages))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The tokens of each unit."""
+        return [self.counter(unit.messages) for unit in self.units]
+
+    @cached_property
+    def asked(self) -> int:
+        """The position of the unit with the user's last message; -1 if the user said nothing."""
+        return next((at for at in reversed(range(len(self.units))) if is_said_by_user(self.units[at].first)), -1)
+
+    def summary(self) -> AnyMessage | None:
+        """The summary of what was in the window earlier."""
+        return next((unit.first for unit in self.units if is_summary(unit.first)), None)
+
+    def stays(self, at: int, start: int) -> bool:
+        """Whether the unit at ``at`` stays when all units before ``start`` leave that may."""
+        return at >= start or at == self.asked or self.units[at].is_pinned
+
+    def kept(self, start: int) -> list[Unit]:
+        """The units that stay when all before ``start`` leave that may."""
+        return [unit for at, unit in enumerate(self.units) if self.stays(at, start)]
+
+    def leaving(self, start: int) -> list[AnyMessage]:
+        """The messages that leave when all units before ``start`` do that may."""
+        return [one for at, unit in enumerate(self.units) if not self.stays(at, start) for one in unit.messages]
+
+    def start_for(self, room: int) -> int:
+        """The first unit of the longest end of the window that fits ``room`` tokens; the last unit, if none does."""
+        last = max(len(self.units) - 1, 0)
+        used = sum(size for at, size in enumerate(self.sizes) if self.stays(at, last))
+        start = last
+        for at in reversed(range(last)):
+            used += 0 if self.stays(at, last) else self.sizes[at]
+            if used > room:
+                break
+            start = at
+        return self.turn_at(start)
+
+    def start_after(self, count: int) -> int:
+        """The first unit that stays when at least ``count`` messages leave, if so many may."""
+        left = 0
+        for at in range(len(self.units)):
+            if left >= count:
+                return self.turn_at(at)
+            left += 0 if self.stays(at, len(self.units)) else len(self.units[at].messages)
+        return max(len(self.units) - 1, 0)
+
+    def start_of_last(self, count: int) -> int:
+        """The first unit of the last ``count`` messages; a unit that lies in part before them stays whole."""
+        left = count
+        for at in reversed(range(len(self.units))):
+            left -= len(self.units[at].messages)
+            if left <= 0:
+                return min(self.turn_at(at), max(len(self.units) - 1, 0))
+        return 0
+
+    def turn_at(self, start: int) -> int:
+        """``start`` or the next unit at which a turn of the user begins: models want to see that first."""
+        if not 0 < start <= self.asked:
+            return start
+        return next(at for at in range(start, self.asked + 1) if is_said_by_user(self.units[at].first))
+
+
+def _units(messages: Sequence[AnyMessage]) -> Iterable[Unit]:
+    at = 0
+    while at < len(messages):
+        end = at + 1
+        message = messages[at]
+        if isinstance(message, AIMessage) and message.tool_calls:
+            waiting = {call["id"] for call in message.tool_calls}
+            while end < len(messages) and _answers(messages[end], waiting):
+                end += 1
+        yield Unit(tuple(messages[at:end]), is_orphan=isinstance(message, ToolMessage))
+        at = end
+
+
+def _answers(message: AnyMessage, waiting: set[str | None]) -> bool:
+    """Whether ``message`` is the result of a call that waits for one; it does not any more then."""
+    if not isinstance(message, ToolMessage) or message.tool_call_id not in waiting:
+        return False
+    waiting.discard(message.tool_call_id)
+    return True
+
+
+def valid(units: Iterable[Unit]) -> list[AnyMessage]:
+    """The messages of ``units`` as models accept them: no result without its call, no call without a result."""
+    return [message for unit in units if not unit.is_orphan for message in _answered(unit)]
+
+
+def _answered(unit: Unit) -> Iterable[AnyMessage]:
+    first = unit.first
+    if not isinstance(first, AIMessage) or not first.tool_calls:
+        return unit.messages
+    calls = {call["id"]: call for call in first.tool_calls if call["id"]}
+    if len(calls) < len(first.tool_calls):
+        first = first.model_copy(update={"tool_calls": list(calls.values())})
+    there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
+    missing = [_no_result(call) for name, call in calls.items() if name not in there]
+    return [first, *unit.messages[1:], *missing]
+
+
+def _no_result(call: Any) -> ToolMessage:
+    return ToolMessage(NO_RESULT, tool_call_id=call["id"], name=call["name"] or "unknown", status="error")
