@@ -1,0 +1,306 @@
+"""ShortTermMemoryMiddleware in agents made by `create_agent`: what the model, the state, streams and the memory see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_support import FACES, ask, make_agent, patient_memory, system_text
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from inference_core import (
+    AgentMemoryStoreService,
+    Delete,
+    ExtractiveMemory,
+    FlushToLongTerm,
+    MemoryContext,
+    MemoryStore,
+    ShortTermMemoryMiddleware,
+    StaticMemory,
+    Summarize,
+    Trim,
+    VectorMemory,
+    open_store,
+)
+from inference_core.agents.checkpoints import SqliteCheckpointer
+from inference_core.errors import ConfigurationError
+from inference_core.testing import ScriptedChatModel, call_tool
+
+ADA = {"user_id": "ada"}
+THREAD: dict[str, Any] = {"configurable": {"thread_id": "first"}}
+SUMMARY = "Ada counts sheep in the hills."
+
+
+def said(number: int) -> str:
+    return f"Sheep number {number} is called Wooly{number}, eats clover all day and sleeps under the old oak at night."
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with open_store("memory://", embeddings=None) as opened:
+        yield opened
+
+
+def agent_with(store: MemoryStore | None, *middleware: Any, model: Any = None, **options: Any) -> Any:
+    chosen = model or ScriptedChatModel(turns=["Noted."])
+    options.setdefault("checkpointer", InMemorySaver())
+    return make_agent(chosen, store=store, middleware=list(middleware), context_schema=MemoryContext, **options)
+
+
+async def talk(agent: Any, face: str, turns: int, context: dict[str, str] = ADA) -> Any:
+    result: Any = None
+    for number in range(turns):
+        result = await ask(agent, face, said(number), THREAD, context=context)
+    return result
+
+
+def recallable(store: MemoryStore, user: str = "ada") -> list[int]:
+    """The numbers of the sheep that are found by their names."""
+    block = VectorMemory(store, user_id=user)
+    return [
+        number for number in range(12) if any(said(number) in one.content for one in block.get("x", f"Wooly{number}"))
+    ]
+
+
+def texts(messages: list[BaseMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_what_leaves_the_window_can_be_recalled(store: MemoryStore, face: str) -> None:
+    model = ScriptedChatModel(turns=["Noted."])
+    agent = agent_with(store, ShortTermMemoryMiddleware(max_tokens=300), model=model)
+    result = await talk(agent, face, 12)
+    left = [number for number in range(12) if said(number) not in texts(result["messages"])]
+    assert len(left) > 5
+    assert recallable(store) == left
+    assert len(model.requests[-1]) < 10
+    assert model.requests[-1][-1].text == said(11)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("role", ["user", "system"])
+async def test_one_summary_is_folded_into_the_next(face: str, role: Any) -> None:
+    def more(messages: list[BaseMessage]) -> str:
+        return f"{SUMMARY} More. {SUMMARY in messages[-1].text}"
+
+    summarizer = ScriptedChatModel(turns=[SUMMARY, more])
+    model = ScriptedChatModel(turns=["Noted."])
+    summarize = Summarize(summarizer, role=role, summary_message_count=4, max_summary_tokens=40)
+    result = await talk(agent_with(None, ShortTermMemoryMiddleware(summarize, max_tokens=140), model=model), face, 12)
+    folded = f"CONVERSATION SUMMARY: {SUMMARY} More. True"
+    assert [text for text in texts(result["messages"]) if "SUMMARY" in text] == [folded]
+    assert 2 <= len(summarizer.requests) <= 5
+    last = model.requests[-1]
+    assert [message.type for message in last if "SUMMARY" in message.text] == ["human" if role == "user" else "system"]
+    assert (folded in system_text(last)) == (role == "system")
+
+
+async def test_a_turn_without_overflow_changes_nothing(store: MemoryStore) -> None:
+    model = ScriptedChatModel(turns=["Noted."])
+    result = await talk(agent_with(store, ShortTermMemoryMiddleware(), model=model), "sync", 3)
+    assert texts(result["messages"]) == [said(0), "Noted.", said(1), "Noted.", said(2), "Noted."]
+    assert texts(model.requests[-1]) == texts(result["messages"])[:-1]
+
+
+async def test_the_system_prompt_and_the_tools_count() -> None:
+    @tool
+    def look(place: str) -> str:
+        """Looks somewhere, which takes a description of quite some length in order to be chosen by the model."""
+        return place
+
+    sizes: list[int] = []
+    for prompt, tools in (("", []), ("Be kind. " * 60, []), ("", [look, look])):
+        model = ScriptedChatModel(turns=["Noted."])
+        agent = agent_with(
+            None,
+            ShortTermMemoryMiddleware(Trim(10_000), max_tokens=300),
+            model=model,
+            system_prompt=prompt,
+            tools=tools,
+        )
+        await talk(agent, "sync", 12)
+        sizes.append(len([message for message in model.requests[-1] if message.type != "system"]))
+    assert sizes[0] > sizes[1] > 0
+    assert sizes[0] > sizes[2] > 0
+
+
+async def test_the_limit_is_a_share_of_the_models_window_and_never_more_than_it() -> None:
+    counts: list[int] = []
+    variants: list[dict[str, Any]] = [{"max_ratio": 0.5}, {}, {"max_tokens": 100}]
+    for options in variants:
+        model = ScriptedChatModel(turns=["Noted."], profile={"max_input_tokens": 400})
+        await talk(agent_with(None, ShortTermMemoryMiddleware(Trim(10_000), **options), model=model), "sync", 12)
+        counts.append(len(model.requests[-1]))
+    assert counts[1] > counts[0] > counts[2]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("mode", ["messages", "updates", "custom", "values", "events"])
+async def test_streams_hold_nothing_of_what_internal_models_say(store: MemoryStore, face: str, mode: str) -> None:
+    extractor = ScriptedChatModel(turns=[call_tool("ExtractedFacts", facts=[{"content": "Ada herds EXTRACTED sheep"}])])
+    summarizer = ScriptedChatModel(turns=["A SUMMARIZED story"])
+    flush = FlushToLongTerm([ExtractiveMemory(extractor), VectorMemory()])
+    agent = agent_with(store, ShortTermMemoryMiddleware([flush, Summarize(summarizer)], max_tokens=100))
+    await talk(agent, face, 3)
+    seen: list[Any] = []
+    given: Any = {"messages": [("user", said(3))]}
+    if mode == "events":
+        seen = [event async for event in agent.astream_events(given, THREAD, context=ADA, version="v2")]
+        seen = [event for event in seen if "chat_model" in event["event"] or event["event"] == "on_custom_event"]
+    elif face == "sync":
+        seen = list(agent.stream(given, THREAD, context=ADA, stream_mode=mode))
+    else:
+        seen = [chunk async for chunk in agent.astream(given, THREAD, context=ADA, stream_mode=mode)]
+    assert len(summarizer.requests) > 1
+    assert len(extractor.requests) > 1
+    assert "EXTRACTED" not in repr(seen)
+    if mode == "custom":
+        assert [event["type"] for event in seen] == ["short_term_memory"]
+        assert seen[0]["evicted"] > 0
+        assert seen[0]["tokens_after"] <= seen[0]["tokens_before"] + 50
+        assert (seen[0]["summarized"], seen[0]["notice"]) == (True, None)
+    if mode == "messages":
+        assert [chunk.text for chunk, _ in seen] == ["Noted."]
+    if mode == "events":
+        starts = [event for event in seen if event["event"] == "on_chat_model_start"]
+        assert len(starts) == 1
+    if mode in ("messages", "custom"):
+        assert "SUMMARIZED" not in repr(seen)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_failing_summarizer_loses_nothing_and_the_model_sees_what_fits(face: str) -> None:
+    model = ScriptedChatModel(turns=["Noted."])
+    summarizer = ScriptedChatModel(turns=[ValueError("no tokens left")])
+    agent = agent_with(None, ShortTermMemoryMiddleware(Summarize(summarizer), max_tokens=150), model=model)
+    result = await talk(agent, face, 12)
+    assert [said(number) in texts(result["messages"]) for number in range(12)] == [True] * 12
+    assert model.requests[-1][-1].text == said(11)
+    assert len(model.requests[-1]) < 12
+    assert len(summarizer.requests) == 1  # it is left alone for a while
+
+
+async def test_a_failing_summarizer_behind_a_flush_lets_messages_leave(store: MemoryStore) -> None:
+    summarizer = ScriptedChatModel(turns=[""])
+    chain = [FlushToLongTerm(), Summarize(summarizer)]
+    result = await talk(agent_with(store, ShortTermMemoryMiddleware(chain, max_tokens=300)), "sync", 12)
+    left = [number for number in range(12) if said(number) not in texts(result["messages"])]
+    assert 0 in left
+    assert recallable(store) == left
+
+
+async def test_without_a_user_nothing_is_flushed_and_nothing_leaves(store: MemoryStore) -> None:
+    result = await talk(agent_with(store, ShortTermMemoryMiddleware(max_tokens=300)), "sync", 12, context={})
+    assert [said(number) in texts(result["messages"]) for number in range(12)] == [True] * 12
+    assert store.engine.backend.namespaces() == []
+
+
+async def test_a_thread_of_one_user_is_never_flushed_into_anothers_memory(store: MemoryStore) -> None:
+    agent = agent_with(store, ShortTermMemoryMiddleware(max_tokens=400))
+    await talk(agent, "sync", 3)
+    result: Any = None
+    for number in range(3, 12):
+        result = await ask(agent, "sync", said(number), THREAD, context={"user_id": "eve"})
+    assert recallable(store, "eve") == []
+    assert all(said(number) in texts(result["messages"]) for number in range(3, 12))
+    assert store.engine.backend.namespaces(("eve",)) == []
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_beside_long_term_memory_nothing_is_told_twice(store: MemoryStore, face: str) -> None:
+    service = AgentMemoryStoreService(store)
+    service.sync.save_memory("ada", "Ada is allergic to clover", "facts")
+    model = ScriptedChatModel(turns=["Noted."])
+    policy = StaticMemory(["Dogs must be kept on a leash"])
+    flush = FlushToLongTerm(
+        [policy, VectorMemory(), ExtractiveMemory(ScriptedChatModel(turns=[call_tool("ExtractedFacts", facts=[])]))],
+        into_system_prompt=True,
+    )
+    short_term = ShortTermMemoryMiddleware(flush, max_tokens=3_000)
+    agent = agent_with(store, patient_memory(), short_term, model=model)
+    await ask(agent, face, "What about clover?", THREAD, context=ADA)
+    prompt = system_text(model.requests[-1])
+    assert prompt.count("Ada is allergic to clover") == 1
+    assert prompt.count("<static_memory>\n    - Dogs must be kept on a leash") == 1
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_blocks_are_recalled_once_a_run_and_again_after_a_resume(tmp_path: Path, face: str) -> None:
+    @tool
+    def herd(sheep: str) -> str:
+        """Herds a sheep."""
+        return f"{sheep} {interrupt('Really?')}"
+
+    model = ScriptedChatModel(turns=[call_tool("herd", sheep="Wooly"), "Done."])
+    with (
+        open_store("memory://", embeddings=None) as store,
+        closing(SqliteCheckpointer(tmp_path / "conversations.db")) as saver,
+    ):
+        flush = FlushToLongTerm([StaticMemory(["The hills are green"]), VectorMemory()], into_system_prompt=True)
+        agent = agent_with(
+            store, ShortTermMemoryMiddleware(flush, max_tokens=3_000), model=model, tools=[herd], checkpointer=saver
+        )
+        await ask(agent, face, "Herd Wooly", THREAD, context=ADA)
+        result = await ask(agent, face, Command(resume="yes"), THREAD)
+    assert result["messages"][-1].text == "Done."
+    assert ["The hills are green" in system_text(request) for request in model.requests] == [True, True]
+
+
+async def test_tool_calls_and_their_results_leave_together(store: MemoryStore) -> None:
+    @tool
+    def weigh(sheep: str) -> str:
+        """Weighs a sheep."""
+        return f"{sheep} weighs ninety pounds and its wool is as white as the snow on the mountain beyond the hills"
+
+    turns: list[Any] = []
+    for number in range(8):
+        turns += [call_tool("weigh", sheep=f"Wooly{number}"), "Noted."]
+    model = ScriptedChatModel(turns=turns)
+    agent = agent_with(store, ShortTermMemoryMiddleware(max_tokens=500), model=model, tools=[weigh])
+    await talk(agent, "sync", 8)
+    for request in model.requests:
+        for at, message in enumerate(request):
+            if isinstance(message, ToolMessage):
+                before = request[at - 1]
+                assert isinstance(before, AIMessage)
+                assert before.tool_calls[0]["id"] == message.tool_call_id
+    found = VectorMemory(store, user_id="ada").get("x", "What does Wooly0 weigh?")
+    assert any(one.content.startswith("weigh: Wooly0 weighs") for one in found)
+
+
+async def test_a_history_that_its_caller_keeps_is_flushed_once(store: MemoryStore) -> None:
+    agent = agent_with(store, ShortTermMemoryMiddleware(max_tokens=300), checkpointer=None)
+    history: list[AnyMessage] = []
+    for number in range(10):
+        history += [HumanMessage(said(number))]
+        await ask(agent, "sync", {"messages": list(history)}, context=ADA)
+        history += [AIMessage("Noted.")]
+    rows = AgentMemoryStoreService(store).sync.list_memories("ada", limit=None)[0]
+    contents = [row.content for row in rows if row.content != "Noted."]
+    assert len(contents) == len(set(contents)) > 5
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ShortTermMemoryMiddleware([]),
+        lambda: ShortTermMemoryMiddleware("flush"),  # pyright: ignore[reportArgumentType]
+        lambda: ShortTermMemoryMiddleware(max_tokens=0),
+        lambda: ShortTermMemoryMiddleware(max_ratio=1.5),
+        lambda: ShortTermMemoryMiddleware(Delete(0)),
+        lambda: agent_with(None, ShortTermMemoryMiddleware()).invoke(
+            {"messages": [("user", "Hi")]}, THREAD, context=ADA
+        ),
+    ],
+    ids=["no strategy", "a name", "no room", "a ratio above 1", "nothing to delete", "no store"],
+)
+def test_mistakes_of_developers_are_told(make: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        make()
