@@ -1,0 +1,84 @@
+"""What an extractor gives: memories that a conversation suggests, and what each does to those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+from inference_core.memory.record import DEFAULT_IMPORTANCE
+from inference_core.memory.types import MemoryType
+
+
+class Action(str, Enum):
+    """What a candidate does: it is new, it says again what is known, or it takes the place of what held before."""
+
+    ADD = "add"
+    REINFORCE = "reinforce"
+    SUPERSEDE = "supersede"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A memory that is there and that a candidate may reinforce or supersede; ``name`` is what the model calls it."""
+
+    name: str
+    memory_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Somebody or something that memories are about: ``kind`` is person, place, organization, thing or concept."""
+
+    name: str
+    kind: str = "thing"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """``source`` stands in the relation ``name`` to ``target``; both are names of entities."""
+
+    source: str
+    name: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A memory that messages suggest. Instants are aware, in UTC.
+
+    ``valid_from`` and ``valid_to`` bound when it holds, as far as it was said. ``state`` is that of a goal or an idea:
+    open, done or dropped. ``target`` is the id of the memory that ``action`` is about, one of those offered.
+    ``message_ids`` are the messages that it follows from.
+    """
+
+    content: str
+    memory_type: MemoryType = MemoryType.FACTS
+    topic: str | None = None
+    tags: tuple[str, ...] = ()
+    importance: float = DEFAULT_IMPORTANCE
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    state: str | None = None
+    entities: tuple[Entity, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    message_ids: tuple[str, ...] = ()
+    action: Action = Action.ADD
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """The candidates of a batch of messages; ``problems`` say what of the model's answer could not be used."""
+
+    candidates: Sequence[Candidate]
+    problems: Sequence[str] = field(default_factory=list[str])
+    model_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+STATES: Final = ("open", "done", "dropped")
