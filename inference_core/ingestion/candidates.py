@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
+
+STATES: Final = ("open", "done", "dropped")
 
 
 class Action(str, Enum):
@@ -81,4 +85,14 @@ class Extraction:
     output_tokens: int = 0
 
 
-STATES: Final = ("open", "done", "dropped")
+_EXTRACTION: Final = TypeAdapter(Extraction)
+
+
+def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
+    """``extraction`` as JSON data."""
+    return _EXTRACTION.dump_python(extraction, mode="json")
+
+
+def extraction_from_json(stored: object) -> Extraction:
+    """The extraction that `extraction_to_json` wrote."""
+    return _EXTRACTION.validate_python(stored)

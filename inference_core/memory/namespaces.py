@@ -23,6 +23,8 @@ _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 _RESERVED = frozenset({"langgraph"})
 _ESCAPE = "~"
 _GLOBAL = "~global"
+QUEUE_ROOT: Final = "~outbox"
+"""First label of the namespaces that say who has work waiting. No user id has it."""
 
 
 def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
@@ -91,6 +93,11 @@ class MemoryNamespaceBuilder:
         self.base_collection = base_collection
         self.agent_name = agent_name
         self._agent_label = _agent_label(agent_name) if agent_scope_enabled else None
+
+    @property
+    def is_agent_scoped(self) -> bool:
+        """Whether the agent has scopes of its own."""
+        return self._agent_label is not None
 
     def namespace_for(self, user_id: str | UUID, category: MemoryCategory | str) -> Namespace:
         """The namespace that memories of ``category`` are written to. Raises InvalidId, InvalidCategory."""

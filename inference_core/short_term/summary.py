@@ -13,7 +13,8 @@ from inference_core.asking import ask
 from inference_core.context.neutral import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
-from inference_core.short_term.tokens import model_window, text_tokens
+from inference_core.memory.text import text_tokens
+from inference_core.short_term.tokens import model_window
 from inference_core.short_term.window import SUMMARY_MARK
 
 DEFAULT_SUMMARY_PROMPT: Final = (

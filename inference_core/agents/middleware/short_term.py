@@ -29,7 +29,7 @@ from langgraph.types import Command
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, current_config
 from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
-from inference_core.blocks.conversation import Conversation
+from inference_core.blocks.conversation import NO_THREAD, Conversation
 from inference_core.clock import Clock
 from inference_core.context.neutral import neutral_line
 from inference_core.context.render import fenced, render_blocks, with_notice
@@ -49,8 +49,6 @@ from inference_core.short_term.window import Window, is_said_by_user, is_summary
 _LOG = logging.getLogger(__name__)
 OVERFLOW_TIMEOUT_S: Final = 60.0
 RECALL_TIMEOUT_S: Final = 0.3
-NO_THREAD: Final = "threadless"
-"""The session of runs without a thread: whoever runs them passes the whole history each time."""
 
 
 class ShortTermMemoryEvent(TypedDict):

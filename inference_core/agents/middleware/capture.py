@@ -1,0 +1,174 @@
+"""CaptureMiddleware: puts what was said into the outbox, from which a worker makes memories off the reply path."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from weakref import WeakKeyDictionary
+
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
+from langchain_core.messages import AIMessage, AnyMessage
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+
+from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
+from inference_core.agents.identity import UserSource, current_config, field_of
+from inference_core.blocks.conversation import NO_THREAD
+from inference_core.clock import Clock
+from inference_core.drivers import Plan, arun, run
+from inference_core.embeddings.factory import EmbeddingsSpec
+from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.outbox import Limits, Outbox, Partition
+from inference_core.ingestion.pipeline import Extractor, Pipeline
+from inference_core.ingestion.worker import INTERVAL_S, Worker
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.short_term.window import is_said_by_user
+from inference_core.stores.factory import engine_of
+
+if TYPE_CHECKING:
+    from inference_core.stores.engine import StoreEngine
+
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_S = 2.0
+
+
+class CaptureState(AgentState[Any]):
+    """What the middleware adds to the agent's state: the last message that was put in, and for whom."""
+
+    captured: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+
+
+class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
+    """Captures each message of user and assistant once, at the end of a run, with one durable commit.
+
+    Messages of runs that failed or were interrupted are captured with the next run of their thread. ``extractor`` makes
+    memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
+    outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
+    ``open_store("sqlite:///outbox.db")``. Capture never breaks a run: what fails is logged, and captured later. Raises
+    ConfigurationError in the first run if there is no outbox to use.
+    """
+
+    state_schema = CaptureState
+
+    def __init__(
+        self,
+        extractor: Extractor,
+        *,
+        outbox: BaseStore | None = None,
+        works: bool = True,
+        interval_s: float = INTERVAL_S,
+        limits: Limits | None = None,
+        memory_service: Any = None,
+        user_id: UserSource = None,
+        agent_name: str | None = None,
+        agent_scope_enabled: bool = True,
+        embeddings: EmbeddingsSpec = None,
+        timezone: str | tzinfo = UTC,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        options = BindingOptions(
+            agent_name=agent_name,
+            agent_scope_enabled=agent_scope_enabled,
+            embeddings=embeddings,
+            timezone=timezone,
+            clock=clock,
+        )
+        self._binding = MemoryBinding(memory_service, user_id, options)
+        self._extractor = extractor
+        self._outbox = outbox
+        self._works = works
+        self._interval_s = interval_s
+        self._limits = limits or Limits()
+        self._workers: WeakKeyDictionary[StoreEngine, tuple[Pipeline, Worker | None]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Its name in the agent's graph."""
+        return "MemoryCapture"
+
+    def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Puts what is new into the outbox. Raises ConfigurationError."""
+        return run(self._captured(state, runtime), _TIMEOUT_S)
+
+    async def aafter_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Like `after_agent`."""
+        return await arun(self._captured(state, runtime), _TIMEOUT_S)
+
+    def close(self) -> None:
+        """Stops the workers after the batches in hand; what waits stays in the outbox."""
+        for _, worker in list(self._workers.values()):
+            if worker:
+                worker.close()
+
+    def _captured(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[dict[str, Any] | None]:
+        scope = with_zone(self._binding.scope(runtime.store), field_of(runtime.context, "timezone"))
+        pipeline, worker = self._pipeline(scope)
+        try:
+            user = self._binding.user(runtime)
+            messages = _new_messages(state, user)
+            partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
+            count = yield from pipeline.outbox.put(partition, messages)
+        except (IdentityError, InvalidInput) as error:
+            _LOG.info("Nothing was captured: %s", error)
+            return None
+        except InferenceCoreError as error:
+            _LOG.warning("Messages wait for the next run to be captured: %s", error)
+            return None
+        if worker and count >= self._limits.batch_messages:
+            worker.wake()
+        last = next((message.id for message in reversed(state.get("messages") or []) if message.id), None)
+        return {"captured": {"user": user, "id": last}} if last else None
+
+    def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
+        """The way from the outbox into ``scope``'s store, with its worker; made once a store."""
+        with self._lock:
+            found = self._workers.get(scope.engine)
+            if found is None:
+                pipeline = Pipeline(scope, self._extractor, outbox=self._outbox_of(scope))
+                worker = Worker(pipeline, interval_s=self._interval_s) if self._works else None
+                found = self._workers[scope.engine] = (pipeline, worker)
+                if worker:
+                    worker.start()
+        return found
+
+    def _outbox_of(self, scope: MemoryScope) -> Outbox:
+        engine = scope.engine if self._outbox is None else engine_of(self._outbox)
+        if not engine.backend.capabilities.compare_and_set:
+            raise ConfigurationError(
+                f"{engine.backend.name} cannot hold an outbox: it has no compare-and-set. "
+                "Pass CaptureMiddleware(…, outbox=open_store('sqlite:///outbox.db'))"
+            )
+        return Outbox(engine, scope.clock, self._limits)
+
+
+def _new_messages(state: Mapping[str, Any], user: str) -> list[Message]:
+    """What user and assistant said since the last capture; of another user's thread only the last turn."""
+    messages: Sequence[AnyMessage] = state.get("messages") or []
+    captured: Mapping[str, str] = state.get("captured") or {}
+    start = next((at + 1 for at, message in enumerate(messages) if message.id == captured.get("id")), 0)
+    if captured and captured.get("user") != user:
+        start = max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
+    thread: Any = current_config().get("configurable", {}).get("thread_id")
+    return [
+        _message(message, at, thread)
+        for at, message in enumerate(messages)
+        if at >= start and message.text and (is_said_by_user(message) or isinstance(message, AIMessage))
+    ]
+
+
+def _message(message: AnyMessage, at: int, thread: Any) -> Message:
+    """Without a thread the caller passes the whole history each time, with new ids: the position names a message."""
+    return Message(
+        session_id=NO_THREAD if thread is None else str(thread),
+        role=Role.ASSISTANT if isinstance(message, AIMessage) else Role.USER,
+        text=message.text,
+        id=message.id if thread is not None else None,
+        position=at,
+        author=None if isinstance(message, AIMessage) else message.name,
+    )

@@ -1,0 +1,334 @@
+"""The outbox: messages that wait to become memories, in the memories' own database.
+
+A message is put in once, however often it comes, and leaves in the very transaction that writes what was made of it,
+so that nothing is lost and nothing happens twice. Whoever works on a user's messages holds a lease whose version fences
+off those that held it before. The result of a model is kept until it is applied: a replay never asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from inference_core.clock import Clock
+from inference_core.drivers import Plan
+from inference_core.errors import VersionConflict
+from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
+from inference_core.ingestion.drafts import mark, marks_of
+from inference_core.ingestion.messages import Message, Role, mended
+from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
+from inference_core.memory.text import encode_json, text_tokens
+from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.engine import StoreEngine
+
+OUTBOX: Final = "outbox"
+"""Second label of the namespaces, below the user, that hold waiting messages."""
+DEAD: Final = "outbox_dead"
+"""Second label of the namespaces, below the user, that hold messages which could not be dealt with."""
+SHARDS: Final = 16
+_NO_AGENT: Final = "~shared"
+_STATE: Final = "state"
+_LEASE: Final = "lease"
+_RESULT: Final = "result"
+_TICK: Final = timedelta(microseconds=1)
+_PAGE: Final = 200
+
+
+Tries = Mapping[str, tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``batch_messages`` and ``batch_tokens`` bound what is worked on at once, ``lease_s`` for how long a worker may.
+
+    A message is given up after ``max_tries``. A batch that failed is tried again message by message, at once; one that
+    failed by itself after ``backoff_s``, then after six times that.
+    """
+
+    batch_messages: int = 10
+    batch_tokens: int = 4_000
+    lease_s: float = 60.0
+    max_tries: int = 3
+    backoff_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The messages of a user with an agent: worked on one batch after the other, in their order."""
+
+    user_id: str
+    agent_name: str | None = None
+    agent_scope_enabled: bool = True
+
+    @property
+    def messages(self) -> Namespace:
+        """Where its waiting messages are."""
+        return (encode_label(self.user_id), OUTBOX, self._agent)
+
+    @property
+    def state(self) -> Namespace:
+        """Where its lease and its result are."""
+        return (*self.messages, _STATE)
+
+    @property
+    def dead(self) -> Namespace:
+        """Where messages are that could not be dealt with."""
+        return (encode_label(self.user_id), DEAD, self._agent)
+
+    @property
+    def place(self) -> tuple[Namespace, str]:
+        """The row that says that it has messages."""
+        key = _digest([self.user_id, self.agent_name, self.agent_scope_enabled])
+        return (QUEUE_ROOT, f"{int(key[:8], 16) % SHARDS:02d}"), key
+
+    @property
+    def _agent(self) -> str:
+        return encode_label(self.agent_name, what="agent_name") if self.agent_name else _NO_AGENT
+
+    def to_value(self) -> dict[str, Any]:
+        """Itself as JSON data."""
+        return {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Partition:
+        """The partition that `to_value` gave."""
+        return cls(value["user"], value["agent"], value["scoped"])
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message in the outbox."""
+
+    key: str
+    version: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A batch that this worker works on.
+
+    ``token`` is the version of its lease. ``tries`` has, by key of the messages that were tried, how often, and when
+    they may be tried again (seconds since 1970).
+    """
+
+    partition: Partition
+    token: int
+    batch: Sequence[Waiting]
+    tries: Tries
+    extraction: Extraction | None = None
+
+    @property
+    def job_id(self) -> str:
+        """Names the work on these very messages."""
+        return _digest([self.partition.to_value(), *(waiting.key for waiting in self.batch)])
+
+
+class Outbox:
+    """The outbox in the database of ``engine``. Its methods are plans and raise StoreError."""
+
+    def __init__(self, engine: StoreEngine, clock: Clock, limits: Limits | None = None) -> None:
+        self.engine = engine
+        self.limits = limits or Limits()
+        self._clock = clock
+
+    def put(self, partition: Partition, messages: Sequence[Message]) -> Plan[int]:
+        """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit."""
+        marks = marks_of(partition.user_id)
+        fresh = {_key(partition, message): message for message in messages}
+        while fresh:
+            try:
+                yield from self.engine.write(self._puts(partition, marks, fresh))
+                break
+            except VersionConflict:
+                rows = yield from self.engine.get([(marks, key) for key in fresh])
+                known = {row.key for row in rows if row}
+                fresh = {key: message for key, message in fresh.items() if key not in known}
+        return len(fresh)
+
+    def partitions(self) -> Plan[list[tuple[Partition, int]]]:
+        """Plan: those that have messages, each with the version of the row that says so, the longest waiting first."""
+        scopes = [(QUEUE_ROOT, f"{shard:02d}") for shard in range(SHARDS)]
+        rows: list[Row] = []
+        while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
+            rows += page
+        return [(Partition.from_value(row.value), row.version) for row in reversed(rows)]
+
+    def claim(self, partition: Partition, seen: int) -> Plan[Claim | None]:
+        """Plan: a batch to work on; None if there is none, it is somebody else's, or its time has not come.
+
+        ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
+        """
+        now = self._clock.now()
+        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, _RESULT)])
+        if lease is not None and _not_before(lease) > now.timestamp():
+            return None
+        rows = yield from self._oldest(partition)
+        if not rows:
+            yield from self._taken_off(partition, seen)
+            return None
+        known: Tries = {} if lease is None else lease.value["tries"]
+        extraction = None if result is None else extraction_from_json(result.value["extraction"])
+        keys: Sequence[str] = [] if result is None else result.value["keys"]
+        batch = [one for one in rows if one.key in keys] or self._batch(rows, known, now.timestamp())
+        if not batch:
+            return None
+        tries = {**known, **{one.key: (_count(known, one) + 1, 0.0) for one in batch}}
+        until = now.timestamp() + self.limits.lease_s
+        put = self._lease(partition, until, tries, 0 if lease is None else lease.version)
+        try:
+            (token,) = yield from self.engine.write([put])
+        except VersionConflict:
+            return None
+        return Claim(partition, token, batch, tries, extraction)
+
+    def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
+        """Plan: keeps what a model made of the batch. Raises VersionConflict if the lease is somebody else's by now."""
+        until = self._clock.now().timestamp() + self.limits.lease_s
+        value = {"keys": [one.key for one in claim.batch], "extraction": extraction_to_json(extraction)}
+        state = claim.partition.state
+        kept = Put(namespace=state, key=_RESULT, value=_json(value), updated_at=self._clock.now())
+        lease = self._lease(claim.partition, until, claim.tries, claim.token)
+        token, _ = yield from self.engine.write([lease, kept])
+        return replace(claim, token=token, extraction=extraction)
+
+    def settled(self, claim: Claim) -> list[Write]:
+        """The writes with which the batch is done; they fail if the lease is somebody else's by now."""
+        keys = {one.key for one in claim.batch}
+        tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
+        return [
+            self._lease(claim.partition, 0.0, tries, claim.token),
+            Delete(namespace=claim.partition.state, key=_RESULT),
+            *(Delete(namespace=claim.partition.messages, key=key, expected=one.version) for key, one in _by_key(claim)),
+        ]
+
+    def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
+        """Plan: leaves the batch for later, message by message; those tried too often die. The keys of the dead."""
+        now = self._clock.now()
+        dead = [one for one in claim.batch if _count(claim.tries, one) >= self.limits.max_tries]
+        gone = {one.key for one in dead}
+        tries = {key: tried for key, tried in claim.tries.items() if key not in gone}
+        if len(claim.batch) == 1 and not dead:
+            (one,) = claim.batch
+            pause = self.limits.backoff_s * 6 ** (_count(tries, one) - 1)
+            tries[one.key] = (_count(tries, one), now.timestamp() + pause)
+        writes: list[Write] = [self._lease(claim.partition, 0.0, tries, claim.token)]
+        if dead or claim.extraction is None:
+            writes.append(Delete(namespace=claim.partition.state, key=_RESULT))
+        for one in dead:
+            value = {**_message_to_json(one.message), "reason": reason[:500], "tries": _count(claim.tries, one)}
+            pointer = {**claim.partition.to_value(), "key": one.key}
+            writes += [
+                Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
+                Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
+                Put(namespace=_DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
+            ]
+        yield from self.engine.write(writes)
+        return list(gone)
+
+    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Message]) -> list[Write]:
+        now = self._clock.now()
+        where, key = partition.place
+        return [
+            *(mark(marks, key, self._clock) for key in fresh),
+            *(
+                _message_put(partition.messages, key, message, now + at * _TICK)
+                for at, (key, message) in enumerate(fresh.items())
+            ),
+            Put(namespace=where, key=key, value=_json(partition.to_value()), updated_at=now),
+        ]
+
+    def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
+        """Plan: the messages that wait longest, the oldest first."""
+        waiting = yield from self.engine.count([partition.messages])
+        rows = yield from self.engine.newest([partition.messages], limit=_PAGE, offset=max(0, waiting - _PAGE))
+        return [Waiting(row.key, row.version, _message_from_json(row.value)) for row in reversed(rows)]
+
+    def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
+        """The first messages of one session that fit; one that was tried before is tried by itself."""
+        ready = [one for one in waiting if tries.get(one.key, (0, 0.0))[1] <= now]
+        batch: list[Waiting] = []
+        tokens = 0
+        for one in ready[: self.limits.batch_messages]:
+            tokens += text_tokens(one.message.text)
+            has_failed = _count(tries, one) > 0
+            is_other = bool(batch) and one.message.session_id != batch[0].message.session_id
+            if batch and (has_failed or is_other or tokens > self.limits.batch_tokens):
+                break
+            batch.append(one)
+            if has_failed:
+                break
+        return batch
+
+    def _lease(self, partition: Partition, until: float, tries: Tries, expected: int) -> Put:
+        value = _json({"until": until, "tries": dict(tries)})
+        return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
+
+    def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
+        where, key = partition.place
+        try:
+            yield from self.engine.write([Delete(namespace=where, key=key, expected=seen)])
+        except VersionConflict:
+            return  # a message has come in between
+
+
+_DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
+
+
+def _key(partition: Partition, message: Message) -> str:
+    """The same for the same message of the same session with the same agent, and for no other."""
+    name = message.position if message.id is None else mended(message.id)
+    return _digest([OUTBOX, *partition.messages, message.session_id, name, mended(message.text)])
+
+
+def _digest(what: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+
+def _count(tries: Tries, waiting: Waiting) -> int:
+    """How often the message was tried."""
+    return tries.get(waiting.key, (0, 0.0))[0]
+
+
+def _by_key(claim: Claim) -> list[tuple[str, Waiting]]:
+    return [(one.key, one) for one in claim.batch]
+
+
+def _not_before(lease: Row) -> float:
+    return float(lease.value["until"])
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return encode_json(value, what="outbox")
+
+
+def _message_put(namespace: Namespace, key: str, message: Message, at: datetime) -> Put:
+    return Put(namespace=namespace, key=key, value=_json(_message_to_json(message)), created_at=at, updated_at=at)
+
+
+def _message_to_json(message: Message) -> dict[str, Any]:
+    return {
+        "session": message.session_id,
+        "role": message.role.value,
+        "text": mended(message.text),
+        "id": message.id and mended(message.id),
+        "position": message.position,
+        "author": message.author and mended(message.author),
+        "at": message.at and message.at.isoformat(),
+    }
+
+
+def _message_from_json(value: Mapping[str, Any]) -> Message:
+    return Message(
+        session_id=value["session"],
+        role=Role(value["role"]),
+        text=value["text"],
+        id=value["id"],
+        position=value["position"],
+        author=value["author"],
+        at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+    )

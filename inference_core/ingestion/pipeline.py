@@ -1,0 +1,122 @@
+"""The way of messages from the outbox into memory: claim, extract, consolidate, settle."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from enum import Enum
+from typing import Final, Protocol
+
+from inference_core.drivers import Plan
+from inference_core.errors import InferenceCoreError, ModelError, StoreUnavailable, VersionConflict
+from inference_core.ingestion.candidates import Extraction, Offered
+from inference_core.ingestion.consolidation import consolidated, offered_for
+from inference_core.ingestion.jobs import job_put
+from inference_core.ingestion.messages import Message
+from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.services.operations.scope import MemoryScope
+
+_LOG = logging.getLogger(__name__)
+_ATTEMPTS: Final = 3
+
+
+class Extractor(Protocol):
+    """Finds memories in messages, by a language model or by rules."""
+
+    def extract(
+        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
+    ) -> Plan[Extraction]:
+        """Plan: the candidates of ``messages``. Raises ModelError."""
+        ...
+
+
+class Outcome(str, Enum):
+    """What came of an attempt to work on a partition."""
+
+    NOTHING = "nothing"
+    DONE = "done"
+    LATER = "later"
+    MODEL_FAILED = "model failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an attempt did: messages that left the outbox, those of them that died, whether there is more to do now."""
+
+    outcome: Outcome
+    messages: int = 0
+    dead: int = 0
+    has_more: bool = False
+
+
+class Pipeline:
+    """Makes memories of the messages in the outbox of ``scope``'s store, or in ``outbox``, for memories elsewhere.
+
+    ``process`` may be called by any number of workers and machines at once. With an outbox in another database the
+    memories are written first; their ids follow from the messages, so that a repetition changes nothing.
+    """
+
+    def __init__(
+        self, scope: MemoryScope, extractor: Extractor, *, outbox: Outbox | None = None, limits: Limits | None = None
+    ) -> None:
+        self.scope = scope
+        self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
+        self._extractor = extractor
+
+    def process(self, partition: Partition, seen: int) -> Plan[Report]:
+        """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then."""
+        claim = yield from self.outbox.claim(partition, seen)
+        if claim is None:
+            return Report(Outcome.NOTHING)
+        scope = self._scope_of(partition)
+        try:
+            if claim.extraction is None:
+                extraction = yield from self._extracted(scope, claim)
+                claim = yield from self.outbox.keep(claim, extraction)
+            yield from self._apply(scope, claim)
+        except VersionConflict:
+            return Report(Outcome.LATER)  # the lease ran out, and somebody else works on it
+        except StoreUnavailable:
+            raise
+        except InferenceCoreError as error:
+            _LOG.warning("Messages of one user could not be made memories: %s", error)
+            dead = yield from self.outbox.failed(claim, f"{type(error).__name__}: {error}")
+            outcome = Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.LATER
+            return Report(outcome, len(dead), len(dead), has_more=bool(dead) or len(claim.batch) > 1)
+        return Report(Outcome.DONE, len(claim.batch), has_more=True)
+
+    def _extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
+        messages = [waiting.message for waiting in claim.batch]
+        offered = yield from offered_for(scope, claim.partition.user_id, messages)
+        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
+
+    def _apply(self, scope: MemoryScope, claim: Claim) -> Plan[None]:
+        """Plan: writes what the extraction says, and takes the messages out, as a whole where the store can."""
+        extraction = claim.extraction or Extraction([])
+        user = claim.partition.user_id
+        messages = [waiting.message for waiting in claim.batch]
+        settled = self.outbox.settled(claim)
+        for attempt in range(1, _ATTEMPTS + 1):
+            effects = yield from consolidated(scope, user, extraction.candidates, messages, claim.job_id)
+            writes = [*effects.puts, job_put(scope, user, messages[0].session_id, effects, extraction)]
+            try:
+                if self.outbox.engine is scope.engine:
+                    yield from scope.engine.write([*settled, *writes])
+                else:
+                    yield from scope.engine.write(writes)
+                    yield from self.outbox.engine.write(settled)
+            except VersionConflict:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def _scope_of(self, partition: Partition) -> MemoryScope:
+        """The memory as the agent sees it whose messages these are."""
+        namespaces = MemoryNamespaceBuilder(
+            agent_name=partition.agent_name, agent_scope_enabled=partition.agent_scope_enabled
+        )
+        return replace(self.scope, namespaces=namespaces)

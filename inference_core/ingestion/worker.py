@@ -1,0 +1,121 @@
+"""Worker: empties the outbox in the background, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from inference_core.drivers import run
+from inference_core.errors import StoreError
+from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.pipeline import Outcome, Pipeline, Report
+
+_LOG = logging.getLogger(__name__)
+INTERVAL_S: Final = 30.0
+THREADS: Final = 4
+_FAILURES: Final = 5
+_FIRST_PAUSE_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 300.0
+_PARTING_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a worker has done: batches, the messages in them, those that died, attempts that failed."""
+
+    batches: int = 0
+    messages: int = 0
+    dead: int = 0
+    failures: int = 0
+
+
+class Worker:
+    """Looks for messages every ``interval_s`` seconds, or when woken, and works on ``threads`` users at once.
+
+    After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the tries
+    of all messages. Any number of workers may share an outbox.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, interval_s: float = INTERVAL_S, threads: int = THREADS) -> None:
+        self.progress = Progress()
+        self._pipeline = pipeline
+        self._interval_s = interval_s
+        self._threads = threads
+        self._closed = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._paused_until = 0.0
+
+    def drain(self) -> Progress:
+        """Works until nothing is left that can be worked on now. Raises StoreError if the outbox cannot be read."""
+        with ThreadPoolExecutor(self._threads, "memory-worker") as pool:
+            found = True
+            while found and not self._rests:
+                partitions = run(self._pipeline.outbox.partitions())
+                reports = list(pool.map(self._tried, partitions))
+                found = any(report.has_more for report in reports)
+        return self.progress
+
+    def start(self) -> None:
+        """Starts working in the background; does nothing if that has begun."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="memory-worker", daemon=True)
+                self._thread.start()
+
+    def wake(self) -> None:
+        """There is work."""
+        self._wake.set()
+
+    def close(self, timeout: float = _PARTING_S) -> None:
+        """Stops after the batches in hand, for which it waits ``timeout`` seconds; what was not finished stays."""
+        self._closed.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    @property
+    def _rests(self) -> bool:
+        return self._closed.is_set() or time.monotonic() < self._paused_until
+
+    def _work(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self.drain()
+            except StoreError as error:
+                _LOG.warning("The outbox cannot be read: %s", error)
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+
+    def _tried(self, found: tuple[Partition, int]) -> Report:
+        """One batch of a partition; what fails for the store's sake is worked on again later."""
+        if self._rests:
+            return Report(Outcome.LATER)
+        try:
+            report = run(self._pipeline.process(*found))
+        except StoreError as error:
+            _LOG.warning("Work on messages stopped: %s", error)
+            report = Report(Outcome.LATER)
+        with self._lock:
+            self._note(report)
+        return report
+
+    def _note(self, report: Report) -> None:
+        self.progress.batches += report.outcome is Outcome.DONE
+        self.progress.messages += report.messages
+        self.progress.dead += report.dead
+        self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
+        if report.outcome is Outcome.DONE:
+            self._failures = 0
+        elif report.outcome is Outcome.MODEL_FAILED:
+            self._failures += 1
+            if self._failures >= _FAILURES:
+                pause = min(_FIRST_PAUSE_S * 2 ** (self._failures - _FAILURES), _LONGEST_PAUSE_S)
+                self._paused_until = time.monotonic() + pause
+                _LOG.warning("The model failed %d times in a row; the worker rests for %d s", self._failures, pause)
