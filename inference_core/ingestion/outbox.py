@@ -29,6 +29,8 @@ OUTBOX: Final = "outbox"
 """Second label of the namespaces, below the user, that hold waiting messages."""
 DEAD: Final = "outbox_dead"
 """Second label of the namespaces, below the user, that hold messages which could not be dealt with."""
+DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
+"""Where it stands which messages could not be dealt with, of all users."""
 SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
 _STATE: Final = "state"
@@ -92,6 +94,10 @@ class Partition:
     def to_value(self) -> dict[str, Any]:
         """Itself as JSON data."""
         return {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
+
+    def to_json(self) -> str:
+        """Itself as JSON."""
+        return _json(self.to_value())
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Partition:
@@ -225,7 +231,7 @@ class Outbox:
             writes += [
                 Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
                 Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
-                Put(namespace=_DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
+                Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
             ]
         yield from self.engine.write(writes)
         return list(gone)
@@ -236,17 +242,17 @@ class Outbox:
         return [
             *(mark(marks, key, self._clock) for key in fresh),
             *(
-                _message_put(partition.messages, key, message, now + at * _TICK)
+                message_put(partition.messages, key, message, now + at * _TICK)
                 for at, (key, message) in enumerate(fresh.items())
             ),
-            Put(namespace=where, key=key, value=_json(partition.to_value()), updated_at=now),
+            Put(namespace=where, key=key, value=partition.to_json(), updated_at=now),
         ]
 
     def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
         """Plan: the messages that wait longest, the oldest first."""
         waiting = yield from self.engine.count([partition.messages])
         rows = yield from self.engine.newest([partition.messages], limit=_PAGE, offset=max(0, waiting - _PAGE))
-        return [Waiting(row.key, row.version, _message_from_json(row.value)) for row in reversed(rows)]
+        return [Waiting(row.key, row.version, message_from_json(row.value)) for row in reversed(rows)]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before is tried by itself."""
@@ -276,9 +282,6 @@ class Outbox:
             return  # a message has come in between
 
 
-_DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
-
-
 def _key(partition: Partition, message: Message) -> str:
     """The same for the same message of the same session with the same agent, and for no other."""
     name = message.position if message.id is None else mended(message.id)
@@ -306,7 +309,8 @@ def _json(value: Mapping[str, Any]) -> str:
     return encode_json(value, what="outbox")
 
 
-def _message_put(namespace: Namespace, key: str, message: Message, at: datetime) -> Put:
+def message_put(namespace: Namespace, key: str, message: Message, at: datetime) -> Put:
+    """The write that puts ``message`` into the outbox."""
     return Put(namespace=namespace, key=key, value=_json(_message_to_json(message)), created_at=at, updated_at=at)
 
 
@@ -322,7 +326,8 @@ def _message_to_json(message: Message) -> dict[str, Any]:
     }
 
 
-def _message_from_json(value: Mapping[str, Any]) -> Message:
+def message_from_json(value: Mapping[str, Any]) -> Message:
+    """The message that a row of the outbox holds."""
     return Message(
         session_id=value["session"],
         role=Role(value["role"]),

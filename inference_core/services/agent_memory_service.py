@@ -37,6 +37,7 @@ from inference_core.memory.types import (
 )
 from inference_core.services.operations.context import format_context
 from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.history import history
 from inference_core.services.operations.list import count, get, list_memories
 from inference_core.services.operations.recall import (
     recall,
@@ -108,6 +109,7 @@ class SyncMemoryService(_Face):
     delete_user_memories = _synchronous(delete_all)
     list_memories = _synchronous(list_memories)
     count_memories = _synchronous(count)
+    get_memory_history = _synchronous(history)
     get_user_context = _synchronous(user_context)
     get_user_context_with_timestamps = _synchronous(user_context_with_timestamps)
     format_context_for_prompt = _synchronous(format_context)
@@ -131,6 +133,7 @@ class AgentMemoryStoreService(_Face):
     delete_user_memories = _asynchronous(delete_all)
     list_memories = _asynchronous(list_memories)
     count_memories = _asynchronous(count)
+    get_memory_history = _asynchronous(history)
     get_user_context = _asynchronous(user_context)
     get_user_context_with_timestamps = _asynchronous(user_context_with_timestamps)
     format_context_for_prompt = _asynchronous(format_context)

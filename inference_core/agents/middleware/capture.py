@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
-from weakref import WeakKeyDictionary
 
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage
@@ -84,7 +83,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         self._works = works
         self._interval_s = interval_s
         self._limits = limits or Limits()
-        self._workers: WeakKeyDictionary[StoreEngine, tuple[Pipeline, Worker | None]] = WeakKeyDictionary()
+        self._workers: dict[StoreEngine, tuple[Pipeline, Worker | None]] = {}
         self._lock = threading.Lock()
 
     @property

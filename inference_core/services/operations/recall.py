@@ -13,7 +13,7 @@ from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.types import MemoryCategory, validate_memory_type
 from inference_core.memory.validity import why_invalid
-from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, Search
 
@@ -37,29 +37,32 @@ def recall(
     max_characters: int | None = None,
     diversity: float = 0.0,
     fills: bool = False,
+    as_of: datetime | None = None,
 ) -> Plan[RecalledMemories]:
     """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
 
     Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
     ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
     ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
-    match, the newest others follow. ``explain`` adds to each memory the shares of its score, and to the result what was
-    left out and why. Raises InvalidInput, StoreUnavailable.
+    match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``explain`` adds
+    to each memory the shares of its score, and to the result what was left out and why. Raises InvalidInput,
+    StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
     _check_options(max_characters, diversity)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     now = scope.clock.now()
+    then = checked_moment(as_of, "as_of")
     if not asks(query):
-        rows = yield from newest(scope, scopes, kinds, limit, now)
+        rows = yield from newest(scope, scopes, kinds, limit, now, then)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
     search = Search(
         groups=[scopes],
         text=query,
         limit=limit,
         kinds=kinds,
-        reject=lambda row: why_invalid(row.value, now),
+        reject=lambda row: why_invalid(row.value, now, then),
         collapses=True,
         max_characters=max_characters,
         diversity=diversity,
@@ -114,15 +117,20 @@ def user_context_with_timestamps(
 
 
 def newest(
-    scope: MemoryScope, scopes: Sequence[Namespace], kinds: frozenset[str] | None, limit: int, now: datetime
+    scope: MemoryScope,
+    scopes: Sequence[Namespace],
+    kinds: frozenset[str] | None,
+    limit: int,
+    now: datetime,
+    as_of: datetime | None = None,
 ) -> Plan[list[Row]]:
-    """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``."""
+    """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``."""
     found: list[Row] = []
     offset = 0
     while len(found) < limit:
         size = limit - len(found) + _SPARE
         page = yield from scope.engine.newest(scopes, kinds=kinds, limit=size, offset=offset)
-        found += [row for row in page if why_invalid(row.value, now) is None]
+        found += [row for row in page if why_invalid(row.value, now, as_of) is None]
         offset += size
         if len(page) < size:
             break

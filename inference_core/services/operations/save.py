@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
-from inference_core.clock import aware
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory, StoreUnavailable
 from inference_core.memory.ids import new_id
@@ -21,7 +20,7 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
-from inference_core.services.operations.scope import MemoryScope, UserId, find, put_of
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, find, put_of
 from inference_core.stores.backend import Delete, Write
 
 MAX_TAGS = 32
@@ -87,8 +86,8 @@ def save(
         importance=_importance(importance),
         pinned=bool(pinned),
         tags=_tags(tags),
-        valid_from=_moment(valid_from, "valid_from"),
-        expires_at=_moment(expires_at, "expires_at"),
+        valid_from=checked_moment(valid_from, "valid_from"),
+        expires_at=checked_moment(expires_at, "expires_at"),
     )
     writes: list[Write] = [put_of(record, expected=0)]
     if memory_id is not None:
@@ -124,15 +123,6 @@ def _importance(importance: float) -> float:
     if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidMemory(f"importance must be a number from 0 to 1, not {importance!r}")
     return float(importance)
-
-
-def _moment(moment: datetime | None, what: str) -> datetime | None:
-    if moment is None:
-        return None
-    try:
-        return aware(moment)
-    except (AttributeError, OverflowError) as error:
-        raise InvalidMemory(f"{what} must be a datetime within the calendar, not {moment!r:.80}") from error
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:

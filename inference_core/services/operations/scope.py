@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from uuid import UUID
 
-from inference_core.clock import Clock, SystemClock
+from inference_core.clock import Clock, SystemClock, aware
 from inference_core.drivers import Plan
+from inference_core.errors import InvalidMemory
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
@@ -76,3 +77,13 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
         updated_at=record.updated_at,
         expected=expected,
     )
+
+
+def checked_moment(moment: datetime | None, what: str) -> datetime | None:
+    """``moment`` in UTC; one without a zone is taken for UTC. Raises InvalidMemory for what is no instant."""
+    if moment is None:
+        return None
+    try:
+        return aware(moment)
+    except (AttributeError, OverflowError) as error:
+        raise InvalidMemory(f"{what} must be a datetime within the calendar, not {moment!r:.80}") from error

@@ -1,0 +1,117 @@
+"""What waits in an outbox, what died in it, and what becomes of the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from inference_core.clock import Clock
+from inference_core.drivers import Plan
+from inference_core.errors import VersionConflict
+from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition, message_from_json, message_put
+from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.engine import StoreEngine
+
+_PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """How many users' conversations and messages wait, how long the oldest has (seconds), and how many died."""
+
+    partitions: int
+    waiting: int
+    oldest_s: float
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up, and why."""
+
+    key: str
+    partition: Partition
+    text: str
+    reason: str
+    tries: int
+
+
+def status(outbox: Outbox, clock: Clock) -> Plan[QueueStatus]:
+    """Plan: what waits and what died. Raises StoreError."""
+    waiting, oldest, now = 0, 0.0, clock.now()
+    partitions = yield from outbox.partitions()
+    for partition, _ in partitions:
+        count = yield from outbox.engine.count([partition.messages])
+        last = yield from outbox.engine.newest([partition.messages], limit=1, offset=max(0, count - 1))
+        waiting += count
+        oldest = max([oldest, *((now - row.created_at).total_seconds() for row in last)])
+    dead = yield from outbox.engine.count([DEAD_LIST])
+    return QueueStatus(len(partitions), waiting, oldest, dead)
+
+
+def dead_letters(engine: StoreEngine, limit: int | None = None) -> Plan[list[DeadLetter]]:
+    """Plan: the messages that were given up, the newest first. Raises StoreError."""
+    return [letter for letter, _ in (yield from _dead(engine, limit))]
+
+
+def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Plan[int]:
+    """Plan: puts dead messages (those with ``keys``, or all) back into the outbox; how many. Raises StoreError."""
+
+    def back(letter: DeadLetter, row: Row) -> list[Write]:
+        now = clock.now()
+        where, key = letter.partition.place
+        message = message_from_json(row.value)
+        return [
+            message_put(letter.partition.messages, letter.key, message, now),
+            Put(namespace=where, key=key, value=letter.partition.to_json(), updated_at=now),
+        ]
+
+    return (yield from _each(outbox.engine, keys, back))
+
+
+def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Plan[int]:
+    """Plan: removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
+
+    def nothing(letter: DeadLetter, row: Row) -> list[Write]:
+        del letter, row
+        return []
+
+    return (yield from _each(engine, keys, nothing))
+
+
+def _each(engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadLetter, Row], list[Write]]) -> Plan[int]:
+    """Takes each of the dead off the list, with what ``also`` writes, unless somebody else did that."""
+    done = 0
+    for letter, row in (yield from _dead(engine, None)):
+        if keys is not None and letter.key not in keys:
+            continue
+        gone = [
+            Delete(namespace=row.namespace, key=row.key, expected=row.version),
+            Delete(namespace=DEAD_LIST, key=row.key),
+        ]
+        try:
+            yield from engine.write([*gone, *also(letter, row)])
+        except VersionConflict:
+            continue
+        done += 1
+    return done
+
+
+def _dead(engine: StoreEngine, limit: int | None) -> Plan[list[tuple[DeadLetter, Row]]]:
+    found: list[tuple[DeadLetter, Row]] = []
+    offset = 0
+    while limit is None or len(found) < limit:
+        page = yield from engine.newest([DEAD_LIST], limit=_PAGE, offset=offset)
+        partitions = [Partition.from_value(pointer.value) for pointer in page]
+        keys = [(partition.dead, row.key) for partition, row in zip(partitions, page, strict=True)]
+        rows = yield from engine.get(keys)
+        found += [(_letter(at, row), row) for at, row in zip(partitions, rows, strict=True) if row]
+        offset += len(page)
+        if len(page) < _PAGE:
+            break
+    return found[:limit]
+
+
+def _letter(partition: Partition, row: Row) -> DeadLetter:
+    return DeadLetter(row.key, partition, row.value["text"], row.value["reason"], row.value["tries"])
