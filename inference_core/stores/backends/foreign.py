@@ -7,6 +7,7 @@ compare-and-set across processes and no atomic batches; `capabilities` says so.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
@@ -20,10 +21,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+from langgraph.store.base.batch import AsyncBatchedBaseStore
 from langgraph.store.memory import InMemoryStore
 
 from inference_core.clock import aware
-from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
+from inference_core.errors import ConfigurationError, ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores.backend import (
@@ -86,8 +88,15 @@ class ForeignBackend:
         return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
-        found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
+        """The row of each key; None also for a key with a NUL that the store refuses, as PostgreSQL does."""
+        try:
+            found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
+        except StoreUnavailable:
+            possible = [key for key in keys if "\x00" not in key[1]]
+            if len(possible) == len(keys):
+                raise
+            rows = dict(zip(possible, self.get(possible), strict=True))
+            return [rows.get(key) for key in keys]
         return [_row(item) if item else None for item in found]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -157,6 +166,15 @@ class ForeignBackend:
         """Sets a setting for the life of this object."""
         self._meta[name] = value
 
+    def check_may_block(self) -> None:
+        """Raises ConfigurationError in the thread whose event loop serves the store: it would wait for itself."""
+        store = self._store()
+        if (loop := _loop_of(store)) and loop is _running_loop():
+            raise ConfigurationError(
+                f"{self.name} is served by the event loop of this thread, which a synchronous call would block for "
+                "ever: await the asynchronous method (agent.ainvoke, service.save_memory), or call from another thread"
+            )
+
     def close(self) -> None:
         """The store belongs to whoever made it and stays open."""
 
@@ -218,11 +236,25 @@ class ForeignBackend:
         store = self._store()
         if store is None:
             raise StoreUnavailable(f"The {self.name} is gone")
+        if (loop := _loop_of(store)) and loop.is_closed():
+            raise StoreUnavailable(f"{self.name}: its event loop has ended; open the store on one that runs")
         try:
             with _turn(store):
                 return store.batch(ops)
         except Exception as error:
             raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+
+
+def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
+    """The event loop that serves a store of LangGraph's async kind."""
+    return getattr(store, "_loop", None) if isinstance(store, AsyncBatchedBaseStore) else None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _turn(store: BaseStore) -> AbstractContextManager[Any]:
@@ -245,7 +277,7 @@ def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
     if write.expected is not None and write.expected != version:
         raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
     if isinstance(write, Delete):
-        return PutOp(write.namespace, write.key, None), 0
+        return PutOp(write.namespace, write.key, None) if row else None, 0
     return PutOp(write.namespace, write.key, _value(write, row), index=False), version + 1
 
 
