@@ -22,7 +22,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, MemoryMiddleware
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.services.user_memories import delete_user_memory_entry, list_user_memories
-from inference_core.stores.backends import unsafe
+from inference_core.stores.backends import foreign, unsafe
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 POOL: Any = {"min_size": 1, "max_size": 4}
@@ -168,11 +168,19 @@ async def test_an_async_store_serves_an_agent(async_store: BaseStore) -> None:
     assert result["memory_status"] == "lexical"
 
 
-async def test_an_agent_that_blocks_the_loop_of_its_store_answers_without_memory(async_store: BaseStore) -> None:
-    agent: Any = create_agent(ScriptedChatModel(turns=["hello"]), store=async_store, middleware=[MemoryMiddleware()])
+async def test_an_agent_that_blocks_the_loop_of_its_store_answers_without_memory(
+    async_store: BaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "_LOOP_S", 0.2)
+    turns: Any = [call_tool("save_memory_store", content="likes tea", memory_type="preferences"), "hello"]
+    agent: Any = create_agent(ScriptedChatModel(turns=turns), store=async_store, middleware=[MemoryMiddleware()])
     result = agent.invoke({"messages": [("user", "hello")]}, context={"user_id": "ada"})
     assert (result["memory_status"], result["messages"][-1].content) == ("degraded", "hello")
     assert "await the asynchronous method" in result["memory_status_reason"]
+    (answer,) = (message.content for message in result["messages"] if message.type == "tool")
+    assert answer.startswith("✗ Failed to save")
+    assert "await agent.ainvoke" in answer
+    assert (await AgentMemoryStoreService(async_store).count_memories("ada"))["total"] == 0
 
 
 DISTRIBUTIONS = ("langgraph-checkpoint-postgres", "langgraph-checkpoint-sqlite")

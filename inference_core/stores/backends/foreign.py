@@ -47,6 +47,7 @@ EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
+_LOOP_S: Final = 2.0
 _turns: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
 _turns_lock = threading.Lock()
 
@@ -230,14 +231,28 @@ class ForeignBackend:
                 mirror[key] = _Seen(head, mark, row, _document(row))
         return head
 
+    def _check_runs(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises StoreUnavailable, before anything is sent, if ``loop`` would not get round to it."""
+        turn = threading.Event()
+        try:
+            loop.call_soon_threadsafe(turn.set)
+        except RuntimeError as error:
+            text = f"{self.name}: its event loop has ended; open the store on one that runs"
+            raise StoreUnavailable(text) from error
+        if not turn.wait(_LOOP_S):
+            raise StoreUnavailable(
+                f"{self.name}: its event loop does nothing else for {_LOOP_S:g} s; if a synchronous call such as "
+                "agent.invoke blocks it, await agent.ainvoke"
+            )
+
     def _ask(self, ops: Sequence[Op]) -> list[Any]:
         if not ops:
             return []
         store = self._store()
         if store is None:
             raise StoreUnavailable(f"The {self.name} is gone")
-        if (loop := _loop_of(store)) and loop.is_closed():
-            raise StoreUnavailable(f"{self.name}: its event loop has ended; open the store on one that runs")
+        if loop := _loop_of(store):
+            self._check_runs(loop)
         try:
             with _turn(store):
                 return store.batch(ops)
