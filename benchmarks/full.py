@@ -13,6 +13,7 @@ import import_time
 import ingest
 import middleware
 import migration
+import postgres_saves
 import recall
 import responsiveness
 import save
@@ -49,6 +50,7 @@ if __name__ == "__main__":
         cold_start,
         responsiveness,
         group_commit,
+        postgres_saves,
         recall,
         save,
         update,

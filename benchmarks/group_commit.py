@@ -8,34 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from report import Row, publish
 from timing import scratch
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.errors import StoreError
 from inference_core.services.user_memories import count_user_memories
 
 PROCESSES = 8
 SAVERS = 20
 BAR = 10
-Work = Callable[[str, Any, int], None]
+SAVES = 100
+Work = Callable[[str, Any, int, Any], None]
+"""What a process does: in which store, after which barrier, how many saves of each saver, and who counts the errors."""
 
 
-def joined(path: str, start: Any, saves: int) -> None:
-    """This package: asynchronous saves through the service."""
-    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+class Rate(NamedTuple):
+    """Saves a second of all processes together, and how many of them failed."""
+
+    a_second: float
+    errors: int
+
+
+def joined(url: str, start: Any, saves: int, errors: Any, *, own_users: bool = False) -> None:
+    """This package: asynchronous saves through the service, for the same users in all processes or for its own."""
+    owner = f"process{os.getpid()}-user" if own_users else "user"
+    with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, timeout=None)
 
         async def saver(at: int) -> None:
             for number in range(saves):
-                await service.save_memory(f"user{at}", f"Fact number {number} of saver {at}", "facts")
+                try:
+                    await service.save_memory(f"{owner}{at}", f"Fact number {number} of saver {at}", "facts")
+                except StoreError:
+                    with errors:
+                        errors.value += 1
 
         async def main() -> None:
             await asyncio.gather(*(saver(at) for at in range(SAVERS)))
@@ -44,7 +59,7 @@ def joined(path: str, start: Any, saves: int) -> None:
         asyncio.run(main())
 
 
-def alone(path: str, start: Any, saves: int) -> None:
+def alone(path: str, start: Any, saves: int, _: Any) -> None:
     """The standard library: each save its own transaction."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -68,33 +83,36 @@ def alone(path: str, start: Any, saves: int) -> None:
     connection.close()
 
 
-def rate(work: Work, saves: int, path: Path) -> float:
-    """Saves per second of all processes together into the file at ``path``."""
+def rate(work: Work, saves: int, place: str) -> Rate:
+    """How fast all processes together save into ``place``; one that ends by an error counts as an error."""
     context = multiprocessing.get_context("spawn")
-    start = context.Barrier(PROCESSES + 1)
-    processes = [context.Process(target=work, args=(str(path), start, saves)) for _ in range(PROCESSES)]
+    start, errors = context.Barrier(PROCESSES + 1), context.Value("i", 0)
+    processes = [context.Process(target=work, args=(place, start, saves, errors)) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
     start.wait()
     began = time.perf_counter()
     for process in processes:
         process.join()
-    return PROCESSES * SAVERS * saves / (time.perf_counter() - began)
+    took = time.perf_counter() - began
+    return Rate(PROCESSES * SAVERS * saves / took, errors.value + sum(process.exitcode != 0 for process in processes))
 
 
 def rows() -> list[Row]:
     """Both rates and their ratio."""
     with scratch() as folder:
-        single = rate(alone, 10, folder / "alone.db")
-        together = rate(joined, 100, folder / "joined.db")
-        with open_store(f"sqlite:///{folder / 'joined.db'}", embeddings=None) as store:
+        url = f"sqlite:///{folder / 'joined.db'}"
+        single = rate(alone, 10, str(folder / "alone.db")).a_second
+        together, errors = rate(joined, SAVES, url)
+        with open_store(url, embeddings=None) as store:
             stored = sum(count_user_memories(store, f"user{at}")["total"] for at in range(SAVERS))
-    expected = PROCESSES * SAVERS * 100
+    expected = PROCESSES * SAVERS * SAVES
     return [
         ("saves a second, one commit each (bare sqlite3)", f"{single:.0f}", "", None),
         ("saves a second, group commit (service)", f"{together:.0f}", "", None),
         ("ratio", f"{together / single:.1f}", f"≥ {BAR}", together / single >= BAR),
         ("lost", str(expected - stored), "0", expected == stored),
+        ("errors", str(errors), "0", errors == 0),
     ]
 
 

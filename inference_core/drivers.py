@@ -30,12 +30,17 @@ def _ignore(_: Future[Any]) -> None:
     """Nothing has to be known about an abandoned call."""
 
 
+def any_thread() -> None:
+    """Every thread may wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait(Generic[T]):
     """Something to wait for, at most ``timeout`` seconds: started by ``start``.
 
     ``inline`` is the same for a sync caller without a deadline, in its own thread; ``native`` is the same for an async
-    caller. ``abandoned`` hears of a call that outlived its deadline.
+    caller. ``abandoned`` hears of a call that outlived its deadline. ``may_block`` is called before a sync caller's
+    thread waits, and raises if it would wait in vain.
     """
 
     start: Callable[[], Future[T]]
@@ -43,6 +48,7 @@ class Wait(Generic[T]):
     native: Callable[[], Awaitable[T]] | None = None
     timeout: float | None = None
     abandoned: Callable[[Future[Any]], None] = _ignore
+    may_block: Callable[[], None] = any_thread
 
 
 class Deadline:
@@ -62,11 +68,15 @@ class Deadline:
 
 
 class Pool:
-    """At most ``workers`` daemon threads that run blocking calls in the order of their arrival."""
+    """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
-    def __init__(self, workers: int, name: str) -> None:
+    ``may_block`` is called before a sync caller's thread waits for one of them.
+    """
+
+    def __init__(self, workers: int, name: str, may_block: Callable[[], None] = any_thread) -> None:
         self._workers = workers
         self._name = name
+        self.may_block = may_block
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._wake = threading.Condition()
         self._running: list[threading.Thread] = []
@@ -94,7 +104,9 @@ class Pool:
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
         """A plan that runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
         task = partial(function, *args, **kwargs)
-        result: T = yield Wait(partial(self.submit, task), inline=task, abandoned=self.abandon)
+        result: T = yield Wait(
+            partial(self.submit, task), inline=task, abandoned=self.abandon, may_block=self.may_block
+        )
         return result
 
     def abandon(self, future: Future[Any]) -> None:
@@ -184,6 +196,7 @@ async def arun(plan: Plan[T], timeout: float | None = None) -> T:  # noqa: ASYNC
 
 
 def _wait(effect: Wait[T], deadline: Deadline) -> T:
+    effect.may_block()
     left = deadline.remaining(effect.timeout)
     if left is None and effect.inline is not None:
         return effect.inline()

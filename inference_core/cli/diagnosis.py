@@ -25,8 +25,9 @@ from inference_core.migration.migrate import migrate_flat
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import open_backend
+from inference_core.stores.presence import has_store
 from inference_core.stores.spool import look_into
-from inference_core.stores.urls import parse_url, shown_url
+from inference_core.stores.urls import shown_url
 
 if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder
@@ -69,10 +70,10 @@ _KEYLESS: Final = ("ollama", "huggingface")
 
 @dataclass(slots=True)
 class StoreReport:
-    """What is known of the store; None where it could not be found out."""
+    """What is known of the store; None where it could not be found out. It ``exists`` also where that is not known."""
 
     url: str
-    exists: bool = False
+    exists: bool = True
     opens: bool = False
     schema_version: int | None = None
     capabilities: dict[str, bool] | None = None
@@ -186,28 +187,32 @@ def _shown(value: object) -> str:
 
 
 def _look_at_store(found: Diagnosis, settings: MemorySettings) -> None:
-    place = parse_url(settings.store_url)
-    if place.path is not None and not _holds_store(place.scheme, place.path):
-        found.hints.append(f"There is no store at {found.store.url} yet; the first save makes it")
-        _look_at_embeddings(found, settings, None)
-        return
-    found.store.exists = True
     try:
-        backend = open_backend(settings.store_url, encryption_key=settings.encryption_key_text)
+        found.store.exists = has_store(settings.store_url)
+        key = settings.encryption_key_text
+        backend = open_backend(settings.store_url, encryption_key=key) if found.store.exists else None
     except InferenceCoreError as error:
         found.problems.append(str(error))
         _look_at_embeddings(found, settings, None)
         return
-    with closing(backend):
-        found.store.opens = True
-        try:
-            _look_into(found.store, backend)
-        except InferenceCoreError as error:
-            found.problems.append(f"The store cannot be read: {error}")
-        _look_at_embeddings(found, settings, backend)
-        if settings.spool:
-            _look_at_spool(found, Path(settings.spool), backend.name)
+    if backend is None:
+        found.hints.append(f"There is no store at {found.store.url} yet; the first save makes it")
+        _look_at_embeddings(found, settings, None)
+    else:
+        with closing(backend):
+            _look_at_opened(found, settings, backend)
     _look_for_flat_memories(found, settings)
+
+
+def _look_at_opened(found: Diagnosis, settings: MemorySettings, backend: Backend) -> None:
+    found.store.opens = True
+    try:
+        _look_into(found.store, backend)
+    except InferenceCoreError as error:
+        found.problems.append(f"The store cannot be read: {error}")
+    _look_at_embeddings(found, settings, backend)
+    if settings.spool:
+        _look_at_spool(found, Path(settings.spool), backend.name)
 
 
 def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
@@ -234,20 +239,6 @@ def _look_at_spool(found: Diagnosis, folder: Path, store: str) -> None:
         "another id, then delete the file"
         for conflict in conflicts
     ]
-
-
-def _holds_store(scheme: str, path: Path) -> bool:
-    """Whether it is the folder or has the tables of a store; also if that cannot be told, so that opening says why."""
-    if scheme == "file" and path.is_dir():
-        return any(path.iterdir())
-    if not path.is_file():
-        return path.exists()
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            query = "SELECT count(*) FROM sqlite_master WHERE name = 'memory_meta'"
-            return connection.execute(query).fetchone()[0] == 1
-    except sqlite3.Error:
-        return True
 
 
 def _look_into(store: StoreReport, backend: Backend) -> None:

@@ -25,12 +25,13 @@ from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.migration.flat import Unusable, record_of_legacy
 from inference_core.migration.report import MigrationReport
-from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, has_table, read_only
+from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, read_only
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Backend, Delete, Key, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import open_backend
+from inference_core.stores.presence import has_store
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ Progress = Callable[[int, int], None]
 BATCH: Final = 500
 MARKS: Final[Namespace] = ("#migrated-flat-memories",)
 """Where the marks lie: no user's label, so that a purge of the user does not take them along."""
-_OWN_TABLE: Final = "memory_meta"
 
 
 def migrate_flat(
@@ -89,7 +89,7 @@ def _opened(
     """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
     with ExitStack() as opened:
         legacy = opened.enter_context(_legacy(url, name))
-        has_none = legacy.is_missing or (dry_run and not legacy.has_own_tables)
+        has_none = legacy.is_missing or (dry_run and not has_store(url))
         made = InMemoryBackend() if has_none else open_backend(url, encryption_key=key)
         backend = opened.enter_context(closing(made))
         sources: list[LegacySource] = [OwnScopes(backend, name), *legacy.sources]
@@ -97,10 +97,9 @@ def _opened(
 
 
 class _Legacy(NamedTuple):
-    """What a database holds besides our own tables; ``place`` names it, if that is known without opening it."""
+    """What a database holds besides our own rows; ``place`` names it, if that is known without opening it."""
 
     sources: Sequence[LegacySource] = ()
-    has_own_tables: bool = True
     is_missing: bool = False
     place: str | None = None
 
@@ -110,15 +109,14 @@ def _legacy(url: str, name: str) -> Generator[_Legacy]:
     scheme, path, *_ = parse_url(url)
     if scheme in ("postgresql", "postgres"):
         with closing(_postgres_table(url, name)) as table:
-            yield _Legacy([table], has_own_tables=table.has_own_tables, place=shown_url(url))
+            yield _Legacy([table], place=shown_url(url))
     elif path is None:
         yield _Legacy()
     elif not path.is_file():
         yield _Legacy(is_missing=not path.exists(), place=f"{scheme}:///{path}")
     else:
         with closing(read_only(path)) as reader:
-            tables = [LangGraphTable(reader, name)]
-            yield _Legacy(tables, has_own_tables=has_table(reader, _OWN_TABLE), place=f"sqlite:///{path}")
+            yield _Legacy([LangGraphTable(reader, name)], place=f"sqlite:///{path}")
 
 
 def _postgres_table(url: str, name: str) -> PostgresTable:

@@ -17,7 +17,6 @@ from inference_core.stores.backend import MAX_VALUE_BYTES
 from inference_core.stores.backends.postgres_connections import parameters_of, translated
 
 _PREFIXES: Final = 10_000
-_OWN_TABLE: Final = "memory_meta"
 
 
 class PostgresTable:
@@ -37,7 +36,6 @@ class PostgresTable:
         columns = {name for (name,) in self._ask(query)}
         self._has_rows = columns >= LANGGRAPH_COLUMNS
         self._expiry = sql.SQL("expires_at" if "expires_at" in columns else "NULL")
-        self.has_own_tables = self._ask("SELECT to_regclass(%s)", _OWN_TABLE)[0][0] is not None
 
     def close(self) -> None:
         """Frees the connection."""

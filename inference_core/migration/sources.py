@@ -149,11 +149,6 @@ def read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether the file of a `read_only` connection has a table of this name. Raises StoreUnavailable."""
-    return any(_ask(connection, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
-
-
 def _ask(connection: sqlite3.Connection, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
     try:
         yield from connection.execute(query, parameters)

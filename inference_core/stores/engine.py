@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from inference_core.drivers import Plan, Pool, Wait
+from inference_core.drivers import Plan, Pool, Wait, any_thread
 from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
@@ -50,7 +49,8 @@ class StoreEngine:
     ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds.
-    ``spool`` is a folder for memories that are saved while the database is away.
+    ``spool`` is a folder for memories that are saved while the database is away. ``may_block`` raises in a thread that
+    must not wait for the database.
     """
 
     def __init__(
@@ -65,13 +65,14 @@ class StoreEngine:
         reranker: Reranker | BaseDocumentCompressor | None = None,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
         spool: str | Path | None = None,
+        may_block: Callable[[], None] = any_thread,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
         self.late_interaction = late_interaction
         self._reranker = None if reranker is None else _as_reranker(reranker)
         _check_vector_space(backend, embedder)
-        self.pool = Pool(WORKERS, "memory-store")
+        self.pool = Pool(WORKERS, "memory-store", may_block)
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
         self._index_bytes = index_bytes
         self._owns_embedder = owns_embedder
@@ -180,17 +181,13 @@ class StoreEngine:
         return self._reading.guarded(self.pool.call(function, *args, **kwargs))
 
     def _written(self, batch: Sequence[Write]) -> Plan[list[int]]:
-        joins = self.backend.capabilities.single_writer
-        submit = partial(self._writer.submit, batch) if joins else partial(self._submit_alone, batch)
-        waiter = self._writer if joins else self.pool
         try:
-            versions: list[int] = yield Wait(submit, abandoned=waiter.abandon)
+            if not self.backend.capabilities.single_writer:
+                return (yield from self.pool.call(_apply_alone, self.backend, batch))
+            versions: list[int] = yield Wait(partial(self._writer.submit, batch), abandoned=self._writer.abandon)
         except DeadlineExceeded as error:
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
         return versions
-
-    def _submit_alone(self, batch: Sequence[Write]) -> Future[list[int]]:
-        return self.pool.submit(partial(_apply_alone, self.backend, batch))
 
     def _replayed(self) -> None:
         """Memories of the spool were stored."""

@@ -100,7 +100,8 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bo
     from inference_core.stores.backends.unsafe import check_safe  # noqa: PLC0415
 
     check_safe(store)
-    return StoreEngine(ForeignBackend(store, weakly=weakly), make_embedder(embeddings), owns_embedder=not weakly)
+    backend = ForeignBackend(store, weakly=weakly)
+    return StoreEngine(backend, make_embedder(embeddings), owns_embedder=not weakly, may_block=backend.check_may_block)
 
 
 def open_backend(

@@ -2,52 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import postgres_server
 import pytest
 from langchain.agents import create_agent
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.postgres import PostgresStore
+from langgraph.store.postgres.aio import AsyncPostgresStore
+from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware
-from inference_core.errors import ConfigurationError
-from inference_core.stores.backends import unsafe
+from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.services.user_memories import delete_user_memory_entry, list_user_memories
+from inference_core.stores.backends import foreign, unsafe
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
+POOL: Any = {"min_size": 1, "max_size": 4}
+KINDS = ("memory", "sqlite", "postgres", "postgres-pool")
+ASYNC_KINDS = ("async-sqlite", "async-postgres", "async-postgres-pool")
+USERS = (
+    ("ada@example.com", "ada.example.com"),
+    ("a_b", "axb"),
+    ("a%", "a"),
+    ("ada", "ada.semantic"),
+    ("\u00e9", "e\u0301"),
+)
+Ask = Callable[..., Awaitable[Any]]
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[BaseStore]:
-    async with AsyncSqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-        await store.setup()
+
+@asynccontextmanager
+async def langgraphs_own(kind: str, folder: Path) -> AsyncGenerator[BaseStore]:
+    """An empty store of LangGraph, without vectors; one of the async kinds is served by the running event loop."""
+    pool = POOL if kind.endswith("pool") else None
+    async with AsyncExitStack() as stack:
+        if kind == "memory":
+            yield InMemoryStore()
+        elif kind == "sqlite":
+            store = stack.enter_context(SqliteStore.from_conn_string(str(folder / "store.db")))
+            store.setup()
+            yield store
+        elif kind == "async-sqlite":
+            opened = AsyncSqliteStore.from_conn_string(str(folder / "store.db"))
+            yield await ready(await stack.enter_async_context(opened))
+        else:
+            url = stack.enter_context(postgres_server.fresh_database(is_new=True))
+            if kind.startswith("async"):
+                connected = AsyncPostgresStore.from_conn_string(url, pool_config=pool)
+                yield await ready(await stack.enter_async_context(connected))
+            else:
+                store = stack.enter_context(PostgresStore.from_conn_string(url, pool_config=pool))
+                store.setup()
+                yield store
+
+
+async def ready(store: AsyncSqliteStore | AsyncPostgresStore) -> BaseStore:
+    await store.setup()
+    return store
+
+
+@pytest.fixture(params=[*KINDS, *ASYNC_KINDS])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseStore]:
+    async with langgraphs_own(request.param, tmp_path) as store:
         yield store
 
 
-async def test_an_async_store_serves_the_service(store: BaseStore) -> None:
+@pytest.fixture(params=ASYNC_KINDS)
+async def async_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BaseStore]:
+    async with langgraphs_own(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask(request: pytest.FixtureRequest, store: BaseStore) -> Ask:
+    """Calls an operation of the service: on the event loop that serves the store, or in another thread."""
     service = AgentMemoryStoreService(store, embeddings=HashingEmbeddings(), clock=FrozenClock())
-    first = await service.save_memory("ada@example.com", "Likes green tea", "preferences")
-    await service.save_memory("ada@example.org", "Likes black coffee", "preferences")
-    assert [hit.id for hit in await service.recall_memories("ada@example.com", "tea or coffee?")] == [first]
-    assert await service.update_memory("ada@example.com", first, "Likes white tea")
-    found, total = await service.list_memories("ada@example.com")
-    assert ([one.content for one in found], total) == (["Likes white tea"], 1)
-    assert found[0].created_at == FrozenClock().now()
-    assert await service.delete_memory("ada@example.com", first)
-    assert await service.recall_memories("ada@example.com", "tea") == []
-    assert (await service.count_memories("ada@example.org"))["total"] == 1
+
+    async def call(name: str, *args: Any, **options: Any) -> Any:
+        if request.param == "async":
+            return await getattr(service, name)(*args, **options)
+        return await asyncio.to_thread(getattr(service.sync, name), *args, **options)
+
+    return call
 
 
-async def test_an_async_store_serves_an_agent(store: BaseStore) -> None:
+async def test_the_service_on_langgraphs_own_stores(ask: Ask) -> None:
+    for pair in USERS:
+        for user in pair:
+            tea, bicycle = texts_of(user)
+            assert await ask("save_memory", user, tea, "preferences", memory_id="m-1") == "m-1"
+            await ask("save_memory", user, bicycle, "context")
+        for user in pair:
+            await check_memories(ask, user)
+        changed, other = pair
+        assert await ask("update_memory", changed, "m-1", "Likes black coffee", topic="drinks") is True
+        assert [hit.content for hit in await ask("recall_memories", changed, "coffee", 1)] == ["Likes black coffee"]
+        await check_memories(ask, other)
+        assert await ask("delete_memory", changed, "m-1") is True
+        assert await ask("delete_memory", changed, "m-1") is False
+        assert (await ask("count_memories", changed))["total"] == 1
+        await check_memories(ask, other)
+
+
+def texts_of(user: str) -> tuple[str, str]:
+    return f"{user!a} likes green tea", f"{user!a} rides a bicycle"
+
+
+async def check_memories(ask: Ask, user: str) -> None:
+    """``user`` has exactly the two memories that were saved."""
+    wanted = set(texts_of(user))
+    listed, total = await ask("list_memories", user)
+    assert ({one.content for one in listed}, total) == (wanted, 2)
+    assert {one.created_at for one in listed} == {FrozenClock().now()}
+    assert await ask("count_memories", user) == {"semantic": 1, "episodic": 1, "procedural": 0, "total": 2}
+    found = await ask("recall_memories", user, "does somebody like green tea?")
+    assert (found[0].id, found[0].content) == ("m-1", texts_of(user)[0])
+    assert {one.content for one in found} <= wanted
+    assert (await ask("get_memory", user, "m-1")).memory_type == "preferences"
+
+
+async def test_a_key_that_postgresql_cannot_hold_is_not_there(store: BaseStore) -> None:
+    await AgentMemoryStoreService(store).save_memory("ada", "Likes green tea")
+    namespace = await asyncio.to_thread(lambda: list_user_memories(store, "ada")[0][0]["namespace"])
+    assert await asyncio.to_thread(delete_user_memory_entry, store, "ada", namespace, "a\x00b") is False
+    assert (await AgentMemoryStoreService(store).count_memories("ada"))["total"] == 1
+
+
+@pytest.mark.parametrize("patience", [None, 10.0], ids=["forever", "bounded"])
+async def test_the_loop_that_serves_a_store_does_not_wait_for_it(
+    async_store: BaseStore, patience: float | None
+) -> None:
+    service = AgentMemoryStoreService(async_store, timeout=patience)
+    for _ in range(9):  # more often than a breaker bears
+        with pytest.raises(ConfigurationError, match=r"served by the event loop of this thread.* await"):
+            service.sync.save_memory("ada", "Likes green tea")
+        with pytest.raises(ConfigurationError, match="served by the event loop"):
+            service.sync.recall_memories("ada", "tea")
+    assert (await service.count_memories("ada"))["total"] == 0
+
+
+def test_a_store_whose_loop_has_ended_is_unavailable(tmp_path: Path) -> None:
+    async def opened() -> AgentMemoryStoreService:
+        async with langgraphs_own("async-sqlite", tmp_path) as store:
+            return AgentMemoryStoreService(store)
+
+    service = asyncio.run(opened())
+    with pytest.raises(StoreUnavailable, match="AsyncSqliteStore: its event loop has ended"):
+        service.sync.save_memory("ada", "Likes green tea")
+
+
+async def test_an_async_store_serves_an_agent(async_store: BaseStore) -> None:
     turns: Any = [call_tool("save_memory_store", content="likes tea", memory_type="preferences"), "noted", "tea"]
     model = ScriptedChatModel(turns=turns)
-    agent: Any = create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=5)])
+    agent: Any = create_agent(model, store=async_store, middleware=[MemoryMiddleware(recall_timeout=5)])
     for text in ("I like tea", "what do I like?"):
         result = await agent.ainvoke({"messages": [("user", text)]}, context={"user_id": "ada"})
     assert "likes tea" in str(model.requests[-1][0].content)
     assert result["memory_status"] == "lexical"
+
+
+async def test_an_agent_that_blocks_the_loop_of_its_store_answers_without_memory(
+    async_store: BaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "_LOOP_S", 0.2)
+    turns: Any = [call_tool("save_memory_store", content="likes tea", memory_type="preferences"), "hello"]
+    agent: Any = create_agent(ScriptedChatModel(turns=turns), store=async_store, middleware=[MemoryMiddleware()])
+    result = agent.invoke({"messages": [("user", "hello")]}, context={"user_id": "ada"})
+    assert (result["memory_status"], result["messages"][-1].content) == ("degraded", "hello")
+    assert "await the asynchronous method" in result["memory_status_reason"]
+    (answer,) = (message.content for message in result["messages"] if message.type == "tool")
+    assert answer.startswith("✗ Failed to save")
+    assert "await agent.ainvoke" in answer
+    assert (await AgentMemoryStoreService(async_store).count_memories("ada"))["total"] == 0
 
 
 DISTRIBUTIONS = ("langgraph-checkpoint-postgres", "langgraph-checkpoint-sqlite")

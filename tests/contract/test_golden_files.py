@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
-from datetime import UTC, datetime
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from databases import database
+from golden_support import DUMPS, LOADS, WRITTEN
 from support import DATA
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -15,20 +17,27 @@ from inference_core.portability.json_lines import import_store
 from inference_core.stores.factory import open_backend
 
 GOLDEN = DATA / "golden"
-WRITTEN = datetime(2026, 1, 15, 12, tzinfo=UTC)
-NAMES = ("sqlite-1.sqlite", "sqlite-2.sqlite", "file-1", "export-1.jsonl")
+NAMES = ("sqlite-1.sqlite", "sqlite-2.sqlite", "file-1", "export-1.jsonl", "postgres-1.sql", "redis-1.jsonl")
 
 
-def opened(name: str, folder: Path) -> str:
+@contextmanager
+def opened(name: str, folder: Path) -> Generator[str]:
     """The URL of a copy."""
-    if name.startswith("export"):
+    kind = name.partition("-")[0]
+    if kind in LOADS:
+        with database(kind, folder, is_new=True) as url:
+            kept = (GOLDEN / name).read_text(encoding="utf-8")
+            LOADS[kind](url, kept)
+            assert {*kept.splitlines()} <= {*DUMPS[kind](url).splitlines()}
+            yield url
+    elif kind == "export":
         url = f"sqlite:///{folder / 'imported.db'}"
         with closing(open_backend(url)) as backend:
             import_store(GOLDEN / name, backend)
-        return url
-    kind = name.partition("-")[0]
-    copy = shutil.copytree if kind == "file" else shutil.copyfile
-    return f"{kind}:///{copy(GOLDEN / name, folder / name)}"
+        yield url
+    else:
+        copy = shutil.copytree if kind == "file" else shutil.copyfile
+        yield f"{kind}:///{copy(GOLDEN / name, folder / name)}"
 
 
 def test_every_file_is_tried() -> None:
@@ -37,7 +46,7 @@ def test_every_file_is_tried() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_an_earlier_version_wrote_is_there(name: str, tmp_path: Path) -> None:
-    with open_store(opened(name, tmp_path), embeddings=None) as store:
+    with opened(name, tmp_path) as url, open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, agent_name="planner").sync
         found, total = service.list_memories("ada@example.com")
         assert total == 3
@@ -55,6 +64,7 @@ def test_what_an_earlier_version_wrote_is_there(name: str, tmp_path: Path) -> No
         assert service.get_memory("ada@example.com", "gone") is None
         assert service.update_memory("ada@example.com", "tea", "Likes white tea")
         assert service.save_memory("bob", "Plays chess")
+        assert service.save_memory("eve", "Has just come")
         assert [hit.content for hit in service.recall_memories("ada@example.com", "white tea", 1)] == [
             "Likes white tea"
         ]

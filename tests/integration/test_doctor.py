@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import database
+from langgraph.store.postgres import PostgresStore
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
+from inference_core.migration.migrate import migrate_flat
 from inference_core.stores.backends.sqlite_schema import VERSION
+from inference_core.stores.presence import has_store
 from inference_core.stores.urls import shown_url
 
 Capture = pytest.CaptureFixture[str]
@@ -61,6 +65,29 @@ def test_a_file_of_somebody_else_gets_no_tables(capsys: Capture, tmp_path: Path)
     before = file.read_bytes()
     assert findings(capsys)["store"]["exists"] is False
     assert file.read_bytes() == before
+
+
+def test_looking_makes_no_store_in_any_database(capsys: Capture, shared_url: str, tmp_path: Path):
+    assert not has_store(shared_url)
+    found = findings(capsys, 0, "--url", shared_url)
+    assert (found["store"]["exists"], found["store"]["opens"]) == (False, False)
+    assert "the first save makes it" in found["hints"][0]
+    assert migrate_flat(shared_url, dry_run=True).found == 0
+    assert not has_store(shared_url)
+    assert list(tmp_path.iterdir()) == []
+    remember(shared_url)
+    assert has_store(shared_url)
+    assert findings(capsys, 0, "--url", shared_url)["store"]["memories"] == 2
+
+
+def test_flat_memories_are_pointed_at_before_there_is_a_store(capsys: Capture, tmp_path: Path):
+    with database("postgres", tmp_path, is_new=True) as url:
+        with PostgresStore.from_conn_string(url) as theirs:
+            theirs.setup()
+            theirs.put(("ada", "memories"), "m-1", {"content": "likes tea", "memory_type": "facts"})
+        found = findings(capsys, 0, "--url", url)
+        assert (found["store"]["exists"], found["store"]["flat_memories"]) == (False, 1)
+        assert not has_store(url)
 
 
 def test_a_healthy_store(capsys: Capture, store: str):

@@ -203,6 +203,18 @@ def test_a_worker_does_the_work_of_an_async_caller(pool: Pool):
     assert _arun(pool.call(threading.get_ident)) != threading.get_ident()
 
 
+@pytest.mark.parametrize("timeout", [None, LATE])
+def test_a_thread_that_must_not_block_does_not_wait(timeout: float | None):
+    def refuse() -> None:
+        raise ValueError("this thread must not wait")
+
+    careful = Pool(1, "careful", refuse)
+    with pytest.raises(ValueError, match="must not wait"):
+        run(careful.call(lambda: 1), timeout)
+    assert _arun(careful.call(lambda: 1), timeout) == 1
+    careful.close()
+
+
 def test_an_async_caller_awaits_what_is_native():
     async def native() -> str:
         await asyncio.sleep(0)

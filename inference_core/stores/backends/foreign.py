@@ -7,6 +7,7 @@ compare-and-set across processes and no atomic batches; `capabilities` says so.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
@@ -20,10 +21,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+from langgraph.store.base.batch import AsyncBatchedBaseStore
 from langgraph.store.memory import InMemoryStore
 
 from inference_core.clock import aware
-from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
+from inference_core.errors import ConfigurationError, ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores.backend import (
@@ -45,6 +47,7 @@ EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
+_LOOP_S: Final = 2.0
 _turns: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
 _turns_lock = threading.Lock()
 
@@ -86,8 +89,15 @@ class ForeignBackend:
         return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
-        found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
+        """The row of each key; None also for a key with a NUL that the store refuses, as PostgreSQL does."""
+        try:
+            found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
+        except StoreUnavailable:
+            possible = [key for key in keys if "\x00" not in key[1]]
+            if len(possible) == len(keys):
+                raise
+            rows = dict(zip(possible, self.get(possible), strict=True))
+            return [rows.get(key) for key in keys]
         return [_row(item) if item else None for item in found]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -157,6 +167,15 @@ class ForeignBackend:
         """Sets a setting for the life of this object."""
         self._meta[name] = value
 
+    def check_may_block(self) -> None:
+        """Raises ConfigurationError in the thread whose event loop serves the store: it would wait for itself."""
+        store = self._store()
+        if (loop := _loop_of(store)) and loop is _running_loop():
+            raise ConfigurationError(
+                f"{self.name} is served by the event loop of this thread, which a synchronous call would block for "
+                "ever: await the asynchronous method (agent.ainvoke, service.save_memory), or call from another thread"
+            )
+
     def close(self) -> None:
         """The store belongs to whoever made it and stays open."""
 
@@ -212,17 +231,45 @@ class ForeignBackend:
                 mirror[key] = _Seen(head, mark, row, _document(row))
         return head
 
+    def _check_runs(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises StoreUnavailable, before anything is sent, if ``loop`` would not get round to it."""
+        turn = threading.Event()
+        try:
+            loop.call_soon_threadsafe(turn.set)
+        except RuntimeError as error:
+            text = f"{self.name}: its event loop has ended; open the store on one that runs"
+            raise StoreUnavailable(text) from error
+        if not turn.wait(_LOOP_S):
+            raise StoreUnavailable(
+                f"{self.name}: its event loop does nothing else for {_LOOP_S:g} s; if a synchronous call such as "
+                "agent.invoke blocks it, await agent.ainvoke"
+            )
+
     def _ask(self, ops: Sequence[Op]) -> list[Any]:
         if not ops:
             return []
         store = self._store()
         if store is None:
             raise StoreUnavailable(f"The {self.name} is gone")
+        if loop := _loop_of(store):
+            self._check_runs(loop)
         try:
             with _turn(store):
                 return store.batch(ops)
         except Exception as error:
             raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+
+
+def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
+    """The event loop that serves a store of LangGraph's async kind."""
+    return getattr(store, "_loop", None) if isinstance(store, AsyncBatchedBaseStore) else None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _turn(store: BaseStore) -> AbstractContextManager[Any]:
@@ -245,7 +292,7 @@ def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
     if write.expected is not None and write.expected != version:
         raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
     if isinstance(write, Delete):
-        return PutOp(write.namespace, write.key, None), 0
+        return PutOp(write.namespace, write.key, None) if row else None, 0
     return PutOp(write.namespace, write.key, _value(write, row), index=False), version + 1
 
 

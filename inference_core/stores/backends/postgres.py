@@ -7,6 +7,7 @@ batches that are handed over together share one transaction. Reads never write, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
 from inference_core.stores.backends.columns import CHANGE, ROW, change_of, row_of
 from inference_core.stores.backends.postgres_connections import Connections, Refused
-from inference_core.stores.backends.postgres_schema import SET_META, WANTED, migrate
+from inference_core.stores.backends.postgres_schema import SET_META, WANTED, has_tables, migrate
 from inference_core.stores.backends.postgres_writes import apply, refusal
 from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
 from inference_core.stores.scan import MAX_WORDS, forms_of
@@ -191,6 +192,12 @@ class PostgresBackend:
             return self._joined(batches)
         except StoreError as error:
             return [error] * len(batches)
+
+
+def has_store(url: str) -> bool:
+    """Whether the tables of a store are at ``url``. Raises ConfigurationError, StoreUnavailable."""
+    with closing(Connections(url, durable=True)) as connections:
+        return connections.attempt(has_tables)
 
 
 def _packed(scopes: Sequence[Namespace]) -> list[str]:

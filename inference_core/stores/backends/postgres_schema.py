@@ -84,10 +84,15 @@ def migrate(connection: psycopg.Connection[Any]) -> None:
         ) from error
 
 
-def _version(connection: psycopg.Connection[Any]) -> int:
+def has_tables(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the search_path leads to the tables of a store."""
     # to_regclass may not see yet what another process made while this one waited for the lock; a table's scan does.
     query = "SELECT FROM pg_catalog.pg_class WHERE relname = 'memory_meta' AND pg_table_is_visible(oid)"
-    if connection.execute(query).fetchone() is None:
+    return connection.execute(query).fetchone() is not None
+
+
+def _version(connection: psycopg.Connection[Any]) -> int:
+    if not has_tables(connection):
         return 0
     found = connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()
     version = int(found[0]) if found else 0

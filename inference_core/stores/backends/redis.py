@@ -11,6 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final, NamedTuple
@@ -277,6 +278,14 @@ class RedisBackend:
     def _later(self) -> bytes:
         """The first member of a set by expiry that is still alive, as an exclusive end."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
+
+
+def has_store(url: str) -> bool:
+    """Whether the keys of a store are at ``url``. Raises ConfigurationError, StoreUnavailable."""
+    address = parse_address(url)
+    with closing(Server(address)) as server:
+        (found,) = server.ask([("HEXISTS", Layout(address.prefix).whole("meta"), _SCHEMA)])
+    return bool(found)
 
 
 def _new_stamp() -> bytes:

@@ -24,7 +24,6 @@ from inference_core.migration.sources import (
     LangGraphTable,
     LegacySource,
     OwnScopes,
-    has_table,
     read_only,
 )
 
@@ -135,8 +134,6 @@ def test_a_file_without_langgraphs_table_holds_nothing(path: Path):
     with closing(read_only(path)) as connection:
         table = LangGraphTable(connection, "memories")
         assert (found(table), table.count()) == ([], 0)
-        assert has_table(connection, "store")
-        assert not has_table(connection, "memory_meta")
 
 
 def test_a_table_of_an_older_langgraph_has_no_expiry(path: Path):
@@ -151,7 +148,7 @@ def test_files_that_cannot_be_read_are_store_errors(tmp_path: Path):
     (tmp_path / "text.db").write_text("This is not a database at all. " * 100)
     connection = read_only(tmp_path / "text.db")
     with closing(connection), pytest.raises(StoreUnavailable, match="not a database"):
-        has_table(connection, "store")
+        LangGraphTable(connection, "memories")
     with pytest.raises(StoreUnavailable, match=r"none\.db"):
         read_only(tmp_path / "none.db")
 
