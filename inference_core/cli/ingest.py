@@ -10,8 +10,9 @@ import typer
 from inference_core.cli.interruption import held_back
 from inference_core.cli.opening import opened
 from inference_core.cli.options import Agent, AsJson, Embeddings, Url, User, one_of
-from inference_core.cli.output import console, note, one_line, print_json
+from inference_core.cli.output import note, print_json
 from inference_core.cli.progress import progress_bar
+from inference_core.cli.rendering import print_figures
 from inference_core.ingestion import FORMATS
 
 if TYPE_CHECKING:
@@ -73,16 +74,6 @@ def _print(report: IngestReport, form: str, *, as_json: bool) -> None:
         print_json(figures | {"without_vector": report.without_vector})
     else:
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items() if count)
-        _print_table(figures | {"skipped": reasons or 0})
+        print_figures(figures | {"skipped": reasons or 0})
     if report.without_vector:
         note(f"{report.without_vector} memories wait for their vectors; they get them once the embedding model answers")
-
-
-def _print_table(figures: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - an extra
-    from rich.text import Text  # noqa: PLC0415 - an extra
-
-    grid = Table.grid(padding=(0, 2))
-    for name, value in figures.items():
-        grid.add_row(Text(name.replace("_", " "), "bold"), Text(one_line(str(value))))
-    console().print(grid)

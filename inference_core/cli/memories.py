@@ -224,6 +224,24 @@ def update(
         note(f"Updated {memory_id}")
 
 
+def history(
+    memory_id: Annotated[str, typer.Argument(help="The id that save, recall and list print.")],
+    user: User,
+    agent: Agent = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """What held before a memory and what came after it, the oldest first."""
+    with opened(url, agent, embeds=False) as memory:
+        found = memory.sync.get_memory_history(user, memory_id)
+    if not found:
+        raise MemoryNotFound(memory_id)
+    if json:
+        print_json({"memories": [as_json(one) for one in found]})
+    else:
+        print_memories(found, time_zone(memory.settings.timezone))
+
+
 def _counted(count: int) -> str:
     return f"{count or 'no'} {'memory' if count == 1 else 'memories'}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
-from inference_core.cli.output import draw, harmless, one_line
+from inference_core.cli.output import console, draw, harmless, one_line
 
 if TYPE_CHECKING:
     from inference_core.memory.document import MemoryStoreDocument
@@ -46,6 +46,17 @@ def print_left_out(left_out: Sequence[tuple[MemoryStoreDocument, str]]) -> None:
         _print_numbered(
             [(document.content, [reason, *_shares(document.explanation)]) for document, reason in left_out], 1
         )
+
+
+def print_figures(figures: Mapping[str, Any]) -> None:
+    """Names and values, one pair a line."""
+    from rich.table import Table  # noqa: PLC0415 - an extra
+    from rich.text import Text  # noqa: PLC0415 - an extra
+
+    grid = Table.grid(padding=(0, 2))
+    for name, value in figures.items():
+        grid.add_row(Text(one_line(name.replace("_", " ")), "bold"), Text(one_line(str(value))))
+    console().print(grid)
 
 
 def stamp(moment: datetime | None, zone: tzinfo) -> str:
