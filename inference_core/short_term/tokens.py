@@ -63,8 +63,13 @@ def _one_tool(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> int:
     if known is None or known[0] is not tool:
         if len(_tool_tokens) >= _MAX_TOOLS:
             _tool_tokens.clear()
-        known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(convert_to_openai_tool(tool))))
+        known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(_schema(tool))))
     return known[1]
+
+
+def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
+    """What the model is told of ``tool``; a provider's own tool stands for itself."""
+    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
 
 
 def _json(value: object) -> str:
