@@ -11,6 +11,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from inference_core.blocks.passages import is_call
+
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
 MESSAGE_TOKENS: Final = 4
@@ -60,7 +62,7 @@ def _block_tokens(block: str | Mapping[str, Any]) -> int:
     text = block.get("text")
     if isinstance(text, str):
         return text_tokens(text)
-    if block.get("type") in ("tool_use", "tool_call", "function_call"):
+    if is_call(block):
         return 0  # counted with the message's tool calls
     return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
 
