@@ -119,9 +119,7 @@ class ExtractiveMemory(Block):
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
         """Plan: asks the model once for what is new of ``messages``, and stores its answer with their marks."""
         marks = marks_of(conversation.user_id)
-        said: dict[str, AnyMessage] = {
-            self._key(conversation, one): one for one in messages if isinstance(one, HumanMessage | AIMessage)
-        }
+        said: dict[str, AnyMessage] = {self._key(conversation, one): one for one in messages if _says_something(one)}
         rows = yield from scope.engine.get([(marks, key) for key in said])
         fresh = {key: message for (key, message), row in zip(said.items(), rows, strict=True) if row is None}
         for portion in _portions(fresh):
@@ -214,6 +212,10 @@ def _digest(*what: Any) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
+def _says_something(message: AnyMessage) -> bool:
+    return isinstance(message, HumanMessage | AIMessage) and bool(message.text.strip())
+
+
 def _without_calls(message: AnyMessage) -> AnyMessage:
     """``message`` with its text alone."""
     return HumanMessage(message.text) if isinstance(message, HumanMessage) else AIMessage(message.text)
@@ -222,10 +224,10 @@ def _without_calls(message: AnyMessage) -> AnyMessage:
 def _portions(messages: dict[str, AnyMessage]) -> list[dict[str, AnyMessage]]:
     """``messages`` as the model is given them at once: nearly always all of them."""
     portions: list[dict[str, AnyMessage]] = []
-    size = _CHARACTERS_AT_ONCE
+    size = 0
     for key, message in messages.items():
         size += len(message.text)
-        if size > _CHARACTERS_AT_ONCE:
+        if not portions or size > _CHARACTERS_AT_ONCE:
             portions.append({})
             size = len(message.text)
         portions[-1][key] = message

@@ -11,6 +11,8 @@ from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, Huma
 from inference_core.ingestion.messages import Message, Role
 
 _MAX_REFERENCE: Final = 300
+_CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
+_THOUGHTS: Final = ("reasoning", "thinking")
 
 
 def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
@@ -31,6 +33,18 @@ def passages(messages: Sequence[AnyMessage], session_id: str) -> list[Message]:
     return [passage(message, session_id, at) for at, message in enumerate(messages)]
 
 
+def text_in(message: AnyMessage) -> str:
+    """The content of ``message``, what it shows besides text as the name of it."""
+    content: Any = message.content
+    parts = [content] if isinstance(content, str) else map(_part, content)
+    return "\n".join(part for part in parts if part)
+
+
+def is_call(block: str | Mapping[str, Any]) -> bool:
+    """Whether ``block`` of a message's content is one of its tool calls, in the form of some provider."""
+    return not isinstance(block, str) and block.get("type") in _CALLS
+
+
 def _role(message: AnyMessage) -> Role:
     if isinstance(message, ToolMessage | FunctionMessage):
         return Role.TOOL
@@ -38,10 +52,8 @@ def _role(message: AnyMessage) -> Role:
 
 
 def _text(message: AnyMessage) -> str:
-    content: Any = message.content
-    parts = [content] if isinstance(content, str) else list(map(_part, content))
-    if isinstance(message, AIMessage):
-        parts += [f"{call['name']}({_json(call['args'])})" for call in message.tool_calls]
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    parts = [text_in(message), *(f"{call['name']}({_json(call['args'])})" for call in calls)]
     return "\n".join(part for part in parts if part)
 
 
@@ -52,7 +64,7 @@ def _part(block: str | Mapping[str, Any]) -> str:
     if isinstance(text, str):
         return text
     kind = str(block.get("type", "data"))
-    if kind in ("tool_use", "tool_call", "function_call", "reasoning", "thinking"):
+    if kind in (*_CALLS, *_THOUGHTS):
         return ""
     return f"[{kind}{_reference(block)}]"
 

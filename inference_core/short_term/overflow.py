@@ -29,7 +29,7 @@ class Relief:
 
 def is_full(window: Window, strategies: Sequence[OverflowStrategy], room: int) -> bool:
     """Whether the messages of ``window`` are more than the first of ``strategies`` to act lets pass."""
-    return window.tokens > min(strategy.threshold(room) for strategy in strategies)
+    return window.tokens > _threshold(strategies, room)
 
 
 def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Plan[Relief]:
@@ -37,11 +37,12 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
 
     Only developers' mistakes are raised, as ConfigurationError.
     """
-    start = strategies[-1].start(window, eviction.room)
+    room = _threshold(strategies, eviction.room)
+    start = _start(window, strategies, eviction.room, room)
     leaving = window.leaving(start)
     if not leaving:
         return Relief(window.messages)
-    given = replace(eviction, messages=leaving, previous=window.summary())
+    given = replace(eviction, room=room, messages=leaving, previous=window.summary())
     summary: AnyMessage | None = None
     failures: dict[str, InferenceCoreError] = {}
     for strategy in strategies:
@@ -57,6 +58,18 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
         return Relief(window.messages, notice=notice, model_failed=model_failed)
     messages = _without(window, start, given.previous or leaving[0], summary)
     return Relief(messages, leaving, summary, notice, model_failed)
+
+
+def _threshold(strategies: Sequence[OverflowStrategy], room: int) -> int:
+    return min(strategy.threshold(room) for strategy in strategies)
+
+
+def _start(window: Window, strategies: Sequence[OverflowStrategy], room: int, threshold: int) -> int:
+    """The first unit that stays, as the last strategy wants it, and so that the window is not full any more then."""
+    previous = window.summary()
+    known = window.counter([previous]) if previous else 0
+    added = max(0, *(strategy.reserve(threshold) - known for strategy in strategies))
+    return max(strategies[-1].start(window, room), window.start_for(threshold - added))
 
 
 def _is_safe(strategies: Sequence[OverflowStrategy], failures: dict[str, InferenceCoreError]) -> bool:

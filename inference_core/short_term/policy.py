@@ -41,6 +41,7 @@ class OverflowPolicy:
             raise ConfigurationError("overflow must be a strategy such as FlushToLongTerm(), or several")
         if max_tokens < 1 or (max_ratio is not None and not 0 < max_ratio <= 1):
             raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")
+        _check_names([block.name for block in self.blocks])
         self.counter = counter
         self._max_tokens = max_tokens
         self._max_ratio = max_ratio
@@ -76,3 +77,10 @@ class OverflowPolicy:
         if relief.model_failed:
             self._paused_until = time.monotonic() + _PAUSE_S
         return relief
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Blocks tell by their names which messages they have taken in, and which facts are theirs."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"Two blocks are named {twice!r}: give each its own name")

@@ -22,8 +22,13 @@ from inference_core.blocks.vector import VectorMemory
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.short_term.summary import DEFAULT_SUMMARY_PROMPT, SummaryRole, summarized, summary_message
-from inference_core.short_term.tokens import MESSAGE_TOKENS
+from inference_core.short_term.summary import (
+    DEFAULT_SUMMARY_PROMPT,
+    HEAD_TOKENS,
+    SummaryRole,
+    summarized,
+    summary_message,
+)
 from inference_core.short_term.window import Window, is_summary
 
 DEFAULT_MAX_TOKENS: Final = 100_000
@@ -66,9 +71,14 @@ class OverflowStrategy(ABC):
         """It acts when messages take more tokens than this, of ``room`` that they may take."""
         return room
 
+    def reserve(self, room: int) -> int:
+        """The tokens that what stands for messages which left may take, of ``room`` for all of them."""
+        del room
+        return 0
+
     @abstractmethod
     def start(self, window: Window, room: int) -> int:
-        """The first unit that stays, so that what stays fits ``room`` tokens."""
+        """The first unit that stays; more than that leaves if the rest does not fit."""
 
     def secured(self, eviction: Eviction) -> Plan[AnyMessage | None]:
         """Plan: takes care of messages that leave; what stands for them in the window. Raises InferenceCoreError."""
@@ -99,10 +109,15 @@ class Summarize(OverflowStrategy):
         if self.role not in ("user", "system"):
             raise ConfigurationError(f"role must be 'user' or 'system', not {self.role!r}")
 
+    def reserve(self, room: int) -> int:
+        """Those of a summary with its heading."""
+        return self._summary_tokens(room) + HEAD_TOKENS
+
     def start(self, window: Window, room: int) -> int:
-        """That of the last messages, as many as fit beside a summary."""
-        fitting = window.start_for(room - self._summary_tokens(room) - MESSAGE_TOKENS)
-        return max(window.start_of_last(self.summary_message_count), fitting)
+        """That of the last messages; behind a summary that the user does not say, where a turn of the user begins."""
+        del room
+        start = window.start_of_last(self.summary_message_count)
+        return start if self.role == "user" else window.turn_at(start)
 
     def secured(self, eviction: Eviction) -> Plan[AnyMessage | None]:
         """Plan: the summary. Raises ModelError; ConfigurationError if there is no model."""
@@ -115,7 +130,7 @@ class Summarize(OverflowStrategy):
         return summary_message(text, history[0].id, self.role)
 
     def _summary_tokens(self, room: int) -> int:
-        """At most half of the room, however small."""
+        """At most half of the room."""
         return max(1, min(self.max_summary_tokens, int(room * _SHARE_FOR_SUMMARY)))
 
 
@@ -146,7 +161,8 @@ class Delete(OverflowStrategy):
 
     def start(self, window: Window, room: int) -> int:
         """That behind the oldest messages."""
-        return max(window.start_after(self.count), window.start_for(room))
+        del room
+        return window.start_after(self.count)
 
 
 @dataclass(frozen=True, slots=True)

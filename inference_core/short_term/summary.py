@@ -14,7 +14,7 @@ from inference_core.context.neutral import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
 from inference_core.memory.text import text_tokens
-from inference_core.short_term.tokens import model_window
+from inference_core.short_term.tokens import MESSAGE_TOKENS, model_window
 from inference_core.short_term.window import SUMMARY_MARK
 
 DEFAULT_SUMMARY_PROMPT: Final = (
@@ -24,6 +24,8 @@ DEFAULT_SUMMARY_PROMPT: Final = (
     "it. Answer with the summary alone, in the user's language, in at most {max_tokens} tokens."
 )
 HEAD: Final = "CONVERSATION SUMMARY: "
+HEAD_TOKENS: Final = MESSAGE_TOKENS + text_tokens(HEAD)
+"""What a summary's message takes besides the summary."""
 SummaryRole = Literal["user", "system"]
 _CHARACTERS_PER_TOKEN: Final = 4
 _SHARE_OF_MODEL: Final = 0.6
@@ -62,7 +64,8 @@ def shortened(text: str, max_tokens: int) -> str:
     while text_tokens(clean) > max_tokens:
         limit = min(limit, len(clean)) * 9 // 10
         head = clean[:limit]
-        clean = head[: max(head.rfind("\n"), head.rfind(" "), limit // 2)].rstrip()
+        end = max(head.rfind("\n"), head.rfind(" "))
+        clean = head[: end if end > limit // 2 else limit].rstrip()
     return clean
 
 

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from inference_core.blocks.passages import is_call
 from inference_core.memory.text import text_tokens
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
@@ -53,7 +54,7 @@ def _block_tokens(block: str | Mapping[str, Any]) -> int:
     text = block.get("text")
     if isinstance(text, str):
         return text_tokens(text)
-    if block.get("type") in ("tool_use", "tool_call", "function_call"):
+    if is_call(block):
         return 0  # counted with the message's tool calls
     return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
 
@@ -69,7 +70,7 @@ def _one_tool(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> int:
 
 def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
     """What the model is told of ``tool``; a provider's own tool stands for itself."""
-    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
+    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _json(value: object) -> str:

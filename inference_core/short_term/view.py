@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
+from inference_core.blocks.passages import text_in
 from inference_core.short_term.tokens import TokenCounter
 from inference_core.short_term.window import Window, valid
 
 _LEAST_CHARACTERS: Final = 200
-_ATTEMPTS: Final = 40
-_SHRINKING: Final = 0.9
 CUT: Final = "\n… [{} characters cut] …\n"
 
 
@@ -19,7 +19,7 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     """The newest messages of ``window`` that fit ``room`` tokens, as models accept them.
 
     The user's last message and what the model has to answer are always there; if those alone are too much, the results
-    of tools are shown with their middle cut out. Nothing is taken from ``window``.
+    of tools are shown with their middle cut out, and with names for pictures. Nothing is taken from ``window``.
     """
     start = 0 if window.tokens <= room else window.start_for(room)
     messages = valid(window.kept(start))
@@ -28,25 +28,23 @@ def view(window: Window, room: int) -> list[AnyMessage]:
 
 def _shortened(messages: list[AnyMessage], counter: TokenCounter, room: int) -> list[AnyMessage]:
     """``messages`` with less of their tools' results, the longest first, as far as needed."""
-    for _ in range(_ATTEMPTS):
-        over = counter(messages) - room
-        sizes = {at: counter([one]) for at, one in enumerate(messages) if _can_be_cut(one)}
-        if over <= 0 or not sizes:
-            break
-        at = max(sizes, key=sizes.__getitem__)
-        kept = max(0.0, (sizes[at] - over) / sizes[at]) * _SHRINKING
-        messages = [*messages[:at], _cut(messages[at], kept), *messages[at + 1 :]]
-    return messages
+    if counter(messages) <= room:
+        return messages
+    sizes = {at: len(text_in(one)) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
+
+    def cut(limit: int) -> list[AnyMessage]:
+        return [_cut(one, limit) if at in sizes else one for at, one in enumerate(messages)]
+
+    limits = range(_LEAST_CHARACTERS, max(sizes.values(), default=0) + 1)
+    fitting = bisect_left(limits, True, key=lambda limit: counter(cut(limit)) > room)
+    return cut(limits[fitting - 1] if fitting else _LEAST_CHARACTERS)
 
 
-def _can_be_cut(message: AnyMessage) -> bool:
-    return isinstance(message, ToolMessage) and len(message.text) > _LEAST_CHARACTERS
-
-
-def _cut(message: AnyMessage, share: float) -> AnyMessage:
-    """``message`` with ``share`` of its text: three quarters of that from the start, the rest from the end."""
-    text = message.text
-    size = max(_LEAST_CHARACTERS // 2, int(len(text) * share))
-    head, tail = size - size // 4, size // 4
-    content = text[:head] + CUT.format(len(text) - size) + text[len(text) - tail :]
-    return message.model_copy(update={"content": content})
+def _cut(message: AnyMessage, limit: int) -> AnyMessage:
+    """``message`` as at most ``limit`` characters: three quarters of them from the start, the rest from the end."""
+    text = text_in(message)
+    if len(text) > limit:
+        size = limit - len(CUT.format(len(text)))
+        tail = size // 4
+        text = text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]
+    return message.model_copy(update={"content": text})

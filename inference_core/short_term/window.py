@@ -1,18 +1,19 @@
 """The window of a conversation: its messages in units that only make sense together, and which of them stay.
 
 A unit is a message, or an assistant's tool calls with their results. The last message of the user always stays, and so
-does the last unit, which the model has to answer.
+does the last unit that may be shown, which the model has to answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from inference_core.blocks.passages import is_call
 from inference_core.short_term.tokens import TokenCounter
 
 SUMMARY_MARK: Final = "summarization"
@@ -57,8 +58,8 @@ class Window:
 
     @cached_property
     def tokens(self) -> int:
-        """The tokens of all messages."""
-        return self.counter(self.messages)
+        """The tokens of all messages as the model would be shown them."""
+        return self._counted(self.units)
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -67,8 +68,13 @@ class Window:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The tokens of each unit."""
-        return [self.counter(unit.messages) for unit in self.units]
+        """The tokens of each unit as the model would be shown it."""
+        return [self._counted([unit]) for unit in self.units]
+
+    @cached_property
+    def last(self) -> int:
+        """The position of the unit that the model has to answer: the last one that is not an orphan; 0 without one."""
+        return next((at for at in reversed(range(len(self.units))) if not self.units[at].is_orphan), 0)
 
     @cached_property
     def asked(self) -> int:
@@ -93,11 +99,10 @@ class Window:
 
     def start_for(self, room: int) -> int:
         """The first unit of the longest end of the window that fits ``room`` tokens; the last unit, if none does."""
-        last = max(len(self.units) - 1, 0)
-        used = sum(size for at, size in enumerate(self.sizes) if self.stays(at, last))
-        start = last
-        for at in reversed(range(last)):
-            used += 0 if self.stays(at, last) else self.sizes[at]
+        used = sum(size for at, size in enumerate(self.sizes) if self.stays(at, self.last))
+        start = self.last
+        for at in reversed(range(self.last)):
+            used += 0 if self.stays(at, self.last) else self.sizes[at]
             if used > room:
                 break
             start = at
@@ -106,11 +111,11 @@ class Window:
     def start_after(self, count: int) -> int:
         """The first unit that stays when at least ``count`` messages leave, if so many may."""
         left = 0
-        for at in range(len(self.units)):
+        for at in range(self.last):
             if left >= count:
                 return self.turn_at(at)
-            left += 0 if self.stays(at, len(self.units)) else len(self.units[at].messages)
-        return max(len(self.units) - 1, 0)
+            left += 0 if self.stays(at, self.last) else len(self.units[at].messages)
+        return self.last
 
     def start_of_last(self, count: int) -> int:
         """The first unit of the last ``count`` messages; a unit that lies in part before them stays whole."""
@@ -118,7 +123,7 @@ class Window:
         for at in reversed(range(len(self.units))):
             left -= len(self.units[at].messages)
             if left <= 0:
-                return min(self.turn_at(at), max(len(self.units) - 1, 0))
+                return min(at, self.last)
         return 0
 
     def turn_at(self, start: int) -> int:
@@ -126,6 +131,10 @@ class Window:
         if not 0 < start <= self.asked:
             return start
         return next(at for at in range(start, self.asked + 1) if is_said_by_user(self.units[at].first))
+
+    def _counted(self, units: Iterable[Unit]) -> int:
+        messages = valid(units)
+        return self.counter(messages) if messages else 0
 
 
 def _units(messages: Sequence[AnyMessage]) -> Iterable[Unit]:
@@ -156,14 +165,33 @@ def valid(units: Iterable[Unit]) -> list[AnyMessage]:
 
 def _answered(unit: Unit) -> Iterable[AnyMessage]:
     first = unit.first
-    if not isinstance(first, AIMessage) or not first.tool_calls:
+    if not isinstance(first, AIMessage):
         return unit.messages
     calls = {call["id"]: call for call in first.tool_calls if call["id"]}
-    if len(calls) < len(first.tool_calls):
-        first = first.model_copy(update={"tool_calls": list(calls.values())})
+    if len(calls) < len(first.tool_calls) or first.invalid_tool_calls:
+        first = _with_calls(first, calls)
     there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
     missing = [_no_result(call) for name, call in calls.items() if name not in there]
     return [first, *unit.messages[1:], *missing]
+
+
+def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:
+    """``message`` with no other tool calls than ``calls``, in none of the forms in which models keep them."""
+    content: Any = message.content
+    if not isinstance(content, str):
+        left: set[str | None] = set(calls)
+        content = [block for block in content if not is_call(block) or _is_next(block, left)]
+    other = {name: value for name, value in message.additional_kwargs.items() if name != "tool_calls"}
+    calls_now = {"tool_calls": list(calls.values()), "invalid_tool_calls": []}
+    return message.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
+
+
+def _is_next(block: Mapping[str, Any], left: set[str | None]) -> bool:
+    """Whether the call in ``block`` is one of ``left``; it is not any more then."""
+    name = block.get("call_id") or block.get("id")
+    is_there = name in left
+    left.discard(name)
+    return is_there
 
 
 def _no_result(call: Any) -> ToolMessage:
