@@ -18,6 +18,7 @@ MESSAGE_TOKENS: Final = 4
 MEDIA_TOKENS: Final = 1_000
 """What an image, a recording or a file is counted as."""
 _MAX_TOOLS: Final = 512
+_json: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _tool_tokens: dict[int, tuple[object, int]] = {}
 
 
@@ -29,7 +30,7 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
 def text_tokens(text: str) -> int:
     """The tokens of ``text``, counted as `count_tokens` does."""
     if text.isascii():
-        return ceil(len(text) / 4)
+        return (len(text) + 3) // 4
     size = len(text.encode("utf-8", "surrogatepass"))
     return ceil(size / 4 + (size - len(text)) / 8)
 
@@ -72,7 +73,3 @@ def _one_tool(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> int:
             _tool_tokens.clear()
         known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(convert_to_openai_tool(tool))))
     return known[1]
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
