@@ -20,6 +20,7 @@ MESSAGE_TOKENS: Final = 4
 MEDIA_TOKENS: Final = 1_000
 """What an image, a recording or a file is counted as."""
 _MAX_TOOLS: Final = 512
+_json: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _tool_tokens: dict[int, tuple[object, int]] = {}
 
 
@@ -28,6 +29,16 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
     return sum(map(_message_tokens, messages))
 
 
+=======
+def text_tokens(text: str) -> int:
+    """The tokens of ``text``, counted as `count_tokens` does."""
+    if text.isascii():
+        return (len(text) + 3) // 4
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return ceil(size / 4 + (size - len(text)) / 8)
+
+
+>>>>>>> 6b9b000c863dd0eab1ba7caa2ac8c31bd60a9da8
 def model_window(model: object) -> int | None:
     """How many tokens ``model`` takes in, as far as its profile says."""
     profile: Any = getattr(model, "profile", None) or {}
@@ -71,7 +82,3 @@ def _one_tool(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> int:
 def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
     """What the model is told of ``tool``; a provider's own tool stands for itself."""
     return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType]
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)

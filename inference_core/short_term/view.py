@@ -9,7 +9,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 
 from inference_core.blocks.passages import text_in
 from inference_core.short_term.tokens import TokenCounter
-from inference_core.short_term.window import Window, valid
+from inference_core.short_term.window import Window, is_valid, valid
 
 _LEAST_CHARACTERS: Final = 200
 CUT: Final = "\n… [{} characters cut] …\n"
@@ -21,9 +21,9 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     The user's last message and what the model has to answer are always there; if those alone are too much, the results
     of tools are shown with their middle cut out, and with names for pictures. Nothing is taken from ``window``.
     """
-    start = 0 if window.tokens <= room else window.start_for(room)
-    messages = valid(window.kept(start))
-    return messages if start == 0 and window.tokens <= room else _shortened(messages, window.counter, room)
+    if window.tokens > room:
+        return _shortened(valid(window.kept(window.start_for(room))), window.counter, room)
+    return list(window.messages) if is_valid(window.messages) else valid(window.units)
 
 
 def _shortened(messages: list[AnyMessage], counter: TokenCounter, room: int) -> list[AnyMessage]:

@@ -150,12 +150,28 @@ def _units(messages: Sequence[AnyMessage]) -> Iterable[Unit]:
         at = end
 
 
-def _answers(message: AnyMessage, waiting: set[str | None]) -> bool:
+def _answers(message: BaseMessage, waiting: set[str | None]) -> bool:
     """Whether ``message`` is the result of a call that waits for one; it does not any more then."""
     if not isinstance(message, ToolMessage) or message.tool_call_id not in waiting:
         return False
     waiting.discard(message.tool_call_id)
     return True
+
+
+def is_valid(messages: Iterable[BaseMessage]) -> bool:
+    """Whether models accept ``messages`` as they are, told without making units; if in doubt, it is not."""
+    waiting: set[str | None] = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if not _answers(message, waiting):
+                return False
+        elif waiting:
+            return False
+        elif isinstance(message, AIMessage) and (calls := message.tool_calls):
+            waiting = {call["id"] for call in calls if call["id"]}
+            if len(waiting) < len(calls):
+                return False
+    return not waiting
 
 
 def valid(units: Iterable[Unit]) -> list[AnyMessage]:
