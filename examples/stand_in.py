@@ -32,5 +32,9 @@ def announce() -> None:
 
 def what_i_know(messages: Sequence[BaseMessage]) -> str:
     """A reply for scripts: the memories that stand in the prompt, so that it shows what the model was given."""
-    prompt = "".join(message.text for message in messages if isinstance(message, SystemMessage))
-    return "I know: " + ("; ".join(_MEMORY.findall(prompt)) or "nothing yet")
+    return "I know: " + ("; ".join(_MEMORY.findall(prompt_of(messages))) or "nothing yet")
+
+
+def prompt_of(messages: Sequence[BaseMessage]) -> str:
+    """The system text that the model was given."""
+    return "".join(message.text for message in messages if isinstance(message, SystemMessage))

@@ -14,6 +14,8 @@ from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_category
 
 S = TypeVar("S", bound=BaseSettings)
+STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
+"""What AGENT_SHORT_TERM may name."""
 _NO_EMBEDDINGS: Final = ("", "none", "off")
 
 
@@ -92,11 +94,29 @@ class AgentSettings(BaseSettings):
     checkpoint_url: str = Field(
         default="sqlite:///checkpoints.db", description="Where conversations are kept between runs."
     )
+    short_term: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="What is done with older messages when a conversation takes more than its limit, in this order, "
+        f"separated by commas: {', '.join(STRATEGIES)}. Empty: nothing.",
+    )
+    short_term_max_tokens: int = Field(
+        default=100_000,
+        ge=1,
+        description="The limit: tokens of a request to the chat model, system prompt and tools too.",
+    )
 
-    @field_validator("model_fallbacks", mode="before")
+    @field_validator("model_fallbacks", "short_term", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return _listed(value)
+
+    @field_validator("short_term")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in value if name not in STRATEGIES]
+        if unknown:
+            raise ValueError(f"unknown: {', '.join(map(repr, unknown))}; known: {', '.join(STRATEGIES)}")
+        return value
 
 
 def read_settings(kind: type[S], **given: Any) -> S:

@@ -25,6 +25,7 @@ from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
 from inference_core.agents.identity import MemoryContext, field_of
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.models import guards, make_chat_model
+from inference_core.agents.short_term import ShortTerm, has_short_term, make_short_term, needs_store
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.memory.namespaces import encode_label
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -94,6 +95,8 @@ class AgentService:
     is used instead of one of its own. ``use_checkpoints`` keeps conversations at AGENT_CHECKPOINT_URL, ``checkpointer``
     anywhere else. ``checkpoint_config`` is the configuration that each run starts from. ``model`` is a chat model or
     the name of one (``provider:model``); None: AGENT_MODEL. ``context_schema`` is MemoryContext by default.
+    ``short_term`` is an overflow strategy, several, or a ShortTermMemoryMiddleware; None: AGENT_SHORT_TERM. It stands
+    behind all other ``middleware``, unless there is one among them.
 
     Without a ``user_id`` each run names its own. A conversation belongs to its user: the thread id that LangGraph sees
     is made from user and ``thread_id``. A run without one goes on with the service's: that of ``checkpoint_config``,
@@ -122,6 +125,7 @@ class AgentService:
         memory_tools: list[str] | None = None,
         memory_session_context_enabled: bool | None = None,
         memory_tool_instructions_enabled: bool | None = None,
+        short_term: ShortTerm = None,
     ) -> None:
         self.agent_name = agent_name
         self.memory: AgentMemoryStoreService | None = None
@@ -149,6 +153,7 @@ class AgentService:
         try:
             if use_memory:
                 self._remember({name: value for name, value in given.items() if value is not None})
+            self._middleware += self._short_term(short_term, use_memory)
             if use_checkpoints and checkpointer is None:
                 self._checkpointer = self._opened_checkpointer()
         except BaseException:
@@ -274,6 +279,28 @@ class AgentService:
         if unknown:
             raise ConfigurationError(f"Unknown memory_tools: {', '.join(sorted(map(repr, unknown)))}")
         return made
+
+    def _short_term(self, given: ShortTerm, use_memory: bool) -> list[AgentMiddleware[Any, Any, Any]]:
+        """The middleware that keeps conversations within their limit, as a list of at most one."""
+        if has_short_term(self._middleware, given):
+            return []
+        if needs_store(self._agent_settings, given) and self.memory is None:
+            if use_memory:
+                _LOG.warning("Agent %r has no memory to flush into: its conversations only grow", self.agent_name)
+                return []
+            if self._store is None:
+                raise ConfigurationError("A flush needs memory: pass use_memory=True, or change AGENT_SHORT_TERM")
+        made = make_short_term(
+            self._agent_settings,
+            given,
+            self.memory,
+            user_id=self._user_id,
+            agent_name=self.agent_name,
+            agent_scope_enabled=self._settings.agent_scope_enabled,
+            embeddings=self._settings.embeddings_spec,
+            timezone=self._settings.timezone,
+        )
+        return [] if made is None else [made]
 
     def _opened_checkpointer(self) -> BaseCheckpointSaver[Any]:
         opened = open_checkpointer(self._agent_settings.checkpoint_url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
@@ -74,7 +74,7 @@ class ExtractiveMemory(Block):
     relevance, together no more than about ``max_tokens``. Raises ConfigurationError for a model that cannot do it.
     """
 
-    section: ClassVar[str] = "extractive_memory"
+    section: str = "extractive_memory"
 
     def __init__(
         self,

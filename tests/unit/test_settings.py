@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
+from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,8 @@ def test_the_defaults_are_the_documented_ones():
         "model": None,
         "model_fallbacks": (),
         "checkpoint_url": "sqlite:///checkpoints.db",
+        "short_term": (),
+        "short_term_max_tokens": DEFAULT_MAX_TOKENS,
     }
 
 
@@ -121,7 +124,10 @@ def test_the_settings_of_an_agent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AGENT_MODEL", "openai:one")
     monkeypatch.setenv("AGENT_MODEL_FALLBACKS", " openai:two, ollama:three ,")
     monkeypatch.setenv("AGENT_CHECKPOINT_URL", "memory://")
+    monkeypatch.setenv("AGENT_SHORT_TERM", "flush, summarize,")
+    monkeypatch.setenv("AGENT_SHORT_TERM_MAX_TOKENS", "4096")
     settings = AgentSettings()
+    assert (settings.short_term, settings.short_term_max_tokens) == (("flush", "summarize"), 4096)
     assert settings.model == "openai:one"
     assert settings.model_fallbacks == ("openai:two", "ollama:three")
     assert settings.checkpoint_url == "memory://"
@@ -134,6 +140,12 @@ def test_a_fault_is_one_line_that_names_the_variable(monkeypatch: pytest.MonkeyP
         read_settings(MemorySettings)
     assert "\n" not in str(raised.value)
     assert read_settings(MemorySettings, max_results=3, timezone="UTC").max_results == 3
+    monkeypatch.setenv("AGENT_SHORT_TERM", "flush,forget")
+    monkeypatch.setenv("AGENT_SHORT_TERM_MAX_TOKENS", "0")
+    with pytest.raises(
+        ConfigurationError, match=r"AGENT_SHORT_TERM: unknown: 'forget'; known: flush, .*AGENT_SHORT_TERM_MAX_TOKENS: "
+    ):
+        read_settings(AgentSettings)
 
 
 def test_a_file_fills_in_what_the_environment_does_not_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
