@@ -29,16 +29,6 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
     return sum(map(_message_tokens, messages))
 
 
-=======
-def text_tokens(text: str) -> int:
-    """The tokens of ``text``, counted as `count_tokens` does."""
-    if text.isascii():
-        return (len(text) + 3) // 4
-    size = len(text.encode("utf-8", "surrogatepass"))
-    return ceil(size / 4 + (size - len(text)) / 8)
-
-
->>>>>>> 6b9b000c863dd0eab1ba7caa2ac8c31bd60a9da8
 def model_window(model: object) -> int | None:
     """How many tokens ``model`` takes in, as far as its profile says."""
     profile: Any = getattr(model, "profile", None) or {}
