@@ -167,9 +167,9 @@ def is_valid(messages: Iterable[BaseMessage]) -> bool:
                 return False
         elif waiting:
             return False
-        elif isinstance(message, AIMessage) and (calls := message.tool_calls):
-            waiting = {call["id"] for call in calls if call["id"]}
-            if len(waiting) < len(calls):
+        elif isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
+            waiting = {call["id"] for call in message.tool_calls if call["id"]}
+            if message.invalid_tool_calls or len(waiting) < len(message.tool_calls):
                 return False
     return not waiting
 
