@@ -72,7 +72,7 @@ def add(memory: AgentMemory, message: Any) -> None:
 
 
 def chat_history(memory: AgentMemory) -> list[AnyMessage]:
-    """What stands behind the session's system prompt, if it has one yet."""
+    """The session's messages, without its system prompt."""
     return memory.get(SESSION).messages[1:]
 
 
