@@ -8,6 +8,7 @@ import pytest
 
 from inference_core import errors
 from inference_core.errors import (
+    BlockFailed,
     ConfigurationError,
     DeadlineExceeded,
     EmbeddingError,
@@ -23,6 +24,7 @@ from inference_core.errors import (
     MemoryNotFound,
     MissingExtra,
     ModelError,
+    ReadOnlyMemory,
     ScopeTooLarge,
     StoreError,
     StoreUnavailable,
@@ -35,7 +37,7 @@ from inference_core.errors import (
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
-    assert len(classes) == 22
+    assert len(classes) == 24
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
@@ -52,6 +54,8 @@ def test_every_error_is_in_the_tree():
         (ConfigurationError, (InferenceCoreError, ValueError)),
         (MissingExtra, (ConfigurationError, ImportError)),
         (EmbeddingMismatch, (ConfigurationError,)),
+        (ReadOnlyMemory, (InferenceCoreError, TypeError)),
+        (BlockFailed, (InferenceCoreError,)),
         (MemoryNotFound, (InferenceCoreError, LookupError)),
         (IdentityError, (InferenceCoreError, PermissionError)),
         (EmbeddingError, (InferenceCoreError,)),
