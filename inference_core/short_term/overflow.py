@@ -45,13 +45,15 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
     given = replace(eviction, room=room, messages=leaving, previous=window.summary())
     summary: AnyMessage | None = None
     failures: dict[str, InferenceCoreError] = {}
-    for strategy in strategies:
+    for strategy in sorted(strategies, key=_is_in_vain_without_flush):
         try:
             summary = (yield from strategy.secured(given)) or summary
         except ConfigurationError:
             raise
         except InferenceCoreError as error:
             failures[strategy.name] = error
+            if isinstance(strategy, FlushToLongTerm):
+                break
     notice = "; ".join(f"{name}: {error}" for name, error in failures.items()) or None
     model_failed = any(isinstance(error, ModelError) for error in failures.values())
     if not _is_safe(strategies, failures):
@@ -70,6 +72,11 @@ def _start(window: Window, strategies: Sequence[OverflowStrategy], room: int, th
     known = window.counter([previous]) if previous else 0
     added = max(0, *(strategy.reserve(threshold) - known for strategy in strategies))
     return max(strategies[-1].start(window, room), window.start_for(threshold - added))
+
+
+def _is_in_vain_without_flush(strategy: OverflowStrategy) -> bool:
+    """Whether it takes care of nothing if a flush fails, and so comes after all of these."""
+    return not isinstance(strategy, FlushToLongTerm)
 
 
 def _is_safe(strategies: Sequence[OverflowStrategy], failures: dict[str, InferenceCoreError]) -> bool:
