@@ -50,7 +50,7 @@ class Block(ABC):
     block; used alone it needs ``user_id`` or ``owner``. ``timeout`` (seconds) bounds each call of its methods.
     """
 
-    section: ClassVar[str]
+    section: str
     """The element of a prompt that holds what it recalls."""
     is_read_only: ClassVar[bool] = False
 

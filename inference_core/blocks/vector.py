@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Final
 from uuid import UUID
 
 from langchain_core.messages import AnyMessage, BaseMessage
@@ -38,7 +38,7 @@ class VectorMemory(Block):
     the background; until then it is found by words.
     """
 
-    section: ClassVar[str] = "vector_memory"
+    section: str = "vector_memory"
 
     def __init__(
         self,
