@@ -252,3 +252,18 @@ async def test_what_could_not_be_flushed_is_flushed_once_when_the_store_is_back(
         passages = markers_in(*stored_texts(store))
         assert sorted(passages) == sorted(WORDS - markers(result["messages"]))
         assert len(passages) == len(WORDS)
+
+
+def test_what_another_middleware_puts_before_the_model_does_not_move_the_summary():
+    asked = models()
+    with open_store("memory://", embeddings=None) as store:
+        middleware = ShortTermMemoryMiddleware(Summarize(asked.summarizer), max_tokens=LIMIT, user_id=USER)
+        request = request_of([*HISTORY, QUESTION], store)
+        passing = HumanMessage("Today is Monday. " * 20, id="passing")
+        fitted = run(middleware._fitted(request.override(messages=[passing, *request.messages])))
+        state = applied([*HISTORY, QUESTION], fitted)
+        only_passing = request_of([QUESTION], store).override(messages=[passing, QUESTION])
+        nothing = applied([QUESTION], run(middleware._fitted(only_passing)))
+    assert [one.id for one in state] == ["m0", "m8"]
+    assert state[0].text.startswith("CONVERSATION SUMMARY: ")
+    assert nothing == [QUESTION]
