@@ -1,10 +1,14 @@
-"""A real backend with a fault injected in front of it."""
+"""A real backend with a fault injected in front of it, and a fault at any point where an operation waits."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
+from inference_core.drivers import Plan
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backends.memory import InMemoryBackend
 
@@ -37,3 +41,35 @@ class FlakyBackend(InMemoryBackend):
         """Ends the fault."""
         self.fault = None
         self.healed.set()
+
+
+def run_with_fault(plan: Plan[Any], at: int, fault: BaseException, *, after: bool = False) -> Any:
+    """Runs ``plan``, but its effect number ``at`` raises ``fault``; ``after`` it was done all the same."""
+    advance: Callable[[], Any] = partial(next, plan)
+    for number in count():
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            if number == at and not after:
+                raise fault
+            result = effect.start().result()
+            if number == at:
+                raise fault
+            advance = partial(plan.send, result)
+        except BaseException as error:  # noqa: BLE001 - a driver hands every error to the plan
+            advance = partial(plan.throw, error)
+    return None
+
+
+def effects_of(plan: Plan[Any]) -> int:
+    """How often ``plan`` waits."""
+    number = 0
+    send: Any = None
+    while True:
+        try:
+            send = plan.send(send).start().result()
+        except StopIteration:
+            return number
+        number += 1

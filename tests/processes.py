@@ -11,10 +11,14 @@ from typing import Any
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
+        "inference_core.agents.middleware.short_term",
         "inference_core.ingestion.verbatim",
         "inference_core.migration.migrate",
         "inference_core.stores.searcher",
         "inference_core.stores.backends.sqlite",
+        "langchain.agents",
+        "langgraph.checkpoint.sqlite",
+        "langgraph.prebuilt.chat_agent_executor",
     ]
 )
 
@@ -22,7 +26,7 @@ CONTEXT.set_forkserver_preload(
 class Forked:
     """``target(*args)`` in a process of its own; ``said`` is what it writes to standard output and error."""
 
-    def __init__(self, target: Callable[..., None], *args: Any) -> None:
+    def __init__(self, target: Callable[..., object], *args: Any) -> None:
         ours, theirs = CONTEXT.Pipe(duplex=False)
         self._process = CONTEXT.Process(target=_speak, args=(theirs, target, *args), daemon=True)
         self._process.start()
@@ -44,7 +48,7 @@ class Forked:
         return code, rest.splitlines()
 
 
-def _speak(said: Connection, target: Callable[..., None], *args: Any) -> None:
+def _speak(said: Connection, target: Callable[..., object], *args: Any) -> None:
     for stream in (1, 2):
         os.dup2(said.fileno(), stream)
     said.close()

@@ -22,6 +22,7 @@ from langgraph.prebuilt.chat_agent_executor import (
 )
 
 from inference_core import AgentMemoryStoreService, MemoryStore, VectorMemory
+from inference_core.drivers import Plan
 from inference_core.ingestion.drafts import MARKS
 from inference_core.short_term.window import SUMMARY_MARK
 from inference_core.stores.engine import StoreEngine
@@ -29,7 +30,7 @@ from inference_core.testing import ScriptedChatModel, call_tool
 
 USER = "ada"
 _DIGITS = "bcdfghjklm"
-_MARKER = re.compile(f"qx[{_DIGITS}]{{4}}zq")
+_MARKER = re.compile(f"qx[{_DIGITS}]{{4,}}zq")
 
 
 def marker(number: int) -> str:
@@ -122,6 +123,16 @@ def extracting(messages: Sequence[BaseMessage]) -> AIMessage:
 def model_of(*turns: Any) -> ScriptedChatModel:
     """A chat model that gives ``turns``, then the last one again."""
     return ScriptedChatModel(turns=list(turns))
+
+
+def resumed(plan: Plan[Any], effect: Any) -> Plan[Any]:
+    """Plan: what is left of ``plan``, which waits for ``effect``."""
+    while True:
+        given = yield effect
+        try:
+            effect = plan.send(given)
+        except StopIteration as stop:
+            return stop.value
 
 
 def in_threads(*functions: Callable[[], Any]) -> list[Any]:

@@ -26,18 +26,19 @@ from inference_core.blocks.memory import (
 from inference_core.blocks.passages import passages
 from inference_core.blocks.sessions import forget_session, sessions_of, told_in, with_sessions
 from inference_core.drivers import Plan
-from inference_core.errors import ConfigurationError, InvalidMemory, ModelError, VersionConflict
+from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
 from inference_core.ingestion.drafts import mark, marks_of
-from inference_core.ingestion.messages import mended
+from inference_core.ingestion.messages import label, mended
+from inference_core.ingestion.splitting import split_text
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import canonical_text, optional_text
+from inference_core.memory.text import canonical_text
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
-from inference_core.services.operations.update import ATTEMPTS
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Write
 
 DEFAULT_EXTRACTION_PROMPT: Final = (
@@ -49,7 +50,6 @@ DEFAULT_EXTRACTION_PROMPT: Final = (
 )
 MAX_FACTS: Final = 50
 """Of one answer of the model, no more facts than these are taken."""
-_MAX_TOPIC_BYTES: Final = 200
 _CHARACTERS_AT_ONCE: Final = 60_000
 
 
@@ -150,19 +150,15 @@ class ExtractiveMemory(Block):
     ) -> Plan[None]:
         records = {record.id: record for fact in facts if (record := self._record(scope, conversation, fact))}
         marks = marks_of(conversation.user_id)
-        for attempt in range(1, ATTEMPTS + 1):
+
+        def attempt() -> Plan[None]:
             rows = yield from scope.engine.get([(marks, key) for key in keys])
             left = [mark(marks, key, scope.clock) for key, row in zip(keys, rows, strict=True) if row is None]
-            if not left:
-                return  # another process was faster
-            puts = yield from self._merged(scope, conversation, records)
-            try:
+            if left:  # or another process was faster
+                puts = yield from self._merged(scope, conversation, records)
                 yield from scope.engine.write([*puts, *left], embeds=False)
-            except VersionConflict:
-                if attempt == ATTEMPTS:
-                    raise
-            else:
-                return
+
+        yield from retried(attempt)
 
     def _merged(
         self, scope: MemoryScope, conversation: Conversation, records: dict[str, MemoryRecord]
@@ -183,9 +179,9 @@ class ExtractiveMemory(Block):
 
     def _record(self, scope: MemoryScope, conversation: Conversation, fact: ExtractedFact) -> MemoryRecord | None:
         """What is stored of ``fact``; the same fact has the same id. None if nothing of it can be stored."""
+        parts = split_text(mended(fact.content), scope.max_content_bytes)
         try:
-            content = canonical_text(mended(fact.content), max_bytes=scope.max_content_bytes)
-            topic = optional_text(mended(fact.topic or "")[:_MAX_TOPIC_BYTES], what="topic")
+            content = canonical_text("".join(parts[:1]), max_bytes=scope.max_content_bytes)
         except InvalidMemory:
             return None
         namespace = scope.namespaces.namespace_for(conversation.user_id, MemoryCategory.SEMANTIC)
@@ -199,8 +195,8 @@ class ExtractiveMemory(Block):
             namespace=namespace,
             created_at=now,
             updated_at=now,
-            topic=topic,
-            session_id=optional_text(conversation.session_id, what="session_id"),
+            topic=label(fact.topic),
+            session_id=label(conversation.session_id),
             agent_name=scope.namespaces.agent_name,
             extra_metadata=told_in(self.name, [conversation.session_id]),
             source=source,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
 
-from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.messages import Message, Role, label
 
 _MAX_REFERENCE: Final = 300
 _CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
@@ -24,7 +24,7 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
         text=_text(message),
         id=message.id,
         position=position,
-        author=message.name if is_result or isinstance(message, HumanMessage) else None,
+        author=label(message.name) if is_result or isinstance(message, HumanMessage) else None,
     )
 
 

@@ -27,6 +27,7 @@ class PluggedBlock(Block):
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(name=str(getattr(memory, "name", type(memory).__name__)))
+        self.section = self.name
         self._memory = memory
         self.section = self.name
 

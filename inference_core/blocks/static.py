@@ -15,7 +15,7 @@ from inference_core.blocks.conversation import Conversation
 from inference_core.blocks.memory import CHARACTERS_PER_TOKEN, DEFAULT_MAX_TOKENS, Block, text_of
 from inference_core.clock import in_zone
 from inference_core.drivers import Plan, arun, run
-from inference_core.errors import ReadOnlyMemory, VersionConflict
+from inference_core.errors import ReadOnlyMemory
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, global_namespace
 from inference_core.memory.record import MemoryRecord
@@ -25,14 +25,14 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import page_of
 from inference_core.services.operations.recall import MAX_RESULTS
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
-from inference_core.services.operations.update import ATTEMPTS
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.search import Search
 
 _POSITION: Final = "position"
-StaticFact = str | Mapping[str, Any]
-"""A text, or a mapping with ``content`` (and ``id``), with ``key`` and ``value``, or of any JSON data."""
+StaticFact = str | Mapping[str, Any] | Sequence[Any] | float | None
+"""A text, a mapping with ``content`` (and ``id``) or with ``key`` and ``value``, or any other JSON data."""
 
 
 class StaticMemory(Block):
@@ -108,15 +108,12 @@ class StaticMemory(Block):
 
     def _load(self, scope: MemoryScope) -> Plan[None]:
         facts = self._facts or {}
-        for attempt in range(1, ATTEMPTS + 1):
+
+        def attempt() -> Plan[None]:
             known = {record.id: record for record in (yield from self._records(scope))}
-            try:
-                yield from scope.engine.write(self._writes(scope, facts, known))
-            except VersionConflict:
-                if attempt == ATTEMPTS:
-                    raise
-            else:
-                break
+            yield from scope.engine.write(self._writes(scope, facts, known))
+
+        yield from retried(attempt)
         self._loaded.add(scope.engine)
 
     def _writes(self, scope: MemoryScope, facts: Mapping[str, str], known: Mapping[str, MemoryRecord]) -> list[Write]:
@@ -157,6 +154,8 @@ def _identified(fact: StaticFact) -> tuple[str, str]:
     """The id and the text of ``fact``; facts without an id have one that follows from the text."""
     if isinstance(fact, str):
         given, text = None, fact
+    elif not isinstance(fact, Mapping):
+        given, text = None, _as_text(fact)
     elif "content" in fact:
         given, text = fact.get("id"), fact["content"]
     elif set(fact) == {"key", "value"}:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from inference_core.clock import Clock
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.messages import Message, Role, mended
+from inference_core.ingestion.messages import Message, Role, label, mended
 from inference_core.ingestion.splitting import split_text
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
@@ -109,7 +109,7 @@ class Drafts:
             namespace=self._namespace,
             created_at=now,
             updated_at=now,
-            session_id=optional_text(mended(message.session_id or ""), what="session_id"),
+            session_id=label(message.session_id),
             agent_name=self._scope.namespaces.agent_name,
             extra_metadata={**self._metadata, **extra},
             source=source,

@@ -9,6 +9,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Final
 
+from inference_core.errors import InvalidMemory
+from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
+
 EMPTY: Final = "empty"
 """Why a message without text is skipped."""
 OTHER_PARTS: Final = "parts without text"
@@ -50,6 +53,15 @@ class Transcript:
     messages: Iterable[Message]
     total: int
     skipped: Counter[str] = field(default_factory=Counter[str])
+
+
+def label(text: str | None) -> str | None:
+    """``text`` as it can stand beside a memory, cut if it is too long; None if nothing is left of it."""
+    clean = mended(text or "").encode()[:MAX_LABEL_BYTES].decode(errors="ignore")
+    try:
+        return optional_text(clean, what="label")
+    except InvalidMemory:
+        return None
 
 
 def mended(text: str) -> str:

@@ -16,9 +16,10 @@ from inference_core.context.render import fenced, with_notice
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, VersionConflict
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.update import ATTEMPTS
+from inference_core.services.operations.update import retried
 from inference_core.short_term import sessions
 from inference_core.short_term.content import MemoryContent, recalled_for
+from inference_core.short_term.overflow import Relief
 from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
 from inference_core.short_term.tokens import TokenCounter, count_tokens
@@ -142,15 +143,12 @@ class AgentMemory:
     adelete = _asynchronous(_delete)
 
     def _added(self, conversation: Conversation, message: AnyMessage) -> Plan[sessions.StoredWindow]:
-        for attempt in range(1, ATTEMPTS + 1):
+        def attempt() -> Plan[sessions.StoredWindow]:
             stored = yield from sessions.read(self._scope, conversation)
             messages = {one.id: one for one in stored.messages} | {message.id: message}
-            try:
-                return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
-            except VersionConflict:
-                if attempt == ATTEMPTS:
-                    raise
-        raise AssertionError
+            return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
+
+        return retried(attempt)
 
     def _relieved(self, conversation: Conversation, stored: sessions.StoredWindow) -> Plan[str | None]:
         """Plan: relieves the session; whoever changes it meanwhile does that too, so a conflict needs no other try."""
@@ -158,8 +156,7 @@ class AgentMemory:
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
         relief = yield from self._policy.relieved(Window(stored.messages, self._policy.counter), eviction)
         if relief.evicted:
-            now = self._scope.clock.now().isoformat()
-            messages = [_stamped(one, now) if one is relief.summary else one for one in relief.messages]
+            messages = _with_new_summary(relief, self._scope.clock.now().isoformat())
             try:
                 yield from sessions.replace(self._scope, conversation, stored, messages)
             except VersionConflict:
@@ -175,6 +172,12 @@ def _stamped(message: AnyMessage, now: str) -> AnyMessage:
             "additional_kwargs": {TIMESTAMP: now, **message.additional_kwargs},
         }
     )
+
+
+def _with_new_summary(relief: Relief, now: str) -> list[AnyMessage]:
+    """The messages that stay; a new summary has an id of its own, so that a message that comes again spares it."""
+    summary = relief.summary and _stamped(relief.summary.model_copy(update={"id": None}), now)
+    return [summary if summary and one is relief.summary else one for one in relief.messages]
 
 
 def _last_of_user(messages: list[AnyMessage]) -> AnyMessage | None:

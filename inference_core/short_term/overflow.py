@@ -44,17 +44,19 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
         return Relief(window.messages)
     given = replace(eviction, room=room, messages=leaving, previous=window.summary())
     summary: AnyMessage | None = None
-    failures: dict[str, InferenceCoreError] = {}
-    for strategy in strategies:
+    failed: list[tuple[OverflowStrategy, InferenceCoreError]] = []
+    for strategy in sorted(strategies, key=_is_in_vain_without_flush):
         try:
             summary = (yield from strategy.secured(given)) or summary
         except ConfigurationError:
             raise
         except InferenceCoreError as error:
-            failures[strategy.name] = error
-    notice = "; ".join(f"{name}: {error}" for name, error in failures.items()) or None
-    model_failed = any(isinstance(error, ModelError) for error in failures.values())
-    if not _is_safe(strategies, failures):
+            failed.append((strategy, error))
+            if isinstance(strategy, FlushToLongTerm):
+                break
+    notice = "; ".join(f"{strategy.name}: {error}" for strategy, error in failed) or None
+    model_failed = any(isinstance(error, ModelError) for _, error in failed)
+    if not _is_safe(strategies, [strategy for strategy, _ in failed]):
         return Relief(window.messages, notice=notice, model_failed=model_failed)
     messages = _without(window, start, given.previous or leaving[0], summary)
     return Relief(messages, leaving, summary, notice, model_failed)
@@ -72,10 +74,16 @@ def _start(window: Window, strategies: Sequence[OverflowStrategy], room: int, th
     return max(strategies[-1].start(window, room), window.start_for(threshold - added))
 
 
-def _is_safe(strategies: Sequence[OverflowStrategy], failures: dict[str, InferenceCoreError]) -> bool:
+def _is_in_vain_without_flush(strategy: OverflowStrategy) -> bool:
+    """Whether it takes care of nothing if a flush fails, and so comes after all of these."""
+    return not isinstance(strategy, FlushToLongTerm)
+
+
+def _is_safe(strategies: Sequence[OverflowStrategy], failed: Sequence[OverflowStrategy]) -> bool:
     """Whether messages may leave: all flushes are durable, and somebody has taken care of them or was told to drop."""
-    flushed = [strategy.name not in failures for strategy in strategies if isinstance(strategy, FlushToLongTerm)]
-    return all(flushed) and any(strategy.drops or strategy.name not in failures for strategy in strategies)
+    if any(isinstance(strategy, FlushToLongTerm) for strategy in failed):
+        return False
+    return len(failed) < len(strategies) or any(strategy.drops for strategy in strategies)
 
 
 def _without(window: Window, start: int, anchor: AnyMessage, summary: AnyMessage | None) -> list[AnyMessage]:

@@ -7,10 +7,11 @@ from multiprocessing.synchronize import Barrier
 from processes import CONTEXT, Forked
 from saver_process import SAVERS, SHARED_UPDATES, save
 
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, StaticMemory, open_store
 from inference_core.services.user_memories import count_user_memories
 
 PROCESSES = 8
+RULES = [f"Rule {number} of the house" for number in range(40)]
 
 
 def test_no_write_is_lost_or_locked_out_from_a_cold_start(shared_url: str, full: bool) -> None:
@@ -36,3 +37,18 @@ def test_a_cold_start_makes_the_tables_once(sqlite_url: str) -> None:
 def open_and_close(barrier: Barrier, url: str) -> None:
     barrier.wait(60)
     open_store(url, embeddings=None).close()
+
+
+def load_rules(url: str) -> None:
+    with open_store(url, embeddings=None) as store:
+        for name in range(5):
+            StaticMemory(RULES, store, name=f"rules{name}").load()
+
+
+def test_processes_may_load_static_memory_at_once(sqlite_url: str) -> None:
+    processes = [Forked(load_rules, sqlite_url) for _ in range(2)]
+    assert [process.end() for process in processes] == [(0, []), (0, [])]
+    with open_store(sqlite_url, embeddings=None) as store:
+        for name in range(5):
+            found = StaticMemory(None, store, name=f"rules{name}").get("any session")
+            assert [document.content for document in found] == RULES

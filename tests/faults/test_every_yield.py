@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
+from flaky import run_with_fault
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.drivers import Plan
@@ -30,23 +29,6 @@ OPERATIONS: dict[str, Callable[[MemoryScope], Plan[Any]]] = {
     "context": lambda scope: format_context(scope, "ada", "first"),
 }
 FAULTS = [StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt()]
-
-
-def run_with_fault(plan: Plan[Any], at: int, fault: BaseException) -> Any:
-    """Runs ``plan``, but its effect number ``at`` raises ``fault``."""
-    advance: Callable[[], Any] = partial(next, plan)
-    for number in count():
-        try:
-            effect = advance()
-        except StopIteration as stop:
-            return stop.value
-        try:
-            if number == at:
-                raise fault
-            advance = partial(plan.send, effect.start().result())
-        except BaseException as error:  # noqa: BLE001 - a driver hands every error to the plan
-            advance = partial(plan.throw, error)
-    return None
 
 
 def contents(service: AgentMemoryStoreService) -> list[tuple[str, str | None, int]]:

@@ -243,12 +243,17 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
 
 
 def _changes(state: Sequence[AnyMessage], relief: Relief) -> list[Any]:
-    """What makes the state's messages those that stay: the summary takes the place of the message with its id."""
+    """What makes the state's messages those that stay: the summary takes the place of the first that it stands for.
+
+    Messages that are not in the state, since another middleware has put them into the request, are no concern of it.
+    """
     there = {message.id for message in state}
-    summary = [relief.summary] if relief.summary else []
-    replaced = {message.id for message in summary}
-    gone = [message.id for message in relief.evicted if message.id in there - replaced]
-    return [*summary, *(RemoveMessage(id=message_id) for message_id in gone if message_id)]
+    gone = [message.id for message in relief.evicted if message.id in there]
+    if relief.summary is None or not gone:
+        return [RemoveMessage(id=message_id) for message_id in gone if message_id]
+    place = relief.summary.id if relief.summary.id in there else gone[0]
+    summary = relief.summary.model_copy(update={"id": place})
+    return [summary, *(RemoveMessage(id=message_id) for message_id in gone if message_id and message_id != place)]
 
 
 def _shown(request: ModelRequest[Any], messages: list[AnyMessage]) -> ModelRequest[Any]:

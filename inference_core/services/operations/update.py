@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput, VersionConflict
@@ -16,6 +16,7 @@ from inference_core.services.operations.save import category_of
 from inference_core.services.operations.scope import MemoryScope, UserId, find, put_of
 from inference_core.stores.backend import Delete, Write
 
+T = TypeVar("T")
 ATTEMPTS: Final = 100
 
 
@@ -55,6 +56,19 @@ def update(
         else:
             return True
     return False
+
+
+def retried(attempt: Callable[[], Plan[T]]) -> Plan[T]:
+    """Plan: what ``attempt`` gives, made anew whenever somebody else was faster.
+
+    Raises VersionConflict if others keep changing what it writes.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return (yield from attempt())
+        except VersionConflict:
+            continue
+    return (yield from attempt())
 
 
 def _moved(record: MemoryRecord, old: MemoryRecord) -> list[Write]:

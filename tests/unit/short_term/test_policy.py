@@ -130,3 +130,10 @@ def test_after_a_failure_the_model_has_a_rest(monkeypatch: pytest.MonkeyPatch):
     assert len(model.requests) == 1
     now[0] += 2
     assert texts(relief_of(policy, messages).messages)[0] == "CONVERSATION SUMMARY: They talked."
+
+
+def test_another_summarizer_steps_in():
+    strategies = [Summarize(model_of(ConnectionError("away"))), Summarize(model_of("They talked."))]
+    relief = relief_of(OverflowPolicy(strategies, 100), dialogue(4))
+    assert texts(relief.messages)[0] == "CONVERSATION SUMMARY: They talked."
+    assert relief.model_failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
@@ -61,6 +62,13 @@ def test_calls_that_cannot_be_answered_are_not_shown():
     assert shown.content == ["Let me see", {"type": "tool_use", "id": "a", "name": "find", "input": {}}]
     assert shown.additional_kwargs == {"refusal": None}
     assert len(message.tool_calls) == 3
+
+
+def test_a_call_that_was_no_json_is_not_shown():
+    broken: Any = {"name": "find", "args": "{", "id": "z", "error": "no JSON"}
+    (shown,) = valid(window_of(AIMessage("Let me see", invalid_tool_calls=[broken]), result("z")).units)
+    assert isinstance(shown, AIMessage)
+    assert (shown.text, shown.invalid_tool_calls) == ("Let me see", [])
 
 
 def test_what_stays_is_the_last_question_the_last_unit_system_messages_and_summaries():

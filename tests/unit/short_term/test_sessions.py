@@ -1,0 +1,73 @@
+"""Where windows are kept: never half changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from langchain_core.messages import AnyMessage
+from short_term_support import USER, dialogue, resumed
+
+from inference_core import MemoryStore, open_store
+from inference_core.blocks.conversation import Conversation
+from inference_core.blocks.memory import scope_of
+from inference_core.drivers import run
+from inference_core.errors import VersionConflict
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.short_term import sessions
+from inference_core.stores.backend import Delete
+
+SESSION = Conversation(USER, "s1")
+NOTHING = sessions.StoredWindow([], [], 0)
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with open_store("memory://", embeddings=None) as store:
+        yield store
+
+
+@pytest.fixture
+def scope(store: MemoryStore) -> MemoryScope:
+    return scope_of(store)
+
+
+def replaced(scope: MemoryScope, old: sessions.StoredWindow, messages: list[AnyMessage]) -> sessions.StoredWindow:
+    return run(sessions.replace(scope, SESSION, old, messages))
+
+
+def test_a_window_is_replaced_as_a_whole(scope: MemoryScope):
+    messages = dialogue(3)
+    first = replaced(scope, NOTHING, messages)
+    assert run(sessions.read(scope, SESSION)) == first
+    second = replaced(scope, first, messages[2:])
+    assert run(sessions.read(scope, SESSION)) == second
+    assert second.version == first.version + 1
+    assert scope.engine.backend.count([sessions.namespace_of(SESSION)]) == 5
+    with pytest.raises(VersionConflict):
+        replaced(scope, first, [])
+
+
+def test_who_reads_while_it_changes_reads_it_again(scope: MemoryScope):
+    messages = dialogue(3)
+    first = replaced(scope, NOTHING, messages)
+    reading = sessions.read(scope, SESSION)
+    listed = next(reading).start().result()
+    second = replaced(scope, first, messages[2:])
+    wait = reading.send(listed)
+    assert run(resumed(reading, wait)) == second
+
+
+def test_a_message_that_is_gone_is_left_out(scope: MemoryScope):
+    first = replaced(scope, NOTHING, dialogue(2))
+    run(scope.engine.write([Delete(namespace=sessions.namespace_of(SESSION), key=first.keys[1])]))
+    there = run(sessions.read(scope, SESSION))
+    assert [one.id for one in there.messages] == ["m0", "m2", "m3"]
+    assert replaced(scope, there, there.messages).version == first.version + 1
+
+
+def test_a_session_is_removed_with_all_its_messages(store: MemoryStore, scope: MemoryScope):
+    replaced(scope, NOTHING, dialogue(300))
+    run(sessions.write_system(scope, SESSION, dialogue(1)[0]))
+    run(sessions.remove(scope, SESSION))
+    assert store.engine.backend.namespaces() == []
