@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
+from inference_core.blocks.conversation import Conversation
 from inference_core.blocks.memory import Block
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError
@@ -24,7 +25,8 @@ class OverflowPolicy:
     """``overflow`` is one strategy or several, None is FlushToLongTerm() into verbatim passages.
 
     The limit is ``max_ratio`` of the model's window if that is known and a ratio is given, else ``max_tokens``, and
-    never more than the model's window. After a model has failed, none is asked for half a minute. Raises
+    never more than the model's window. After a model has failed, none is asked for half a minute for the same
+    conversation. Raises
     ConfigurationError for arguments that make no sense.
     """
 
@@ -45,7 +47,7 @@ class OverflowPolicy:
         self.counter = counter
         self._max_tokens = max_tokens
         self._max_ratio = max_ratio
-        self._paused_until = 0.0
+        self._paused_until: dict[Conversation | None, float] = {}
 
     @property
     def blocks(self) -> list[Block]:
@@ -71,12 +73,20 @@ class OverflowPolicy:
 
     def relieved(self, window: Window, eviction: Eviction) -> Plan[Relief]:
         """Plan: what becomes of ``window``; nothing if it is not too full. Raises ConfigurationError."""
-        if time.monotonic() < self._paused_until or not is_full(window, self.strategies, eviction.room):
+        if self._is_paused(eviction.conversation) or not is_full(window, self.strategies, eviction.room):
             return Relief(window.messages)
         relief = yield from relieved(window, self.strategies, eviction)
         if relief.model_failed:
-            self._paused_until = time.monotonic() + _PAUSE_S
+            self._pause(eviction.conversation)
         return relief
+
+    def _is_paused(self, conversation: Conversation | None) -> bool:
+        return time.monotonic() < self._paused_until.get(conversation, 0.0)
+
+    def _pause(self, conversation: Conversation | None) -> None:
+        now = time.monotonic()
+        running = {one: until for one, until in list(self._paused_until.items()) if until > now}
+        self._paused_until = {**running, conversation: now + _PAUSE_S}
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from langchain_core.messages import AnyMessage, message_to_dict, messages_from_d
 
 from inference_core.blocks.conversation import Conversation
 from inference_core.drivers import Plan
+from inference_core.errors import InvalidMemory
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import canonical_json, encode_json
 from inference_core.services.operations.scope import MemoryScope
@@ -107,7 +108,13 @@ def key_of(message: AnyMessage) -> str:
 
 
 def _value(message: AnyMessage) -> str:
-    return canonical_json(message_to_dict(message), what="message", max_bytes=MAX_VALUE_BYTES)
+    """``message`` as JSON; what a tool gave besides its text is left out if it is no JSON data."""
+    try:
+        return canonical_json(message_to_dict(message), what="message", max_bytes=MAX_VALUE_BYTES)
+    except InvalidMemory:
+        if getattr(message, "artifact", None) is None:
+            raise
+        return _value(message.model_copy(update={"artifact": None}))
 
 
 def _message(row: Row) -> AnyMessage:
