@@ -9,11 +9,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import get_buffer_string
 
-from inference_core.asking import ask
+from inference_core.asking import ask, text_tokens
 from inference_core.context.neutral import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
-from inference_core.short_term.tokens import model_window, text_tokens
+from inference_core.short_term.tokens import model_window
 from inference_core.short_term.window import SUMMARY_MARK
 
 DEFAULT_SUMMARY_PROMPT: Final = (

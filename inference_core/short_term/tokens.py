@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from inference_core.asking import text_tokens
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
@@ -24,14 +25,6 @@ _tool_tokens: dict[int, tuple[object, int]] = {}
 def count_tokens(messages: Sequence[BaseMessage]) -> int:
     """The tokens of ``messages``: a quarter of the bytes of English, about one for each letter of Chinese."""
     return sum(map(_message_tokens, messages))
-
-
-def text_tokens(text: str) -> int:
-    """The tokens of ``text``, counted as `count_tokens` does."""
-    if text.isascii():
-        return ceil(len(text) / 4)
-    size = len(text.encode("utf-8", "surrogatepass"))
-    return ceil(size / 4 + (size - len(text)) / 8)
 
 
 def model_window(model: object) -> int | None:
