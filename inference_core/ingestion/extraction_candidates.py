@@ -129,7 +129,7 @@ class _Reader:
 
     def _content(self) -> str | None:
         given = first_of(self._entry, CONTENT)
-        text = " ".join(mended(given[: MAX_CONTENT + 1]).split())
+        text = _without_quotes(" ".join(mended(given[: MAX_CONTENT + 1]).split()))
         if len(given) > MAX_CONTENT:
             return self._note(f"has {len(given)} characters and was left out: {text[:_MAX_SHOWN]}…")
         if text.casefold() in _NOTHING:
@@ -226,6 +226,12 @@ class _Reader:
 
     def _note(self, problem: str) -> None:
         self._reading.problems.append(f"memory {self._number} {problem}")
+
+
+def _without_quotes(text: str) -> str:
+    while len(text) > 1 and text[0] == text[-1] == '"':
+        text = text[1:-1].strip()
+    return text
 
 
 def _is_users(message: Message) -> bool:

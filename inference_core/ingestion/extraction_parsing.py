@@ -15,15 +15,8 @@ from inference_core.ingestion.lenient_json import Bare, Cut, find_json
 Entry = dict[str, Any]
 """What a model says of one memory, by the folded names of the fields."""
 CONTENT: Final = (
-    "content",
-    "memory",
-    "fact",
-    "text",
-    "statement",
-    "sentence",
-    "memorycontent",
-    "memorytext",
-    "summary",
+    *("content", "memory", "fact", "text", "statement", "sentence", "memorycontent", "memorytext", "summary", "value"),
+    *("description", "observation", "note"),
 )
 """Names that models give to the text of a memory, the right one first."""
 MAX_ENTRIES: Final = 1_000
@@ -43,6 +36,7 @@ _LISTS: Final = frozenset(
         "records",
     ]
 )
+_SCHEMA_TYPES: Final = ("object", "array", "string")
 _MAX_DEPTH: Final = 8
 _NOTHING: Final = frozenset({"", "none", "null", "n/a", "na", "nothing", "no memories", "[]", "{}"})
 _THOUGHTS: Final = re.compile(r"\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -108,7 +102,7 @@ class _Finder:
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> None:
         entry = {folded(name): part for name, part in value.items()}
-        if isinstance(first_of(entry, CONTENT), str) and "role" not in entry:
+        if _is_memory(entry):
             self._keep(entry, is_cut=isinstance(value, Cut))
             return
         for name, part in entry.items():
@@ -170,11 +164,21 @@ def first_of(entry: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((entry[name] for name in names if entry.get(name) is not None), None)
 
 
+def _is_memory(entry: Entry) -> bool:
+    """Whether it has a text, which a list of one is made, and is no message of a conversation, nor of a JSON schema."""
+    content = first_of(entry, CONTENT)
+    if isinstance(content, list) and len(cast("list[Any]", content)) == 1:
+        entry[CONTENT[0]] = content = cast("list[Any]", content)[0]
+    return isinstance(content, str) and "role" not in entry and entry.get("type") not in _SCHEMA_TYPES
+
+
 def _first_text(item: Any) -> Any:
     """A list of texts for a memory is taken for its text and what else is known of it."""
     texts = cast("list[Any]", item) if isinstance(item, list) else []
     is_row = bool(texts) and all(isinstance(text, str) for text in texts)
-    return {CONTENT[0]: texts[0]} if is_row else cast("Any", item)
+    if not is_row:
+        return cast("Any", item)
+    return {CONTENT[0]: texts[-1] if folded(texts[0]) in CONTENT else texts[0]}
 
 
 def texts_of(value: Any) -> Iterator[str]:

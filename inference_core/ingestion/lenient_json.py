@@ -20,14 +20,14 @@ MAX_VALUES: Final = 1_000
 _STRICT: Final = json.JSONDecoder(strict=False)
 _START: Final = re.compile(r"[{\[]")
 _SPACE: Final = re.compile(r"(?:\s+|//[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
-_QUOTES: Final = {'"': '"', "'": "'", "\u201c": "\u201d", "\u201e": "\u201c"}
+_QUOTES: Final = {'"': '"', "'": "'", "`": "`", "\u201c": '\u201d"', "\u201e": '\u201c"'}
 _IN_STRING: Final = {closing: re.compile(rf"[\\{closing}]") for closing in _QUOTES.values()}
 _AFTER_STRING: Final = re.compile(
-    r"\s*(?:[:}\]]|\Z|//|/\*|,\s*(?:[\"'\u201c\u201e{}\[\]]|\Z|//|/\*|[\w-]+\s*:)"
+    r"\s*(?:[:}\]]|\Z|//|/\*|[,;]\s*(?:[\"'`\u201c\u201e{}\[\]]|\.{3}|\Z|//|/\*|[\w-]+\s*[:=])"
     r"|\n\s*[\"'{]|(?<=\s)[\"'\u201c]\w{1,40}[\"'\u201d]\s*:)"
 )
-_AFTER_KEY: Final = re.compile(r"\s*(?:[:,}\]]|\Z)")
-_BARE: Final = re.compile(r"[^,:{}\[\]\n]+")
+_AFTER_KEY: Final = re.compile(r"\s*(?:[:=,}\]]|\Z)|\s+[\"\u201c]")
+_BARE: Final = re.compile(r"[^,;:={}\[\]\n]+")
 _BARE_VALUE: Final = re.compile(r"(?:(?!\s//|/\*)[^,{}\[\]\n])+")
 _NEXT_KEY: Final = re.compile(r",\s*(?:[\"'\u201c{}\[\]]|\Z|//|/\*|[\w-]+\s*:)")
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -124,10 +124,13 @@ class _Reader:
 
     def _field(self, depth: int) -> Any:
         """The value behind a key; None if there is none."""
-        if self._next() != ":":
+        mark = self._next()
+        if mark and mark in ":=":
+            self.at += 1
+            mark = self._next()
+        elif mark not in _QUOTES:
             return None
-        self.at += 1
-        if self._next() in ("", ",", "}", "]"):
+        if mark in ("", ",", "}", "]"):
             return None
         value = self._value(depth)
         if not isinstance(value, Bare) or self._text[self.at : self.at + 1] != ",":
@@ -146,7 +149,9 @@ class _Reader:
     def _array(self, depth: int) -> list[Any]:
         items: list[Any] = []
         while (mark := self._next()) not in ("", "]", "}"):
-            if mark in ",:":
+            if mark == ":" and items and isinstance(items[-1], str):
+                items[-1] = {items[-1]: self._field(depth)}
+            elif mark in ",:":
                 self.at += 1
             else:
                 items.append(self._value(depth))
@@ -178,7 +183,7 @@ class _Reader:
                 self.at = at
                 return "".join(parts)
             else:
-                parts.append(closing)
+                parts.append(stop[0])
         self.is_cut = True
         parts.append(self._text[at:])
         self.at = len(self._text)

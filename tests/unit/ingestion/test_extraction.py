@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -114,14 +115,15 @@ def test_all_models_failing_is_an_error_that_names_each():
 
 
 def test_a_slow_model_fails_in_time():
-    def slow(_: list[BaseMessage]) -> str:
-        import time
+    over = threading.Event()
 
-        time.sleep(0.3)
+    def slow(_: list[BaseMessage]) -> str:
+        over.wait(60)
         return ""
 
     models = [ScriptedChatModel(turns=[slow]), ScriptedChatModel(turns=[memories(DOG)])]
-    given = run(ModelExtractor(models, timeout=0.05).extract([said()], [], NOW))
+    given = run(ModelExtractor(models, timeout=2).extract([said()], [], NOW))
+    over.set()
     assert given.problems == ("The chat model did not answer in time",)
 
 
