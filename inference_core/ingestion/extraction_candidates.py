@@ -110,21 +110,24 @@ class _Reader:
         if action is None or not self._is_allowed(kind, is_stated=is_stated):
             return None
         is_told = not is_stated and any(one.role is Role.TOOL for one in said)
-        return self._with_times(
-            Candidate(
-                content=content,
-                memory_type=kind,
-                topic=_label(self._entry.get("topic")),
-                tags=_labels(self._entry.get("tags"), MAX_TAGS),
-                importance=self._importance(),
-                state=STATE_NAMES.get(folded(first_of(self._entry, _STATE) or "")),
-                message_ids=tuple(dict.fromkeys(one.id for one in sources.values() if one.id is not None)),
-                origin=Origin.TOOL if is_told else Origin.AGENT,
-                action=action,
-                target=target,
-                **self._graph(),
-            ),
-            next((one.at for one in said if one.at is not None), self._batch.now),
+        found = replace(
+            self._described(content, kind),
+            message_ids=tuple(dict.fromkeys(one.id for one in sources.values() if one.id is not None)),
+            origin=Origin.TOOL if is_told else Origin.AGENT,
+            action=action,
+            target=target,
+        )
+        return self._with_times(found, next((one.at for one in said if one.at is not None), self._batch.now))
+
+    def _described(self, content: str, kind: MemoryType) -> Candidate:
+        return Candidate(
+            content=content,
+            memory_type=kind,
+            topic=_label(self._entry.get("topic")),
+            tags=_labels(self._entry.get("tags"), MAX_TAGS),
+            importance=self._importance(),
+            state=STATE_NAMES.get(folded(first_of(self._entry, _STATE) or "")),
+            **self._graph(),
         )
 
     def _content(self) -> str | None:
