@@ -66,7 +66,9 @@ class HangingEmbeddings(HashingEmbeddings):
 
 
 def expanded(value: Any) -> Any:
-    """A value of the test data: ``{"repeat": [text, n]}`` stands for a long text."""
+    """A value of the test data: ``{"repeat": [text, n]}`` stands for a long text, ``{"join": [...]}`` for its parts."""
+    if isinstance(value, dict) and list(value) == ["join"]:
+        return "".join(expanded(part) for part in value["join"])
     if isinstance(value, dict) and list(value) == ["repeat"]:
         text, times = value["repeat"]
         return text * times

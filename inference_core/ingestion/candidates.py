@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from inference_core.memory.record import DEFAULT_IMPORTANCE
+from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
 
 STATES: Final = ("open", "done", "dropped")
@@ -56,7 +57,8 @@ class Candidate:
 
     ``valid_from`` and ``valid_to`` bound when it holds, as far as it was said. ``state`` is that of a goal or an idea:
     open, done or dropped. ``target`` is the id of the memory that ``action`` is about, one of those offered.
-    ``message_ids`` are the messages that it follows from.
+    ``message_ids`` are the messages that it follows from. ``origin`` is who said those: a tool if no user is among them
+    and a tool is or may be, which keeps it from ever becoming a rule, else the agent, who took it down.
     """
 
     content: str
@@ -70,6 +72,7 @@ class Candidate:
     entities: tuple[Entity, ...] = ()
     relations: tuple[Relation, ...] = ()
     message_ids: tuple[str, ...] = ()
+    origin: Origin = Origin.AGENT
     action: Action = Action.ADD
     target: str | None = None
 

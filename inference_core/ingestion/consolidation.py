@@ -176,10 +176,11 @@ def _record(
 def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
     """Where a candidate comes from: what rests on a tool's words alone is not believed as what somebody said."""
     named = [message for message in messages if message.id in candidate.message_ids]
-    roles = {message.role for message in named or messages}
-    is_external = roles == {Role.TOOL} if named else Role.TOOL in roles
+    is_external = Role.TOOL in {message.role for message in named or messages} and not any(
+        message.role is not Role.TOOL for message in named
+    )
     return MemorySource(
-        origin=Origin.TOOL if is_external else Origin.AGENT,
+        origin=Origin.TOOL if is_external else candidate.origin,
         thread_id=messages[0].session_id,
         message_ids=tuple(mended(message.id) for message in named or messages if message.id),
         tool=_TOOL,
