@@ -10,11 +10,12 @@ from typing import Final
 from inference_core.ingestion.slots.periods import NO_PERIOD, Period, without_period
 
 MAX_CLAUSES: Final = 6
+_CONTINUING: Final = ("joined", "moved", "started", "became", "switched", "bought", "got", "live", "work")
 _I: Final = r"(?:I|we|my|our|the user|it is|ich|mein|meine)\b"
 _CUT: Final = re.compile(
     r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<!\bNo)[.!;]+\s+|\n+|:\s+|,?\s+(?:and|but|so)\s+(?:now\s+)?"
-    rf"(?=(?:I|we|my|our)\s)|,\s*(?:and\s+|but\s+|so\s+|now\s+)*(?={_I})|,?\s+and\s+(?=(?:have\s+)?"
-    r"(?:joined|moved|started|became|switched|bought|got|live|work)\b)|,\s*(?:now\s+)?(?=not\s)",
+    rf"(?=(?:I|we|my|our)\s)|,\s*(?:and\s+|but\s+|so\s+|now\s+)*(?={_I})|,?\s+and\s+(?=(?:{'|'.join(_CONTINUING)})\b)"
+    r"|,\s*(?:now\s+)?(?=not\s)",
     re.IGNORECASE,
 )
 _LEAD: Final = re.compile(
@@ -23,8 +24,7 @@ _LEAD: Final = re.compile(
     re.IGNORECASE,
 )
 _CORRECTION: Final = re.compile(
-    r"(?:(?:actually|sorry|correction|oops|wait|my mistake|my bad|I meant(?: that)?|that (?:was|is) (?:wrong|not "
-    r"right)|"
+    r"(?:(?:actually|sorry|correction|oops|wait|my mistake|my bad|I meant(?: that)?|that (?:was|is) wrong|"
     r"I (?:have )?made a mistake|I was wrong|it turn(?:s|ed) out(?: that)?|to correct myself)\b"
     r"|no(?=[,:.!]))\s*[,:.!-]?\s*",
     re.IGNORECASE,
@@ -67,8 +67,15 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
         if found and (denied := _NOT.match(clause.text)):
             found[-1] = replace(found[-1], replaced=bare(denied["former"]), is_correction=True)
         elif clause.text:
-            found.append(replace(clause, is_correction=is_correction))
+            shared = found[-1].text if found else ""
+            found.append(replace(clause, text=_with_subject(clause.text, shared), is_correction=is_correction))
     return found
+
+
+def _with_subject(text: str, before: str) -> str:
+    """A clause behind "and", with the subject of the one before it."""
+    is_without = text.split(" ", maxsplit=1)[0] in _CONTINUING and before.startswith(("I ", "We ", "we "))
+    return f"I {text}" if is_without else text
 
 
 def bare(value: str) -> str:

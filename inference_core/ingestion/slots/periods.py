@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from inference_core.retrieval.time_expressions import interval_of
@@ -39,6 +39,9 @@ _PHRASES: Final = [
     ]
 ]
 _BARE_DATE: Final = re.compile(rf"\b(?:is|on|to|for|are|by) (?:the )?{_POINT}", re.IGNORECASE)
+_YEAR: Final = re.compile(r"(?:19|20)\d\d\b")
+_ANY_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""From which to count what needs no counting."""
 _LEADING: Final = re.compile(r"\A(?:since|seit|until|till|up to|bis|as of|from|ever since) ", re.IGNORECASE)
 
 
@@ -69,7 +72,8 @@ def _is_value(text: str, found: re.Match[str]) -> bool:
 
 
 def _period(kind: str, phrase: str, said_at: datetime | None) -> Period:
-    interval = None if said_at is None else interval_of(_dated(kind, phrase), said_at)
+    counted_from = _ANY_DAY if said_at is None and _YEAR.search(phrase) else said_at
+    interval = None if counted_from is None else interval_of(_dated(kind, phrase), counted_from)
     if interval is None:
         return Period(kind)
     start, end = interval
