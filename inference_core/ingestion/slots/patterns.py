@@ -70,7 +70,7 @@ FORMS: Final = {
             (r"(?P<value>\d{1,3}) years (?:old|of age)", "age", Holds.ONE),
             (r"(?P<value>\d[\d.,]* ?c?m) tall", "height", Holds.ONE),
             (rf"(?:a |an )?(?P<value>{'|'.join(DIETS)})", "diet", Holds.ONE),
-            (r"on an? (?P<value>\w+) diet", "diet", Holds.ONE),
+            (r"on (?:an? |the )?(?P<value>\w+) diet", "diet", Holds.ONE),
             (r"allergic to (?P<value>.+)", "allergy", Holds.SEVERAL),
             (r"from (?P<value>.+)", "origin", Holds.ONE),
             (rf"(?P<value>{'|'.join(MARITAL)})(?: to \w+)?", "marital status", Holds.ONE),
