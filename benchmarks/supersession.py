@@ -32,10 +32,14 @@ def rows(chosen: Iterable[Pair]) -> list[Row]:
 
 def _row(name: str, members: list[Pair], reached: bool | None) -> Row:
     score = scored(members)
-    precision = f"precision {score.precision:.2f} ({score.right} of {score.found})"
-    recall = f"recall {score.recall:.2f} ({score.right} of {score.superseding})"
+    precision = f"precision {_share(score.precision, score.right, score.found)}"
+    recall = f"recall {_share(score.recall, score.right, score.superseding)}"
     result = f"{precision}, {recall}; {score.agreed} of {score.pairs} labels"
     return name, result, "" if reached is None else f"precision {MIN_PRECISION}, recall {MIN_RECALL}", reached
+
+
+def _share(share: float, part: int, whole: int) -> str:
+    return f"{share:.2f} ({part} of {whole})" if whole else "- (none)"
 
 
 if __name__ == "__main__":

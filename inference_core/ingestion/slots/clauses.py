@@ -18,6 +18,7 @@ _CUT: Final = re.compile(
     r"|,\s*(?:now\s+)?(?=not\s)",
     re.IGNORECASE,
 )
+_TOGETHER: Final = re.compile(r"(?:(?<=[,.;] )|\A)(?P<whom>(?:(?:my|our) )?[\w-]+) and I\b", re.IGNORECASE)
 _LEAD: Final = re.compile(
     r"(?:well|ok|okay|oh|hey|hi|hello|by the way|btw|fyi|just so you know|update|news|as planned|and|but|so|then|now|"
     r"from now on|these days|finally|also|yes|please note|note|remember)\b\s*[,:.!-]?\s*",
@@ -61,7 +62,7 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
     """The clauses of an expanded, plain ``text``; what is corrected in one is corrected in those after it."""
     found: list[Clause] = []
     is_correction = False
-    for part in _CUT.split(text, maxsplit=MAX_CLAUSES):
+    for part in _CUT.split(_TOGETHER.sub(r"\g<whom> & I", text), maxsplit=MAX_CLAUSES):
         clause = _clause(part, said_at)
         is_correction = is_correction or clause.is_correction
         if found and (denied := _NOT.match(clause.text)):

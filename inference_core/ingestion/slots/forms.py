@@ -21,7 +21,7 @@ from inference_core.ingestion.slots.patterns import (
     STYLES,
     VERBS_HOLD,
 )
-from inference_core.ingestion.slots.predicates import Predicate, noun, owner_of
+from inference_core.ingestion.slots.predicates import Predicate, noun
 from inference_core.ingestion.slots.slot import ANY, USER, Holds
 from inference_core.ingestion.slots.values import holds_of, kind_of
 from inference_core.ingestion.slots.words import (
@@ -117,9 +117,6 @@ def _being(predicate: Predicate) -> Reading | None:
         return Reading(owner, "age", rest, Holds.ONE)
     if rest.casefold() in STATES or rest.startswith(("in progress", "on hold")):
         return None if owner == (USER,) else Reading(_whole(owner), "status", rest, Holds.ONE)
-    if turned := re.fullmatch(r"(?P<whose>(?:my|our|the user's) .+|[A-Z]\w+'s .+)", rest):
-        whose = owner_of(turned["whose"])
-        return _attribute(whose, owner[-1]) if whose else None
     if len(owner) < 2:  # noqa: PLR2004 - somebody and what is theirs
         return None
     return _attribute(owner, called["name"] if called else rest)

@@ -10,7 +10,7 @@ from inference_core.ingestion.slots.slot import USER
 from inference_core.ingestion.slots.words import EVENTS, GERUNDS, PAST_FORMS, PRESENT_FORMS, SYNONYMS, VERBS
 
 MAX_SUBJECT_WORDS: Final = 8
-_USER: Final = re.compile(r"(?:I|we|the user|user)\s+", re.IGNORECASE)
+_USER: Final = re.compile(r"(?:(?:(?:my|our) )?[\w-]+ & I|I|we|the user|user)\s+", re.IGNORECASE)
 _OWNED_BY_USER: Final = re.compile(r"(?:my|our|the user's|user's|mein|meine)\s+", re.IGNORECASE)
 _OF: Final = re.compile(r"(?:the )?(?P<what>[\w-]+(?: [\w-]+)?) (?:of|for) (?P<whose>.+)\Z", re.IGNORECASE)
 _NEW: Final = re.compile(r"\b(?:new|current|latest|neue[rs]?)\s+", re.IGNORECASE)

@@ -29,11 +29,9 @@ _TURNED: Final = re.compile(
     r"(?P<whose>(?:my|our|the user's) [\w' -]+|[A-Z]\w+'s [\w' -]+)",
     re.IGNORECASE,
 )
-_BROKE_UP: Final = re.compile(
-    r"(?P<name>[A-Z]\w+) and I (?:have )?(?:broke|broken|split|separated)(?: up)?", re.IGNORECASE
-)
+_BROKE_UP: Final = re.compile(r"(?P<name>[\w-]+) & I (?:have )?(?:broke|broken|split|separated)(?: up)?", re.IGNORECASE)
 _MARRIED: Final = re.compile(
-    r"(?:[A-Z]\w+ and I|we) (?:are|got|have got) (?P<value>married|engaged|divorced)", re.IGNORECASE
+    r"(?:[\w-]+ & I|we) (?:are|got|have got) (?P<value>married|engaged|divorced)", re.IGNORECASE
 )
 _HAS_CHANGED: Final = re.compile(r"(?P<topic>(?:my|our|the user's) .+?) (?:has |was |is )?changed", re.IGNORECASE)
 _HAS_NEW: Final = re.compile(r"(?:I|we) (?:have|got|have got) an? new (?P<topic>[\w -]+)", re.IGNORECASE)
@@ -121,7 +119,7 @@ def _joined(clause: Clause, reading: Reading, predicate: Predicate | None) -> Sl
     """
     period = clause.period
     has_past = predicate is not None and predicate.is_past
-    has_happened = reading.is_change or (predicate is not None and predicate.verb in EVENTS)
+    has_happened = reading.is_change or (predicate is not None and (predicate.is_change or predicate.verb in EVENTS))
     if period.kind == "at" and not (has_past or has_happened or clause.is_change or clause.is_correction):
         return None
     is_over = has_past or period.kind in ("past", "range", "until")
