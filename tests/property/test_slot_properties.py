@@ -1,0 +1,55 @@
+"""Reading of statements, whatever the text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_core.ingestion.candidates import Action, Offered
+from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.rules import extract_by_rules
+from inference_core.ingestion.slots import Relation, relation, slots_of
+
+MANY = settings(max_examples=200, deadline=None)
+NOW = datetime(2026, 6, 15, tzinfo=UTC)
+WHO = "I my we the user's brother Anna's Anna and I's it is deadline of office"
+WHAT = "live lives in at Berlin work works for Siemens as nurse am not no longer used to have been favourite colour"
+CHANGE = (
+    "now new moved switched changed from to left quit stopped gave up sold retired married instead but actually sorry"
+)
+TIME = (
+    "since until May 2019 last year , . ; : ! ? \n 'quoted' always never please answer call me short answers 34 (cm) m"
+)
+WORDS = st.lists(st.sampled_from(f"{WHO} {WHAT} {CHANGE} {TIME}".split(" ")), max_size=14).map(" ".join)
+TEXTS = WORDS | st.text(max_size=80)
+
+
+@MANY
+@given(TEXTS)
+def test_slots_are_whole_and_a_question_has_none(text: str):
+    for slot in slots_of(text, NOW):
+        assert slot.subject
+        assert slot.attribute
+        assert slot.valid_from is None or slot.valid_from.tzinfo
+    assert slots_of(f"{text}?", NOW) == ()
+
+
+@MANY
+@given(TEXTS, TEXTS)
+def test_a_relation_is_found_whatever_is_said(old: str, new: str):
+    assert relation(old, new, old_at=NOW, new_at=NOW) in Relation
+    assert relation(old, old) is Relation.SAME
+    assert relation(old, f'She said "{new}"') is not Relation.SUPERSEDES
+
+
+@MANY
+@given(st.lists(TEXTS, max_size=4), st.lists(TEXTS, max_size=4))
+def test_candidates_are_the_users_words_and_aim_at_what_is_offered(said: list[str], known: list[str]):
+    messages = [Message(session_id=None, role=Role.USER, text=text, id=str(place)) for place, text in enumerate(said)]
+    offered = [Offered(f"M{place}", f"id{place}", text) for place, text in enumerate(known)]
+    for candidate in extract_by_rules(messages, offered, NOW).candidates:
+        assert any(candidate.content in text for text in said)
+        assert (candidate.target is None) == (candidate.action is Action.ADD)
+        assert candidate.target is None or candidate.target in {memory.memory_id for memory in offered}

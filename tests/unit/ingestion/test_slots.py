@@ -1,0 +1,175 @@
+"""What plain statements say, and what a newer one does to an older one."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+from supersession_support import pairs, scored
+
+from inference_core.ingestion.slots import Holds, Relation, Slot, relation, slot_of, slots_of
+
+SAID = datetime(2026, 6, 15, tzinfo=UTC)
+
+
+def _told(text: str) -> str:
+    return "; ".join(_line(slot) for slot in slots_of(text, SAID))
+
+
+def _line(slot: Slot) -> str:
+    marks = {
+        "not": slot.is_negated,
+        "past": slot.is_past,
+        "change": slot.is_change,
+        "correction": slot.is_correction,
+        "too": slot.is_addition,
+        f"instead of {slot.replaced}": slot.replaced,
+    }
+    return " | ".join([slot.subject, slot.attribute, slot.value, *(mark for mark, holds in marks.items() if holds)])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("I live in Berlin.", "user | residence | Berlin"),
+        ("The user lives in Berlin", "user | residence | Berlin"),
+        ("Lives in Lisbon with her wife.", "user | residence | Lisbon with her wife"),
+        ("We've just moved to Porto!", "user | residence | Porto | change"),
+        ("I used to live in Rome", "user | residence | Rome | past"),
+        ("I no longer work at Nokia.", "user | employer | Nokia | not | change"),
+        (
+            "I've left Acme and joined Globex",
+            "user | employer | Acme | not | change; user | employer | Globex | change",
+        ),
+        ("I work as a teacher", "user | job | teacher"),
+        ("I'm a senior developer now", "user | job | senior developer | change"),
+        ("My brother's wife's phone number is 555-0108", "user/brother/partner | phone | 555-0108"),
+        ("The deadline of the Nile report is 3 March", "nile report | deadline | 3 March"),
+        ("The Berlin office opens at 8", "berlin office | open at | 8"),
+        ("Blue is my favorite color", "user | favourite colour | Blue"),
+        ("My new doctor is Dr. Braun", "user | doctor | Dr. Braun | change"),
+        ("Sorry, my meeting is at 4 pm.", "user | meeting | 4 pm | correction"),
+        ("I'm not from Austria but from Australia", "user | origin | Australia | instead of Austria"),
+        ("I switched from Vim to Helix", "user | * | Helix | change | instead of Vim"),
+        ("I use Kate for writing notes", "user | use for writing notes | Kate"),
+        ("I gave up learning Japanese", "user | learn | Japanese | not | change"),
+        ("I also speak Dutch", "user | speak | Dutch | too"),
+        ("I hate coriander", "user | like | coriander | not"),
+        ("My wife and I moved to Leiden", "user | residence | Leiden | change"),
+        ("Kim and I split up", "user | partner | Kim | not | change"),
+        ("Kim and I got engaged", "user | marital status | engaged | change"),
+        ("I prefer German answers", "user | language of answers | German"),
+        ("I prefer rhyming answers", "user | prefer | rhyming answers"),
+        ("The migration is finished", "migration | status | finished"),
+        ("I'm called Jon", "user | name | Jon"),
+        ("I gave up keto in May", "user | * | keto | not | change"),
+        ("I've retired", "user | job | * | not | change"),
+        ("My flight has been rebooked to 5 May", "user | flight | 5 May | change"),
+        ("Please always answer in English", "user | language of answers | English"),
+        ("I prefer short answers", "user | length of answers | short"),
+        ("Mein Bruder wohnt in Ulm", "user/bruder | residence | Ulm"),
+        ("Meine neue Lieblingsband ist Blur", "user | favourite band | Blur | change"),
+        ("Ich wohne nicht mehr in Berlin", "user | residence | Berlin | not"),
+    ],
+    ids=str,
+)
+def test_a_plain_statement_has_subject_attribute_and_value(text: str, told: str):
+    assert _told(text) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do I live in Hamburg?",
+        "I might move to Hamburg",
+        "I'll move to Hamburg next year",
+        "I'm starting a new job at Bosch in September",
+        'Marta said, "I live in Madrid."',
+        "> I live in Lisbon",
+        "My aunt says that I eat meat",
+        "Yeah right, I live in a castle now /s",
+        "I'm staying in Lisbon until Friday",
+        "I don't like Paris in August",
+        "Today I'm working at the library",
+        "I'm a bit tired",
+        "I work at night",
+        "I live in fear",
+        "Hello there",
+        "",
+        "I live in Berlin. " * 40,
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_is_not_plain_says_nothing(text: str):
+    assert slot_of(text, SAID) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("I have worked at Globex since 2022", date(2022, 1, 1), None),
+        ("From 2019 to 2021 I worked at Acme", date(2019, 1, 1), date(2022, 1, 1)),
+        ("I lived in Rome until last year", None, date(2026, 1, 1)),
+        ("I moved to Hamburg last month", date(2026, 5, 1), None),
+        ("I live in Rome", None, None),
+    ],
+    ids=str,
+)
+def test_a_statement_may_say_when_it_holds(text: str, first: date | None, last: date | None):
+    slot = slot_of(text, SAID)
+    assert slot is not None
+    assert (slot.valid_from and slot.valid_from.date(), slot.valid_to and slot.valid_to.date()) == (first, last)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("I live in Rome", Holds.ONE),
+        ("I speak French", Holds.SEVERAL),
+        ("My hobby is chess", Holds.SEVERAL),
+        ("My dog is called Pip", Holds.SEVERAL),
+        ("My favourite film is Heat", Holds.ONE),
+        ("My office is in room 12", Holds.USUALLY_ONE),
+    ],
+    ids=str,
+)
+def test_some_attributes_hold_one_value_at_a_time(text: str, holds: Holds):
+    slot = slot_of(text)
+    assert slot is not None
+    assert slot.holds is holds
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("I live in Berlin.", "I moved to Hamburg.", Relation.SUPERSEDES),
+        ("I live in Berlin.", "My home is in Berlin.", Relation.SAME),
+        ("I live in Berlin.", "My brother lives in Hamburg.", Relation.BOTH),
+        ("My brother lives in Rome.", "My brother lives in Milan.", Relation.BOTH),
+        ("My brother lives in Rome.", "My brother lives in Milan now.", Relation.SUPERSEDES),
+        ("Alice uses the billing service.", "The billing service uses Stripe.", Relation.BOTH),
+        ("I worked at Acme until 2021.", "I work at Globex.", Relation.BOTH),
+        ("I live in Rome.", "I used to live in Rome.", Relation.SUPERSEDES),
+        ("I have lived in Rome since 2019.", "I have lived in Italy since 2010.", Relation.BOTH),
+        ("I live in Berlin.", "I live in Berlin since May.", Relation.BOTH),
+        ("I'm 180 cm tall.", "I'm 1.80 m tall.", Relation.SAME),
+        ("My dog is called Pip.", "My dog is ill.", Relation.BOTH),
+    ],
+    ids=str,
+)
+def test_a_newer_statement_supersedes_repeats_or_leaves(old: str, new: str, expected: Relation):
+    assert relation(old, new, new_at=SAID) is expected
+
+
+def test_what_was_said_earlier_supersedes_nothing():
+    earlier, later = datetime(2026, 1, 1, tzinfo=UTC), SAID
+    assert relation("I live in Rome", "I live in Oslo", old_at=earlier, new_at=later) is Relation.SUPERSEDES
+    assert relation("I live in Rome", "I live in Oslo", old_at=later, new_at=earlier) is Relation.BOTH
+
+
+def test_the_bars_hold_on_all_labelled_pairs():
+    labelled = pairs()
+    phenomena = {pair.phenomenon for pair in labelled}
+    assert len(labelled) >= 300
+    assert len(phenomena) >= 20
+    assert scored(labelled).holds
