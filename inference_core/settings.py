@@ -56,6 +56,15 @@ class MemorySettings(BaseSettings):
     max_content_bytes: int = Field(
         default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
     )
+    capture: bool = Field(default=False, description="Make memories of what is said, off the reply path.")
+    model: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Chat models that find memories in what is said, as provider:model, separated by commas; each is "
+        "asked when the one before fails. None: rules for plain statements in English.",
+    )
+    batch_messages: int = Field(default=10, ge=1, le=100, description="Messages that are looked at together.")
+    batch_tokens: int = Field(default=4_000, ge=1, description="Tokens that are looked at together.")
+    worker_interval: float = Field(default=30.0, gt=0, description="Seconds between two looks at what waits.")
 
     @property
     def embeddings_spec(self) -> str | None:
@@ -74,6 +83,11 @@ class MemorySettings(BaseSettings):
         if isinstance(names, list | tuple):
             return tuple(validate_memory_category(str(name)) for name in names if str(name).strip())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return names
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return _listed(value)
 
     @field_validator("timezone")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,13 +44,18 @@ def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None =
     return _named(chosen) if isinstance(chosen, str) else chosen
 
 
+def make_chat_models(names: Sequence[str]) -> list[BaseChatModel]:
+    """The chat models with these names. Raises what `make_chat_model` raises."""
+    return [_named(name) for name in names]
+
+
 def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
     """What stands between an agent and its model: the fallbacks that ``settings`` name, and typed errors.
 
     A fallback gets the same messages and tools. In a stream, what the first model had said before it failed stays, and
     the fallback's answer follows as a message of its own. Raises what `make_chat_model` raises.
     """
-    fallbacks = [_named(name) for name in settings.model_fallbacks]
+    fallbacks = make_chat_models(settings.model_fallbacks)
     if not fallbacks:
         return [ModelErrors()]
     from langchain.agents.middleware import ModelFallbackMiddleware  # noqa: PLC0415 - only for those who have some

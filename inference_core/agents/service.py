@@ -21,8 +21,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
+from inference_core.agents.capture import make_capture
 from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
 from inference_core.agents.identity import MemoryContext, field_of
+from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.models import guards, make_chat_model
 from inference_core.agents.short_term import ShortTerm, has_short_term, make_short_term, needs_store
@@ -271,6 +273,10 @@ class AgentService:
             raise ConfigurationError(
                 "memory_* arguments do not reach a MemoryMiddleware that is passed: set them there"
             )
+        if settings.capture and not any(isinstance(one, CaptureMiddleware) for one in self._middleware):
+            capture = make_capture(settings, self.memory, self._user_id)
+            self._owned.callback(capture.close)
+            self._middleware.append(capture)
 
     def _memory_middleware(self, options: dict[str, Any]) -> MemoryMiddleware:
         given = {"user_id": self._user_id, "session_id": self._session_id} | options

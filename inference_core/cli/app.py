@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import chat, demo, doctor, ingest, memories, migrate, queue, reembed, removal, transfer
+from inference_core.cli import chat, demo, doctor, ingest, memories, migrate, queue, reembed, removal, transfer, worker
 from inference_core.cli import eval as evaluation
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -43,6 +43,7 @@ for _name, _command in {
     "eval": evaluation.evaluate,
     "reembed": reembed.reembed,
     "history": memories.history,
+    "worker": worker.worker,
     "queue": queue.queue,
     "undo": queue.undo,
     "stats": queue.stats,
