@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, Final
 
+from inference_core.clock import in_zone
+from inference_core.drivers import Plan
 from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.slots.comparing import Said, relation_of
@@ -271,3 +273,14 @@ def _reaches(sentence: _Sentence, memory: Offered) -> bool:
         return False
     what = set(key_of(done["what"]))
     return bool(what) and what <= set(key_of(goal["aim"] or goal["goal"]))
+
+
+class RuleExtractor:
+    """The rules as what the worker asks for memories: no model, plain statements of the user in English alone."""
+
+    def extract(
+        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
+    ) -> Plan[Extraction]:
+        """Plan: the candidates of ``messages``; days are those of ``zone``."""
+        yield from ()
+        return extract_by_rules(messages, offered, in_zone(now, zone))
