@@ -58,8 +58,12 @@ def _worker(memory: Opened, threads: int) -> Worker:
 def _work(made: Worker) -> None:
     """Works until a signal comes."""
     told = threading.Event()
+
+    def tell(*_: object) -> None:
+        told.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, tell)
     made.start()
     note("Working; Ctrl-C stops after the batches in hand")
     told.wait()

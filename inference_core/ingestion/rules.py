@@ -39,6 +39,7 @@ _PASTED: Final = re.compile(
 )
 _END: Final = re.compile(r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<=[.!?])[)\s]+|\n+")
 _FIRST_PERSON: Final = re.compile(r"\b(?:i|my|we|our|ich|meine?)\b", re.IGNORECASE)
+_AND_I: Final = re.compile(r",? (?:and|but) (?=(?:I|my)\b)")
 _LEAD: Final = r"(?:(?:please|from now on|in future|in the future|and|also|ok|okay|so|actually|,)[,:]?\s+)*"
 _ASK: Final = (
     "answer|reply|respond|write|use|call me|format|include|cite|show|explain|sign|translate|address me|round"
@@ -174,7 +175,7 @@ def _add(found: list[_Found], candidate: Candidate, sentence: _Sentence) -> None
             ids = tuple(dict.fromkeys(earlier.message_ids + candidate.message_ids))
             found[place] = replace(earlier, message_ids=ids), told
             return
-        if how is Relation.SUPERSEDES:
+        if how is Relation.SUPERSEDES and told.said.clauses == 1:
             found[place] = replace(earlier, valid_to=candidate.valid_from or sentence.said.at), told
     found.append((candidate, sentence))
 
@@ -187,7 +188,17 @@ def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
     for part in _END.split(text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
         sentence = part.strip()
         if len(sentence) <= MAX_SENTENCE and _TELLING.search(sentence) and len(sentence.split()) >= _MIN_WORDS:
-            yield _Sentence.of(sentence, message, now)
+            yield from _statements(_Sentence.of(sentence, message, now), now)
+
+
+def _statements(sentence: _Sentence, now: datetime) -> Iterator[_Sentence]:
+    """The sentence, or its statements one by one if each makes sense by itself: what ends one must not end another."""
+    parts = [part.strip(" ,") for part in _AND_I.split(sentence.text)]
+    said = sentence.said
+    if 1 < len(parts) == len(said.slots) == said.clauses and all(map(_FIRST_PERSON.search, parts)):
+        yield from (_Sentence.of(part, sentence.message, now) for part in parts)
+    else:
+        yield sentence
 
 
 def _instruction(sentence: _Sentence) -> Candidate | None:
@@ -259,7 +270,8 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Off
     same: str | None = None
     for memory, old in known:
         found = relation_of(old, sentence.said)
-        if found is Relation.SUPERSEDES or (candidate.state == "done" and _reaches(sentence, memory)):
+        ends = found is Relation.SUPERSEDES and old.clauses == 1  # what else it says still holds
+        if ends or (candidate.state == "done" and _reaches(sentence, memory)):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
         same = memory.memory_id if found is Relation.SAME and same is None else same
     return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same)

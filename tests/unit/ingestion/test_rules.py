@@ -147,3 +147,12 @@ def test_sixty_four_kilobytes_take_less_than_fifty_milliseconds(part: str):
         _found(text)
         took.append(process_time() - started)
     assert min(took) < 0.05
+
+
+def test_what_ends_one_statement_of_a_sentence_leaves_the_others():
+    texts = [one.content for one in _found("I live in Berlin and I am allergic to peanuts.")]
+    assert texts == ["I live in Berlin", "I am allergic to peanuts."]
+    (moved,) = _found("I moved to Hamburg.", offered=("I live in Berlin and I am allergic to peanuts",))
+    assert (moved.action, moved.target) == (Action.ADD, None)
+    (moved,) = _found("I moved to Hamburg.", offered=("I live in Berlin",))
+    assert (moved.action, moved.target) == (Action.SUPERSEDE, "id0")
