@@ -22,8 +22,9 @@ def draw(result: Result) -> None:
     axes = figure.add_subplot()
     _bars(axes, systems)
     first = next(iter(systems.values()))
+    sizes = " and ".join(f"{size:,}" for size in result["sizes"])
     axes.set_title(
-        f"What is left of {first['facts']:,} facts that were said in conversations of 200 to 1,000 messages",
+        f"What is left of {first['facts']:,} facts that were said in conversations of {sizes} messages",
         fontsize=11,
     )
     axes.set(xlim=(0, 100), xlabel=f"% of the facts; the model is shown at most {result['limit']:,} tokens")
