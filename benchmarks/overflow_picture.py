@@ -23,7 +23,7 @@ def draw(result: Result) -> None:
     _bars(axes, systems)
     first = next(iter(systems.values()))
     sizes = " and ".join(f"{size:,}" for size in result["sizes"])
-    axes.set_title(
+    figure.suptitle(
         f"What is left of {first['facts']:,} facts that were said in conversations of {sizes} messages",
         fontsize=11,
     )
@@ -36,10 +36,11 @@ def draw(result: Result) -> None:
 
 def _bars(axes: Axes, systems: dict[str, Result]) -> None:
     names = list(systems)
-    axes.barh(names, [100] * len(names), color=_LOST, height=0.6, label="gone")
+    axes.barh(names, [100] * len(names), color=_LOST, height=0.6, label="not recallable")
     start = [0.0] * len(names)
     for part, label, colour in _PARTS:
-        sizes = [100 * one[part] / one["facts"] for one in systems.values()]
+        found = [one[part] if part == "window" else one["recallable"] - one["window"] for one in systems.values()]
+        sizes = [100 * count / one["facts"] for count, one in zip(found, systems.values(), strict=True)]
         axes.barh(names, sizes, left=start, color=colour, height=0.6, label=label)
         start = [left + size for left, size in zip(start, sizes, strict=True)]
     for at, one in enumerate(systems.values()):
