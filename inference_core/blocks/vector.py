@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, zip_longest
 from typing import Final
 from uuid import UUID
 
@@ -58,17 +59,25 @@ class VectorMemory(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Plan[list[MemoryStoreDocument]]:
-        """Plan: the passages of any of the user's conversations that fit ``message``."""
-        return (
-            yield from recall(
-                scope,
-                conversation.user_id,
-                text_of(message),
-                self.max_results,
-                MemoryType.INTERACTION.value,
-                max_characters=self.max_tokens * CHARACTERS_PER_TOKEN,
-            )
-        )
+        """Plan: the passages of any of the user's conversations that fit ``message``.
+
+        By turns those that fit by themselves, whoever said them, and those that fit with what was said around them.
+        """
+        kinds = MemoryType.INTERACTION.value
+        asked = scope, conversation.user_id, text_of(message), self.max_results, kinds
+        alone = yield from recall(*asked, by_itself=True)
+        around = yield from recall(*asked)
+        taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
+        return self._within_budget(list(taken.values())[: self.max_results])
+
+    def _within_budget(self, found: list[MemoryStoreDocument]) -> list[MemoryStoreDocument]:
+        """The first of ``found`` that fit; one of them, however long."""
+        ends = accumulate(len(one.content) for one in found)
+        return [
+            one
+            for at, (one, end) in enumerate(zip(found, ends, strict=True))
+            if at == 0 or end <= self.max_tokens * CHARACTERS_PER_TOKEN
+        ]
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
         """Plan: stores each message once, however often it comes, together with a mark that outlives its deletion."""

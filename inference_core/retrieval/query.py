@@ -27,7 +27,8 @@ class Query:
     """Analysed terms; the text's vector and its content tokens' vectors, if there is a model; and what it asks for.
 
     ``interval`` are the seconds since 1970 between which it happened, if the text says so. ``wants_action``: it asks
-    the agent to do something rather than to know something.
+    the agent to do something rather than to know something. ``by_itself``: what a text says counts, not who said it nor
+    what was said around it.
     """
 
     terms: Sequence[Term] = ()
@@ -35,9 +36,18 @@ class Query:
     tokens: Floats | None = None
     interval: tuple[float, float] | None = None
     wants_action: bool = False
+    by_itself: bool = False
 
     @classmethod
-    def of(cls, text: str, now: datetime, vector: Floats | None = None, tokens: Floats | None = None) -> Query:
+    def of(
+        cls,
+        text: str,
+        now: datetime,
+        vector: Floats | None = None,
+        tokens: Floats | None = None,
+        *,
+        by_itself: bool = False,
+    ) -> Query:
         """The query that ``text`` is at the instant ``now``, in the user's time zone."""
         text = text[:MAX_QUERY_CHARACTERS]
         interval = interval_of(text, now)
@@ -47,6 +57,7 @@ class Query:
             tokens=tokens if tokens is not None and len(tokens) else None,
             interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),
             wants_action=_wants_action(text),
+            by_itself=by_itself,
         )
 
 

@@ -24,7 +24,7 @@ from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.relevance import Signals, relevance
 from inference_core.retrieval.vectors import Floats
-from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights
+from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights, by_itself
 
 CANDIDATES: Final = 100
 FEW: Final = 4_000
@@ -125,7 +125,7 @@ def rank(
     matches = Matches.of(pool, query)
     if len(pool) <= FEW:
         return _ranked(pool, matches, query, tokens_of)
-    weights = LEXICAL if matches.dense is None else HYBRID
+    weights = _weights(LEXICAL if matches.dense is None else HYBRID, query)
     positions = promising(pool, matches, query, weights, groups or [range(len(indexes))])
     head = _ranked(pool.only(positions), matches.only(positions), query, tokens_of)
     return HeadFirst(pool, head, positions, partial(_ranked, pool, matches, query, tokens_of))
@@ -134,17 +134,22 @@ def rank(
 def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | None) -> Ranking:
     signals = Signals(matches.coverage, matches.closeness)
     if matches.dense is None:
-        return Ranking(pool, _first_stage(pool, matches, query, LEXICAL), signals, matches.is_hit)
-    shares = _first_stage(pool, matches, query, HYBRID)
+        return Ranking(pool, _first_stage(pool, matches, query, _weights(LEXICAL, query)), signals, matches.is_hit)
+    shares = _first_stage(pool, matches, query, _weights(HYBRID, query))
     candidates = list(islice(_in_order(pool, _total(shares, len(pool)), matches.is_hit), CANDIDATES))
     late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
     if late is None:
         shares["feedback"] = HYBRID.feedback * evidence.feedback(pool, candidates, matches.dense)
         return Ranking(pool, shares, signals, matches.is_hit)
-    shares = _first_stage(pool, matches, query, LATE)
-    shares["late_interaction"] = spread(late, LATE.late, pool.order)
-    shares["feedback"] = LATE.feedback * evidence.feedback(pool, candidates, matches.dense + late)
+    weights = _weights(LATE, query)
+    shares = _first_stage(pool, matches, query, weights)
+    shares["late_interaction"] = spread(late, weights.late, pool.order)
+    shares["feedback"] = weights.feedback * evidence.feedback(pool, candidates, matches.dense + late)
     return Ranking(pool, shares, signals, matches.is_hit)
+
+
+def _weights(weights: Weights, query: Query) -> Weights:
+    return by_itself(weights) if query.by_itself else weights
 
 
 def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -> Shares:

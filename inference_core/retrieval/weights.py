@@ -63,3 +63,13 @@ LEXICAL: Final = Weights(
     importance=0.5,
 )
 """Words alone."""
+
+
+def by_itself(weights: Weights) -> Weights:
+    """``weights`` of what a text says itself: without its surroundings, whoever said it."""
+    return weights._replace(
+        lexical=Spread(own=weights.lexical.own),
+        dense=Spread(own=weights.dense.own),
+        late=Spread(own=weights.late.own),
+        not_assistant=0.0,
+    )

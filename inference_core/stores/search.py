@@ -26,7 +26,7 @@ class Search:
     contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
     ``fills``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
     repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
-    ``patience`` is how long, in seconds, to wait for the query's vector, and how long for an index that is not there
+    ``by_itself``: what a text says counts, not who said it nor what was said around it. ``patience`` is how long, in seconds, to wait for the query's vector, and how long for an index that is not there
     yet, rather than to do without. ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
@@ -40,6 +40,7 @@ class Search:
     max_characters: int | None = None
     diversity: float = 0.0
     explains: bool = False
+    by_itself: bool = False
     patience: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 

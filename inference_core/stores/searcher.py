@@ -52,7 +52,7 @@ class Searcher:
 
         Where an index would take long to build, it is built in the background, and words alone decide until then.
         """
-        query = Query.of(search.text, search.now, *(vectors or ()))
+        query = Query.of(search.text, search.now, *(vectors or ()), by_itself=search.by_itself)
         results: list[list[Found]] = [[] for _ in search.groups]
         left_out: list[LeftOut] = []
         is_scanned = False

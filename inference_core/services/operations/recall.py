@@ -38,15 +38,16 @@ def recall(
     diversity: float = 0.0,
     fills: bool = False,
     as_of: datetime | None = None,
+    by_itself: bool = False,
 ) -> Plan[RecalledMemories]:
     """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
 
     Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
     ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
     ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
-    match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``explain`` adds
-    to each memory the shares of its score, and to the result what was left out and why. Raises InvalidInput,
-    StoreUnavailable.
+    match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``by_itself``:
+    what a memory says counts, not who said it nor what was said around it. ``explain`` adds to each memory the shares of
+    its score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
     _check_options(max_characters, diversity)
@@ -67,6 +68,7 @@ def recall(
         max_characters=max_characters,
         diversity=diversity,
         fills=fills,
+        by_itself=by_itself,
         explains=explain,
         now=in_zone(now, scope.zone),
     )
