@@ -26,8 +26,9 @@ class Search:
     contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
     ``fills``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
     repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
-    ``by_itself``: what a text says counts, not who said it nor what was said around it. ``patience`` is how long, in seconds, to wait for the query's vector, and how long for an index that is not there
-    yet, rather than to do without. ``now`` is what "last week" is counted from, in the user's time zone.
+    ``by_itself``: what a text says counts, not who said it nor what was said around it. ``patience`` is how long, in
+    seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do without.
+    ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
