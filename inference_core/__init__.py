@@ -11,6 +11,7 @@ from inference_core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from inference_core.agents.identity import MemoryContext, resolve_user
+    from inference_core.agents.middleware.capture import CaptureMiddleware
     from inference_core.agents.middleware.memory import (
         MemoryMiddleware,
         MemoryState,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from inference_core.blocks.vector import VectorMemory
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
+    from inference_core.ingestion.extraction import ModelExtractor
+    from inference_core.ingestion.rules import RuleExtractor
     from inference_core.memory.document import MemoryStoreDocument
     from inference_core.memory.namespaces import MemoryNamespaceBuilder
     from inference_core.memory.record import MemoryRecord
@@ -46,6 +49,7 @@ _HOMES = {
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
     "AgentService": "inference_core.agents.service",
     "AgentSettings": "inference_core.settings",
+    "CaptureMiddleware": "inference_core.agents.middleware.capture",
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
     "ExtractiveMemory": "inference_core.blocks.extractive",
@@ -65,7 +69,9 @@ _HOMES = {
     "MemoryStore": "inference_core.stores.store",
     "MemoryStoreDocument": "inference_core.memory.document",
     "MemoryType": "inference_core.memory.types",
+    "ModelExtractor": "inference_core.ingestion.extraction",
     "Origin": "inference_core.memory.trust",
+    "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
     "StaticMemory": "inference_core.blocks.static",
@@ -86,6 +92,7 @@ __all__ = [
     "AgentMemoryStoreService",
     "AgentService",
     "AgentSettings",
+    "CaptureMiddleware",
     "Delete",
     "Embedder",
     "ExtractiveMemory",
@@ -105,7 +112,9 @@ __all__ = [
     "MemoryStore",
     "MemoryStoreDocument",
     "MemoryType",
+    "ModelExtractor",
     "Origin",
+    "RuleExtractor",
     "ShortTermMemoryEvent",
     "ShortTermMemoryMiddleware",
     "StaticMemory",

@@ -99,6 +99,11 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         """Like `after_agent`."""
         return await arun(self._captured(state, runtime), _TIMEOUT_S)
 
+    def drain(self) -> None:
+        """Makes memories of what waits, before it returns. Raises StoreError if an outbox cannot be read."""
+        for pipeline, worker in list(self._workers.values()):
+            (worker or Worker(pipeline)).drain()
+
     def close(self) -> None:
         """Stops the workers after the batches in hand; what waits stays in the outbox."""
         for _, worker in list(self._workers.values()):
