@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from inference_core.drivers import Plan
-from inference_core.errors import InferenceCoreError, ModelError, StoreUnavailable, VersionConflict
+from inference_core.errors import ModelError, StoreUnavailable, VersionConflict
 from inference_core.ingestion.candidates import Extraction, Offered
 from inference_core.ingestion.consolidation import consolidated, offered_for
 from inference_core.ingestion.jobs import job_put
@@ -21,6 +21,7 @@ from inference_core.services.operations.scope import MemoryScope
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
+_ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
 class Extractor(Protocol):
@@ -34,11 +35,16 @@ class Extractor(Protocol):
 
 
 class Outcome(str, Enum):
-    """What came of an attempt to work on a partition."""
+    """What came of an attempt to work on a partition.
+
+    ALONE: nothing yet, since a worker ended in the midst of its messages; this one shall do nothing else meanwhile, so
+    that others' messages do not suffer if they make it end too.
+    """
 
     NOTHING = "nothing"
     DONE = "done"
     LATER = "later"
+    ALONE = "alone"
     MODEL_FAILED = "model failed"
 
 
@@ -66,27 +72,43 @@ class Pipeline:
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self._extractor = extractor
 
-    def process(self, partition: Partition, seen: int) -> Plan[Report]:
-        """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then."""
-        claim = yield from self.outbox.claim(partition, seen)
-        if claim is None:
+    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Plan[Report]:
+        """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
+
+        ``alone``: the caller does nothing else meanwhile, as messages want it in whose midst a worker ended.
+        """
+        found = yield from self.outbox.ready(partition, seen)
+        if found is None:
             return Report(Outcome.NOTHING)
-        scope = self._scope_of(partition)
+        if self.outbox.is_spent(found):
+            return (yield from self._failed(found, _ENDED))
+        if found.is_interrupted and not alone:
+            return Report(Outcome.ALONE)
+        claim = yield from self.outbox.take(found)
+        return Report(Outcome.NOTHING) if claim is None else (yield from self._worked_on(claim))
+
+    def _worked_on(self, claim: Claim) -> Plan[Report]:
+        scope = self._scope_of(claim.partition)
         try:
             if claim.extraction is None:
                 extraction = yield from self._extracted(scope, claim)
                 claim = yield from self.outbox.keep(claim, extraction)
             yield from self._apply(scope, claim)
         except VersionConflict:
-            return Report(Outcome.LATER)  # the lease ran out, and somebody else works on it
+            yield from self.outbox.release(claim)
+            return Report(Outcome.LATER)  # the lease ran out and somebody else works on it, or memories keep changing
         except StoreUnavailable:
+            yield from self.outbox.release(claim)
             raise
-        except InferenceCoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever an extractor raises must not end the worker
             _LOG.warning("Messages of one user could not be made memories: %s", error)
-            dead = yield from self.outbox.failed(claim, f"{type(error).__name__}: {error}")
             outcome = Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.LATER
-            return Report(outcome, len(dead), len(dead), has_more=bool(dead) or len(claim.batch) > 1)
+            return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
         return Report(Outcome.DONE, len(claim.batch), has_more=True)
+
+    def _failed(self, claim: Claim, reason: str, outcome: Outcome = Outcome.LATER) -> Plan[Report]:
+        dead = yield from self.outbox.failed(claim, reason)
+        return Report(outcome, len(dead), len(dead), has_more=bool(dead) or len(claim.batch) > 1)
 
     def _extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
         messages = [waiting.message for waiting in claim.batch]

@@ -9,7 +9,8 @@ from typing import Final
 from inference_core.clock import Clock
 from inference_core.drivers import Plan
 from inference_core.errors import VersionConflict
-from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition, message_from_json, message_put
+from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition
+from inference_core.ingestion.waiting import message_from_json, message_put
 from inference_core.stores.backend import Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
