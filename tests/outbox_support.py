@@ -51,7 +51,12 @@ class Scripted:
 
 def candidates(*given: Candidate) -> Script:
     """A script that always gives these."""
-    return lambda messages, offered: Extraction(list(given))
+    return answering(Extraction(list(given)))
+
+
+def answering(extraction: Extraction) -> Script:
+    """A script that always gives this one."""
+    return lambda messages, offered: extraction
 
 
 def service_on(store: Any, clock: Clock | None = None, **options: Any) -> AgentMemoryStoreService:

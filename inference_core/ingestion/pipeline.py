@@ -13,7 +13,7 @@ from inference_core.drivers import Plan
 from inference_core.errors import ModelError, StoreUnavailable, VersionConflict
 from inference_core.ingestion.candidates import Extraction, Offered
 from inference_core.ingestion.consolidation import consolidated, offered_for
-from inference_core.ingestion.jobs import job_put
+from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
@@ -62,7 +62,7 @@ class Pipeline:
     """Makes memories of the messages in the outbox of ``scope``'s store, or in ``outbox``, for memories elsewhere.
 
     ``process`` may be called by any number of workers and machines at once. With an outbox in another database the
-    memories are written first; their ids follow from the messages, so that a repetition changes nothing.
+    memories are written first, with a note of the work, so that a repetition changes nothing.
     """
 
     def __init__(
@@ -122,6 +122,9 @@ class Pipeline:
         messages = [waiting.message for waiting in claim.batch]
         settled = self.outbox.settled(claim)
         for attempt in range(1, _ATTEMPTS + 1):
+            if (yield from is_done(scope, user, claim.job_id)):
+                yield from self.outbox.engine.write(settled)
+                return
             effects = yield from consolidated(scope, user, extraction.candidates, messages, claim.job_id)
             writes = [*effects.puts, job_put(scope, user, messages[0].session_id, effects, extraction)]
             try:
