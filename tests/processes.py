@@ -11,6 +11,9 @@ from typing import Any
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
+        "langchain.agents",
+        "inference_core.agents.checkpoints",
+        "inference_core.agents.middleware.capture",
         "inference_core.ingestion.verbatim",
         "inference_core.migration.migrate",
         "inference_core.stores.searcher",
