@@ -21,7 +21,7 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import mark, marks_of
 from inference_core.ingestion.messages import Message, mended
-from inference_core.ingestion.waiting import Waiting, message_from_json, message_put, message_to_json
+from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
 from inference_core.memory.text import encode_json, text_tokens
 from inference_core.stores.backend import Delete, Put, Row, Write
@@ -155,10 +155,14 @@ class Outbox:
         self.limits = limits or Limits()
         self._clock = clock
 
-    def put(self, partition: Partition, messages: Sequence[Message]) -> Plan[int]:
-        """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit."""
+    def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Plan[int]:
+        """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit.
+
+        ``zone`` names the user's time zone.
+        """
         marks = marks_of(partition.user_id)
-        fresh = {_key(partition, message): message for message in messages}
+        found = [Waiting(_key(partition, message), 0, message, zone) for message in messages]
+        fresh = {one.key: one for one in found}
         while fresh:
             try:
                 yield from self.engine.write(self._puts(partition, marks, fresh))
@@ -166,7 +170,7 @@ class Outbox:
             except VersionConflict:
                 rows = yield from self.engine.get([(marks, key) for key in fresh])
                 known = {row.key for row in rows if row}
-                fresh = {key: message for key, message in fresh.items() if key not in known}
+                fresh = {key: one for key, one in fresh.items() if key not in known}
         return len(fresh)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
@@ -267,15 +271,12 @@ class Outbox:
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** (count - 1)
 
-    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Message]) -> list[Write]:
+    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Waiting]) -> list[Write]:
         now = self._clock.now()
         where, key = partition.place
         return [
             *(mark(marks, key, self._clock) for key in fresh),
-            *(
-                message_put(partition.messages, key, message, now + at * _TICK)
-                for at, (key, message) in enumerate(fresh.items())
-            ),
+            *(one.put(partition.messages, now + at * _TICK) for at, one in enumerate(fresh.values())),
             Put(namespace=where, key=key, value=partition.to_json(), updated_at=now),
         ]
 
@@ -283,7 +284,7 @@ class Outbox:
         """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
         waiting = yield from self.engine.count([partition.messages])
         rows = yield from self.engine.newest([partition.messages], limit=2 * _PAGE, offset=max(0, waiting - _PAGE))
-        return [Waiting(row.key, row.version, message_from_json(row.value)) for row in reversed(rows)]
+        return [Waiting.of(row) for row in reversed(rows)]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before is tried by itself."""
@@ -344,7 +345,7 @@ def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[li
 
 def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Write]:
     """The writes that put a message among the dead."""
-    value = {**message_to_json(one.message), "reason": reason, "tries": _count(claim.tries, one)}
+    value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
     pointer = {**claim.partition.to_value(), "key": one.key}
     return [
         Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from enum import Enum
 from typing import Final, Protocol
 
+from inference_core.clock import time_zone
 from inference_core.drivers import Plan
-from inference_core.errors import ModelError, StoreUnavailable, VersionConflict
+from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
 from inference_core.ingestion.candidates import Extraction, Offered
 from inference_core.ingestion.consolidation import consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
@@ -88,7 +90,7 @@ class Pipeline:
         return Report(Outcome.NOTHING) if claim is None else (yield from self._worked_on(claim))
 
     def _worked_on(self, claim: Claim) -> Plan[Report]:
-        scope = self._scope_of(claim.partition)
+        scope = self._scope_of(claim)
         try:
             if claim.extraction is None:
                 extraction = yield from self._extracted(scope, claim)
@@ -139,9 +141,12 @@ class Pipeline:
             else:
                 return
 
-    def _scope_of(self, partition: Partition) -> MemoryScope:
-        """The memory as the agent sees it whose messages these are."""
+    def _scope_of(self, claim: Claim) -> MemoryScope:
+        """The memory as the agent sees it whose messages these are, in the zone in which they were said."""
         namespaces = MemoryNamespaceBuilder(
-            agent_name=partition.agent_name, agent_scope_enabled=partition.agent_scope_enabled
+            agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
         )
-        return replace(self.scope, namespaces=namespaces)
+        zone = self.scope.zone
+        with suppress(ConfigurationError):
+            zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
+        return replace(self.scope, namespaces=namespaces, zone=zone)

@@ -10,27 +10,31 @@ from typing import Any
 from inference_core.ingestion.messages import Message, Role, mended, session_name
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
-from inference_core.stores.backend import Put
+from inference_core.stores.backend import Put, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message in the outbox."""
+    """A message in the outbox; ``zone`` names the time zone in which it was said, as far as known."""
 
     key: str
     version: int
     message: Message
+    zone: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Itself as JSON data."""
+        return {**message_to_json(self.message), **({"zone": self.zone} if self.zone else {})}
 
-def message_put(namespace: Namespace, key: str, message: Message, at: datetime) -> Put:
-    """The write that puts ``message`` into the outbox."""
-    return Put(
-        namespace=namespace,
-        key=key,
-        value=encode_json(message_to_json(message), what="outbox"),
-        created_at=at,
-        updated_at=at,
-    )
+    @classmethod
+    def of(cls, row: Row) -> Waiting:
+        """The message that a row of the outbox holds."""
+        return cls(row.key, row.version, message_from_json(row.value), row.value.get("zone"))
+
+    def put(self, namespace: Namespace, at: datetime) -> Put:
+        """The write that puts it into the outbox."""
+        value = encode_json(self.to_json(), what="outbox")
+        return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at)
 
 
 def message_to_json(message: Message) -> dict[str, Any]:

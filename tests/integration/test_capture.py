@@ -27,6 +27,7 @@ from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.candidates import Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.worker import Worker
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA, BOB = {"user_id": "ada"}, {"user_id": "bob"}
@@ -272,3 +273,30 @@ async def test_streams_hold_nothing_of_the_extraction(tmp_path: Path) -> None:
             assert time.monotonic() < end
             await asyncio.sleep(0.01)
         capture.close()
+
+
+class Zoned(Scripted):
+    """Notes the zone in which each message was said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zones: dict[str, str] = {}
+
+    def extract(
+        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
+    ) -> Plan[Extraction]:
+        self.zones |= {message.text: str(zone) for message in messages}
+        return super().extract(messages, offered, now, zone)
+
+
+async def test_regression_messages_are_read_in_the_time_zone_of_their_user(store: MemoryStore) -> None:
+    extractor = Zoned()
+    capture = CaptureMiddleware(extractor, works=False)
+    model = ScriptedChatModel(turns=["Noted."])
+    agent = make_agent(model, store=store, middleware=[capture], context_schema=MemoryContext)
+    for user, zone in (("ada", "Asia/Tokyo"), ("bob", "Europe/Lisbon"), ("eve", "nonsense")):
+        await ask(agent, "sync", user, context={"user_id": user, "timezone": zone})
+    ((pipeline, _),) = capture._workers.values()
+    Worker(pipeline).drain()
+    del extractor.zones["Noted."]
+    assert extractor.zones == {"ada": "Asia/Tokyo", "bob": "Europe/Lisbon", "eve": "UTC"}

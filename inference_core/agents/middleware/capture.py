@@ -177,7 +177,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
             user = self._binding.user(runtime, captured.get("user"))
             new = [_message(messages[at], at, scope.clock.now()) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
-            count = yield from pipeline.outbox.put(partition, new)
+            count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
             _LOG.info("Nothing was captured: %s", error)
             return None
