@@ -12,6 +12,9 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "inference_core.agents.middleware.short_term",
+        "langchain.agents",
+        "inference_core.agents.checkpoints",
+        "inference_core.agents.middleware.capture",
         "inference_core.ingestion.verbatim",
         "inference_core.migration.migrate",
         "inference_core.stores.searcher",

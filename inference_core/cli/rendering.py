@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from inference_core.memory.document import MemoryStoreDocument
 
 _TOLD: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
-_UNUSUAL: Final = ("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at")
+_UNUSUAL: Final = (
+    *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
+    *("supersedes", "superseded_by"),
+)
 
 
 def as_json(document: MemoryStoreDocument) -> dict[str, Any]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from math import isfinite
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from inference_core.ingestion.messages import mended
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
@@ -92,10 +94,24 @@ _EXTRACTION: Final = TypeAdapter(Extraction)
 
 
 def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
-    """``extraction`` as JSON data."""
-    return _EXTRACTION.dump_python(extraction, mode="json")
+    """``extraction`` as JSON data: without what no store can hold, and with 0 for what is no number."""
+    return _storable(_EXTRACTION.dump_python(extraction))
 
 
 def extraction_from_json(stored: object) -> Extraction:
     """The extraction that `extraction_to_json` wrote."""
     return _EXTRACTION.validate_python(stored)
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _storable(part) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [_storable(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, float) and not isfinite(value):
+        return 0.0
+    return mended(value) if isinstance(value, str) else value

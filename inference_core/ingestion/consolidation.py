@@ -16,14 +16,15 @@ from typing import Any, Final
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory, UntrustedWrite
 from inference_core.ingestion.candidates import Action, Candidate, Offered
-from inference_core.ingestion.messages import Message, Role, mended
-from inference_core.memory.record import MemoryRecord
+from inference_core.ingestion.messages import Message, Role, mended, session_name
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
 from inference_core.memory.text import canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
 from inference_core.memory.types import get_category_for_type
 from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.scope import MemoryScope, find, put_of, record_of
+from inference_core.services.operations.save import MAX_TAGS
+from inference_core.services.operations.scope import MemoryScope, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Put
 
 OFFERED: Final = 12
@@ -31,14 +32,21 @@ JOB: Final = "job"
 """The name in a memory's metadata that says which work made it."""
 REINFORCED: Final = "reinforced"
 LAST_SEEN: Final = "last_seen"
-_LAST_JOB: Final = "last_job"
+LAST_JOB: Final = "last_job"
+WOULD_END: Final = "would_end"
+"""The name in a superseded memory's metadata of the end that it had before."""
 _TOOL: Final = "extraction"
 _QUERY_CHARACTERS: Final = 2_000
+_LABEL_CHARACTERS: Final = 120
+_TAG_CHARACTERS: Final = 32
 
 
 @dataclass(slots=True)
 class Effects:
-    """What a job does to memories, by their scope and id, the newest state of each; ``problems`` were left out."""
+    """What a job does to memories, by their scope and id, the newest state of each; ``problems`` were left out.
+
+    ``before`` has what was noted of earlier sayings of those that it reinforced.
+    """
 
     job_id: str
     changed: dict[tuple[str, ...], MemoryRecord] = field(default_factory=dict[tuple[str, ...], MemoryRecord])
@@ -46,6 +54,7 @@ class Effects:
     reinforced: list[str] = field(default_factory=list[str])
     superseded: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
+    before: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def set(self, record: MemoryRecord) -> None:
         """``record`` is how the memory is to be."""
@@ -76,10 +85,9 @@ def consolidated(
     for candidate in candidates:
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
+            yield from _applied(scope, user_id, candidate, record, effects)
         except (InvalidMemory, UntrustedWrite) as error:
-            effects.problems.append(str(error))
-            continue
-        yield from _applied(scope, user_id, candidate, record, effects)
+            effects.problems.append(mended(str(error)))
     return effects
 
 
@@ -90,33 +98,62 @@ def _applied(
     if candidate.target is not None:
         found = yield from find(scope, user_id, candidate.target)
         target = effects.get(found) if found else None
-    (row,) = yield from scope.engine.get([(record.namespace, record.id)])
-    known = effects.get(record if row is None else record_of(row))
-    if known is not record and known.extra_metadata.get(JOB) == effects.job_id and known.id not in effects.added:
-        effects.added.append(known.id)  # this very job has been here before
-    elif known is not record and _holds(known, record.created_at):
-        _reinforce(effects, known, record.created_at)
-    elif target is not None and _holds(target, record.created_at) and _says_again(candidate, target):
+    heir, is_known = yield from _placed(scope, record, effects)
+    if not is_known and target is not None and _holds(target, record.created_at) and _says_again(candidate, target):
         _reinforce(effects, target, record.created_at)
-    else:
-        is_free = known is record
-        new = record if is_free else replace(record, id=_digest([record.id, effects.job_id]))
-        _add(effects, new, target if candidate.action is Action.SUPERSEDE else None)
+        return
+    if is_known and heir.extra_metadata.get(JOB) != effects.job_id:
+        _reinforce(effects, heir, record.created_at)
+    elif heir.id not in effects.added:  # if it is known, this very job has been here before
+        effects.set(heir)
+        effects.added.append(heir.id)
+    if candidate.action is Action.SUPERSEDE and target is not None and target.id != heir.id:
+        _end(effects, target, heir, record)
+
+
+def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Plan[tuple[MemoryRecord, bool]]:
+    """Plan: the memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
+
+    What was superseded, or was given another text since, stays as it is.
+    """
+    while True:
+        (row,) = yield from scope.engine.get([(record.namespace, record.id)])
+        known = effects.get(record if row is None else record_of(row))
+        if known is record or _is_same(known, record):
+            return known, known is not record
+        record = replace(record, id=_digest([record.id]))
+
+
+def _is_same(known: MemoryRecord, record: MemoryRecord) -> bool:
+    now = record.created_at
+    is_said = _normal(known.content) == _normal(record.content)
+    return is_said and known.superseded_by is None and (_holds(known, now) or not _holds(record, now))
 
 
 def _says_again(candidate: Candidate, target: MemoryRecord) -> bool:
     return candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
 
 
-def _add(effects: Effects, record: MemoryRecord, target: MemoryRecord | None) -> None:
-    """Adds ``record``, in the place of ``target`` if that may end."""
-    if target is not None and _may_end(target, record):
-        ends = min(max(record.valid_from or record.created_at, target.happened_at), record.created_at)
-        effects.set(replace(target, valid_to=ends, superseded_by=record.id, updated_at=record.created_at))
+def _end(effects: Effects, target: MemoryRecord, heir: MemoryRecord, record: MemoryRecord) -> None:
+    """``heir`` takes the place of ``target``, if that may end, from when ``record`` holds."""
+    if target.superseded_by == heir.id:
+        effects.set(target)  # this very job has been here before
+    elif not _may_end(target, record):
+        return
+    else:
+        end = {} if target.valid_to is None else {WOULD_END: target.valid_to.isoformat()}
+        ended = replace(
+            target,
+            valid_to=min(max(record.happened_at, target.happened_at), record.created_at),
+            superseded_by=heir.id,
+            updated_at=record.created_at,
+            extra_metadata={**target.extra_metadata, **end},
+        )
+        effects.set(ended)
+    heir = effects.get(heir)
+    effects.set(replace(heir, supersedes=tuple(dict.fromkeys([*heir.supersedes, target.id]))))
+    if target.id not in effects.superseded:
         effects.superseded.append(target.id)
-        record = replace(record, supersedes=(target.id,))
-    effects.set(record)
-    effects.added.append(record.id)
 
 
 def _holds(record: MemoryRecord, now: datetime) -> bool:
@@ -125,19 +162,21 @@ def _holds(record: MemoryRecord, now: datetime) -> bool:
 
 def _may_end(target: MemoryRecord, record: MemoryRecord) -> bool:
     """Whether ``record`` may take the place of ``target``: not if that is pinned, over, or better founded."""
-    if target.superseded_by == record.id:
-        return True
     return not target.pinned and _holds(target, record.created_at) and record.trust >= min(target.trust, Trust.INFERRED)
 
 
 def _reinforce(effects: Effects, record: MemoryRecord, now: datetime) -> None:
-    if record.id in effects.added or record.extra_metadata.get(_LAST_JOB) == effects.job_id:
+    if record.id in effects.added or record.id in effects.reinforced:
         return  # said twice in the same batch
+    effects.reinforced.append(record.id)
+    if record.extra_metadata.get(LAST_JOB) == effects.job_id:
+        effects.set(record)  # this very job has been here before
+        return
     count = record.extra_metadata.get(REINFORCED)
     times = (count if isinstance(count, int) else 0) + 1
-    seen = {REINFORCED: times, LAST_SEEN: now.isoformat(), _LAST_JOB: effects.job_id}
+    seen = {REINFORCED: times, LAST_SEEN: now.isoformat(), LAST_JOB: effects.job_id}
+    effects.before[record.id] = {name: record.extra_metadata[name] for name in seen if name in record.extra_metadata}
     effects.set(replace(record, extra_metadata={**record.extra_metadata, **seen}))
-    effects.reinforced.append(record.id)
 
 
 def _record(
@@ -152,7 +191,7 @@ def _record(
     now = scope.clock.now()
     sources = [message for message in messages if message.id in candidate.message_ids] or messages
     said_at = min((message.at for message in sources if message.at), default=None)
-    return MemoryRecord(
+    record = MemoryRecord(
         id=_digest([*namespace, candidate.memory_type.value, _normal(content)]),
         content=content,
         memory_type=candidate.memory_type,
@@ -160,17 +199,24 @@ def _record(
         namespace=namespace,
         created_at=now,
         updated_at=now,
-        topic=optional_text(candidate.topic and mended(candidate.topic), what="topic"),
-        session_id=optional_text(messages[0].session_id and mended(messages[0].session_id), what="session_id"),
+        topic=_label(candidate.topic, _LABEL_CHARACTERS),
+        session_id=optional_text(session_name(messages[0].session_id), what="session_id"),
         agent_name=scope.namespaces.agent_name,
         extra_metadata=_metadata(candidate, job_id),
         source=source,
         trust=source.trust,
-        importance=candidate.importance,
-        tags=candidate.tags,
-        valid_from=candidate.valid_from or said_at,
-        valid_to=candidate.valid_to,
+        importance=candidate.importance if 0 <= candidate.importance <= 1 else DEFAULT_IMPORTANCE,
+        tags=tuple(dict.fromkeys(filter(None, (_label(tag, _TAG_CHARACTERS) for tag in candidate.tags))))[:MAX_TAGS],
+        valid_from=checked_moment(candidate.valid_from, "valid_from") or said_at,
+        valid_to=checked_moment(candidate.valid_to, "valid_to"),
     )
+    put_of(record)  # what cannot be written is told here
+    return record
+
+
+def _label(text: str | None, limit: int) -> str | None:
+    """What only describes a memory is cut where it is too long."""
+    return optional_text(text and mended(text)[:limit], what="label")
 
 
 def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
@@ -181,7 +227,7 @@ def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
     )
     return MemorySource(
         origin=Origin.TOOL if is_external else candidate.origin,
-        thread_id=messages[0].session_id,
+        thread_id=session_name(messages[0].session_id),
         message_ids=tuple(mended(message.id) for message in named or messages if message.id),
         tool=_TOOL,
     )
@@ -190,7 +236,7 @@ def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
 def _metadata(candidate: Candidate, job_id: str) -> dict[str, Any]:
     given: dict[str, Any] = {
         JOB: job_id,
-        "state": candidate.state,
+        "state": candidate.state and mended(candidate.state),
         "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
         "relations": [[mended(one.source), mended(one.name), mended(one.target)] for one in candidate.relations],
     }

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion.candidates import Extraction
-from inference_core.ingestion.consolidation import LAST_SEEN, REINFORCED, Effects
+from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.messages import mended, session_name
+from inference_core.ingestion.undoing import Undoing
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of, record_of
+from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.services.operations.update import ATTEMPTS
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.backend import Delete, Put, Row
 
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds what jobs did."""
@@ -25,27 +27,36 @@ _PAGE: Final = 200
 def job_put(
     scope: MemoryScope, user_id: UserId, session_id: str | None, effects: Effects, extraction: Extraction
 ) -> Put:
-    """The write that notes what a job did."""
+    """The write that notes what a job did; it fails if that was noted before."""
     places = {record.id: list(record.namespace) for record in effects.changed.values()}
     value: dict[str, Any] = {
-        "session": session_id,
+        "session": session_name(session_id),
         "places": places,
         "added": effects.added,
         "reinforced": effects.reinforced,
         "superseded": effects.superseded,
-        "problems": [*extraction.problems, *effects.problems][:_PAGE],
+        "before": effects.before,
+        "problems": [mended(problem) for problem in (*extraction.problems, *effects.problems)][:_PAGE],
         "model_calls": extraction.model_calls,
         "input_tokens": extraction.input_tokens,
         "output_tokens": extraction.output_tokens,
     }
     now = scope.clock.now()
-    return Put(namespace=_jobs(user_id), key=effects.job_id, value=encode_json(value, what="job"), updated_at=now)
+    text = encode_json(value, what="job")
+    return Put(namespace=_jobs(user_id), key=effects.job_id, value=text, updated_at=now, expected=0)
+
+
+def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Plan[bool]:
+    """Plan: whether the job did its work on memories. Raises StoreError."""
+    (row,) = yield from scope.engine.get([(_jobs(user_id), job_id)])
+    return row is not None
 
 
 def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> Plan[list[Row]]:
     """Plan: the jobs on the user's messages (of one session, if given), the newest first."""
     found: list[Row] = []
     offset = 0
+    session_id = session_name(session_id)
     while page := (yield from scope.engine.newest([_jobs(user_id)], limit=_PAGE, offset=offset)):
         found += [row for row in page if session_id is None or row.value["session"] == session_id]
         offset += len(page)
@@ -64,52 +75,37 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
     removed = 0
     for row in rows:
         if job_id in (None, row.key):
-            removed += yield from _undone(scope, row)
+            removed += yield from _undone(scope, user_id, row)
     return removed
 
 
-def _undone(scope: MemoryScope, job: Row) -> Plan[int]:
-    places: Mapping[str, Sequence[str]] = job.value["places"]
-    writes: Sequence[Write] = []
+def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
     for attempt in range(1, ATTEMPTS + 1):
-        found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
-        records = {row.key: record_of(row) for row in found if row}
-        writes = _undoing(job, records)
+        records = yield from _concerned(scope, user_id, job)
+        undoing = Undoing(job, records)
         try:
-            yield from scope.engine.write([*writes, Delete(namespace=job.namespace, key=job.key)])
+            yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
         else:
-            break
-    return sum(isinstance(write, Delete) for write in writes)
+            return len(undoing.added)
+    return 0
 
 
-def _undoing(job: Row, records: Mapping[str, MemoryRecord]) -> Sequence[Write]:
-    added = {key: records[key] for key in job.value["added"] if key in records}
-    writes: list[Write] = [
-        Delete(namespace=record.namespace, key=key, expected=record.version) for key, record in added.items()
-    ]
-    for key, record in records.items():
-        if key in added:
-            continue
-        new = record
-        if record.superseded_by in job.value["added"]:
-            heir = added[record.superseded_by].superseded_by if record.superseded_by in added else None
-            new = replace(new, superseded_by=heir, valid_to=record.valid_to if heir else None)
-        if key in job.value["reinforced"]:
-            new = _less_reinforced(new, job.value["reinforced"].count(key))
-        if new is not record:
-            writes.append(put_of(new, expected=record.version))
-    return writes
-
-
-def _less_reinforced(record: MemoryRecord, times: int) -> MemoryRecord:
-    count = record.extra_metadata.get(REINFORCED)
-    left = (count if isinstance(count, int) else 0) - times
-    others = {name: value for name, value in record.extra_metadata.items() if name not in (REINFORCED, LAST_SEEN)}
-    seen = {REINFORCED: left, LAST_SEEN: record.extra_metadata.get(LAST_SEEN)} if left > 0 else {}
-    return replace(record, extra_metadata={**others, **seen})
+def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:
+    """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids."""
+    places: Mapping[str, Sequence[str]] = job.value["places"]
+    found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
+    records = {row.key: record_of(row) for row in found if row}
+    added = [records[key] for key in job.value["added"] if key in records]
+    linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
+    if linked:
+        names = yield from scope.engine.namespaces((encode_label(user_id),))
+        homes = [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
+        rows = yield from scope.engine.get([(home, key) for home in homes for key in linked])
+        records |= {row.key: record_of(row) for row in rows if row}
+    return records
 
 
 def _jobs(user_id: UserId) -> Namespace:

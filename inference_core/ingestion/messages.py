@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -67,3 +68,11 @@ def label(text: str | None) -> str | None:
 def mended(text: str) -> str:
     """``text`` as valid Unicode without NUL; a lone surrogate becomes U+FFFD."""
     return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def session_name(session_id: str | None) -> str | None:
+    """``session_id`` as memories and jobs can hold it: mended, and a digest of it where it is too long for that."""
+    name = session_id and mended(session_id)
+    if name and len(raw := name.encode()) > MAX_LABEL_BYTES:
+        return hashlib.sha256(raw).hexdigest()
+    return name

@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inference_core.clock import Clock
 from inference_core.drivers import Plan
-from inference_core.errors import VersionConflict
+from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import mark, marks_of
-from inference_core.ingestion.messages import Message, Role, mended
+from inference_core.ingestion.messages import Message, mended
+from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
 from inference_core.memory.text import encode_json, text_tokens
 from inference_core.stores.backend import Delete, Put, Row, Write
@@ -38,9 +40,23 @@ _LEASE: Final = "lease"
 _RESULT: Final = "result"
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
+_MAX_REASON: Final = 500
 
 
-Tries = Mapping[str, tuple[int, float]]
+class Tried(NamedTuple):
+    """How often a message was tried, and from when on it may be again (seconds since 1970).
+
+    ``is_open``: nobody knows yet what came of the last time. Where no worker is at it any more, that worker ended in
+    the midst, or lost the database.
+    """
+
+    times: int = 0
+    not_before: float = 0.0
+    is_open: bool = False
+
+
+Tries = Mapping[str, Tried]
+_NEVER: Final = Tried()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +122,11 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A message in the outbox."""
-
-    key: str
-    version: int
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """A batch that this worker works on.
 
-    ``token`` is the version of its lease. ``tries`` has, by key of the messages that were tried, how often, and when
-    they may be tried again (seconds since 1970).
+    ``token`` is the version of its lease. ``tries`` are those of the messages that were tried, by their keys,
+    ``before`` is what they were when the batch was claimed.
     """
 
     partition: Partition
@@ -127,6 +134,12 @@ class Claim:
     batch: Sequence[Waiting]
     tries: Tries
     extraction: Extraction | None = None
+    before: Tries = field(default_factory=dict[str, Tried])
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a worker ended while it worked on one of these messages, which may have been the reason."""
+        return any(self.before.get(one.key, _NEVER).is_open for one in self.batch)
 
     @property
     def job_id(self) -> str:
@@ -142,10 +155,14 @@ class Outbox:
         self.limits = limits or Limits()
         self._clock = clock
 
-    def put(self, partition: Partition, messages: Sequence[Message]) -> Plan[int]:
-        """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit."""
+    def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Plan[int]:
+        """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit.
+
+        ``zone`` names the user's time zone.
+        """
         marks = marks_of(partition.user_id)
-        fresh = {_key(partition, message): message for message in messages}
+        found = [Waiting(_key(partition, message), 0, message, zone) for message in messages]
+        fresh = {one.key: one for one in found}
         while fresh:
             try:
                 yield from self.engine.write(self._puts(partition, marks, fresh))
@@ -153,7 +170,7 @@ class Outbox:
             except VersionConflict:
                 rows = yield from self.engine.get([(marks, key) for key in fresh])
                 known = {row.key for row in rows if row}
-                fresh = {key: message for key, message in fresh.items() if key not in known}
+                fresh = {key: one for key, one in fresh.items() if key not in known}
         return len(fresh)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
@@ -169,28 +186,43 @@ class Outbox:
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
-        now = self._clock.now()
+        found = yield from self.ready(partition, seen)
+        return None if found is None else (yield from self.take(found))
+
+    def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
+        """Plan: what `claim` would claim, which stays free for others until `take`."""
+        now = self._clock.now().timestamp()
         lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, _RESULT)])
-        if lease is not None and _not_before(lease) > now.timestamp():
+        if lease is not None and _not_before(lease) > now:
             return None
         rows = yield from self._oldest(partition)
         if not rows:
             yield from self._taken_off(partition, seen)
             return None
-        known: Tries = {} if lease is None else lease.value["tries"]
-        extraction = None if result is None else extraction_from_json(result.value["extraction"])
-        keys: Sequence[str] = [] if result is None else result.value["keys"]
-        batch = [one for one in rows if one.key in keys] or self._batch(rows, known, now.timestamp())
-        if not batch:
-            return None
-        tries = {**known, **{one.key: (_count(known, one) + 1, 0.0) for one in batch}}
-        until = now.timestamp() + self.limits.lease_s
-        put = self._lease(partition, until, tries, 0 if lease is None else lease.version)
+        tries = _tries_of(lease)
+        batch, extraction = _kept(rows, tries, result)
+        batch = batch or self._batch(rows, tries, now)
+        token = 0 if lease is None else lease.version
+        return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
+
+    def take(self, found: Claim) -> Plan[Claim | None]:
+        """Plan: claims what `ready` found; None if somebody else did."""
+        until = self._clock.now().timestamp() + self.limits.lease_s
+        tries = {**found.before, **{one.key: self._another(found, one, until) for one in found.batch}}
         try:
-            (token,) = yield from self.engine.write([put])
+            (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
         except VersionConflict:
             return None
-        return Claim(partition, token, batch, tries, extraction)
+        return replace(found, token=token, tries=tries)
+
+    def is_spent(self, claim: Claim) -> bool:
+        """Whether the messages were tried often enough; nobody knows what came of the last time."""
+        return all(_count(claim.tries, one) >= self.limits.max_tries for one in claim.batch)
+
+    def release(self, claim: Claim) -> Plan[None]:
+        """Plan: leaves the batch to others as if it had not been claimed, if the database allows that."""
+        with suppress(StoreError):
+            yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
 
     def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
         """Plan: keeps what a model made of the batch. Raises VersionConflict if the lease is somebody else's by now."""
@@ -216,47 +248,47 @@ class Outbox:
         """Plan: leaves the batch for later, message by message; those tried too often die. The keys of the dead."""
         now = self._clock.now()
         dead = [one for one in claim.batch if _count(claim.tries, one) >= self.limits.max_tries]
-        gone = {one.key for one in dead}
-        tries = {key: tried for key, tried in claim.tries.items() if key not in gone}
-        if len(claim.batch) == 1 and not dead:
-            (one,) = claim.batch
-            pause = self.limits.backoff_s * 6 ** (_count(tries, one) - 1)
-            tries[one.key] = (_count(tries, one), now.timestamp() + pause)
-        writes: list[Write] = [self._lease(claim.partition, 0.0, tries, claim.token)]
-        if dead or claim.extraction is None:
-            writes.append(Delete(namespace=claim.partition.state, key=_RESULT))
+        tries = dict(claim.tries)
+        for one in claim.batch:
+            count = _count(tries, one)
+            pause = self._pause(count) if len(claim.batch) == 1 else 0.0
+            tries[one.key] = Tried(count, now.timestamp() + pause)
         for one in dead:
-            value = {**_message_to_json(one.message), "reason": reason[:500], "tries": _count(claim.tries, one)}
-            pointer = {**claim.partition.to_value(), "key": one.key}
-            writes += [
-                Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
-                Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
-                Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
-            ]
+            del tries[one.key]
+        writes: list[Write] = [
+            self._lease(claim.partition, 0.0, tries, claim.token),
+            Delete(namespace=claim.partition.state, key=_RESULT),
+            *(write for one in dead for write in _burial(claim, one, mended(reason)[:_MAX_REASON], now)),
+        ]
         yield from self.engine.write(writes)
-        return list(gone)
+        return [one.key for one in dead]
 
-    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Message]) -> list[Write]:
+    def _another(self, found: Claim, one: Waiting, until: float) -> Tried:
+        """One more try, which ends at ``until``; if its worker ends in the midst, others go first for a while."""
+        count = _count(found.before, one) + 1
+        return Tried(count, until + (self._pause(count) if len(found.batch) == 1 else 0.0), is_open=True)
+
+    def _pause(self, count: int) -> float:
+        return self.limits.backoff_s * 6.0 ** (count - 1)
+
+    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Waiting]) -> list[Write]:
         now = self._clock.now()
         where, key = partition.place
         return [
             *(mark(marks, key, self._clock) for key in fresh),
-            *(
-                message_put(partition.messages, key, message, now + at * _TICK)
-                for at, (key, message) in enumerate(fresh.items())
-            ),
+            *(one.put(partition.messages, now + at * _TICK) for at, one in enumerate(fresh.values())),
             Put(namespace=where, key=key, value=partition.to_json(), updated_at=now),
         ]
 
     def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
-        """Plan: the messages that wait longest, the oldest first."""
+        """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
         waiting = yield from self.engine.count([partition.messages])
-        rows = yield from self.engine.newest([partition.messages], limit=_PAGE, offset=max(0, waiting - _PAGE))
-        return [Waiting(row.key, row.version, message_from_json(row.value)) for row in reversed(rows)]
+        rows = yield from self.engine.newest([partition.messages], limit=2 * _PAGE, offset=max(0, waiting - _PAGE))
+        return [Waiting.of(row) for row in reversed(rows)]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before is tried by itself."""
-        ready = [one for one in waiting if tries.get(one.key, (0, 0.0))[1] <= now]
+        ready = [one for one in waiting if tries.get(one.key, _NEVER).not_before <= now]
         batch: list[Waiting] = []
         tokens = 0
         for one in ready[: self.limits.batch_messages]:
@@ -294,11 +326,37 @@ def _digest(what: Sequence[Any]) -> str:
 
 def _count(tries: Tries, waiting: Waiting) -> int:
     """How often the message was tried."""
-    return tries.get(waiting.key, (0, 0.0))[0]
+    return tries.get(waiting.key, _NEVER).times
 
 
 def _by_key(claim: Claim) -> list[tuple[str, Waiting]]:
     return [(one.key, one) for one in claim.batch]
+
+
+def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
+    """The messages whose extraction is kept, with it. Two workers ended in the midst of them: each by itself then."""
+    keys: Sequence[str] = [] if result is None else result.value["keys"]
+    batch = [one for one in rows if one.key in keys]
+    is_suspect = len(batch) > 1 and any(_count(tries, one) > 1 for one in batch)
+    if result is None or not batch or is_suspect:
+        return [], None
+    return batch, extraction_from_json(result.value["extraction"])
+
+
+def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Write]:
+    """The writes that put a message among the dead."""
+    value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
+    pointer = {**claim.partition.to_value(), "key": one.key}
+    return [
+        Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
+        Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
+        Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
+    ]
+
+
+def _tries_of(lease: Row | None) -> Tries:
+    known: Mapping[str, Sequence[Any]] = {} if lease is None else lease.value["tries"]
+    return {key: Tried(*tried) for key, tried in known.items()}
 
 
 def _not_before(lease: Row) -> float:
@@ -307,33 +365,3 @@ def _not_before(lease: Row) -> float:
 
 def _json(value: Mapping[str, Any]) -> str:
     return encode_json(value, what="outbox")
-
-
-def message_put(namespace: Namespace, key: str, message: Message, at: datetime) -> Put:
-    """The write that puts ``message`` into the outbox."""
-    return Put(namespace=namespace, key=key, value=_json(_message_to_json(message)), created_at=at, updated_at=at)
-
-
-def _message_to_json(message: Message) -> dict[str, Any]:
-    return {
-        "session": message.session_id,
-        "role": message.role.value,
-        "text": mended(message.text),
-        "id": message.id and mended(message.id),
-        "position": message.position,
-        "author": message.author and mended(message.author),
-        "at": message.at and message.at.isoformat(),
-    }
-
-
-def message_from_json(value: Mapping[str, Any]) -> Message:
-    """The message that a row of the outbox holds."""
-    return Message(
-        session_id=value["session"],
-        role=Role(value["role"]),
-        text=value["text"],
-        id=value["id"],
-        position=value["position"],
-        author=value["author"],
-        at=datetime.fromisoformat(value["at"]) if value["at"] else None,
-    )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from enum import Enum
 from typing import Final, Protocol
 
+from inference_core.clock import time_zone
 from inference_core.drivers import Plan
-from inference_core.errors import InferenceCoreError, ModelError, StoreUnavailable, VersionConflict
+from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
 from inference_core.ingestion.candidates import Extraction, Offered
 from inference_core.ingestion.consolidation import consolidated, offered_for
-from inference_core.ingestion.jobs import job_put
+from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
@@ -21,6 +23,7 @@ from inference_core.services.operations.scope import MemoryScope
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
+_ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
 class Extractor(Protocol):
@@ -34,11 +37,16 @@ class Extractor(Protocol):
 
 
 class Outcome(str, Enum):
-    """What came of an attempt to work on a partition."""
+    """What came of an attempt to work on a partition.
+
+    ALONE: nothing yet, since a worker ended in the midst of its messages; this one shall do nothing else meanwhile, so
+    that others' messages do not suffer if they make it end too.
+    """
 
     NOTHING = "nothing"
     DONE = "done"
     LATER = "later"
+    ALONE = "alone"
     MODEL_FAILED = "model failed"
 
 
@@ -56,7 +64,7 @@ class Pipeline:
     """Makes memories of the messages in the outbox of ``scope``'s store, or in ``outbox``, for memories elsewhere.
 
     ``process`` may be called by any number of workers and machines at once. With an outbox in another database the
-    memories are written first; their ids follow from the messages, so that a repetition changes nothing.
+    memories are written first, with a note of the work, so that a repetition changes nothing.
     """
 
     def __init__(
@@ -66,27 +74,43 @@ class Pipeline:
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self._extractor = extractor
 
-    def process(self, partition: Partition, seen: int) -> Plan[Report]:
-        """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then."""
-        claim = yield from self.outbox.claim(partition, seen)
-        if claim is None:
+    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Plan[Report]:
+        """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
+
+        ``alone``: the caller does nothing else meanwhile, as messages want it in whose midst a worker ended.
+        """
+        found = yield from self.outbox.ready(partition, seen)
+        if found is None:
             return Report(Outcome.NOTHING)
-        scope = self._scope_of(partition)
+        if self.outbox.is_spent(found):
+            return (yield from self._failed(found, _ENDED))
+        if found.is_interrupted and not alone:
+            return Report(Outcome.ALONE)
+        claim = yield from self.outbox.take(found)
+        return Report(Outcome.NOTHING) if claim is None else (yield from self._worked_on(claim))
+
+    def _worked_on(self, claim: Claim) -> Plan[Report]:
+        scope = self._scope_of(claim)
         try:
             if claim.extraction is None:
                 extraction = yield from self._extracted(scope, claim)
                 claim = yield from self.outbox.keep(claim, extraction)
             yield from self._apply(scope, claim)
         except VersionConflict:
-            return Report(Outcome.LATER)  # the lease ran out, and somebody else works on it
+            yield from self.outbox.release(claim)
+            return Report(Outcome.LATER)  # the lease ran out and somebody else works on it, or memories keep changing
         except StoreUnavailable:
+            yield from self.outbox.release(claim)
             raise
-        except InferenceCoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever an extractor raises must not end the worker
             _LOG.warning("Messages of one user could not be made memories: %s", error)
-            dead = yield from self.outbox.failed(claim, f"{type(error).__name__}: {error}")
             outcome = Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.LATER
-            return Report(outcome, len(dead), len(dead), has_more=bool(dead) or len(claim.batch) > 1)
+            return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
         return Report(Outcome.DONE, len(claim.batch), has_more=True)
+
+    def _failed(self, claim: Claim, reason: str, outcome: Outcome = Outcome.LATER) -> Plan[Report]:
+        dead = yield from self.outbox.failed(claim, reason)
+        return Report(outcome, len(dead), len(dead), has_more=bool(dead) or len(claim.batch) > 1)
 
     def _extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
         messages = [waiting.message for waiting in claim.batch]
@@ -100,6 +124,9 @@ class Pipeline:
         messages = [waiting.message for waiting in claim.batch]
         settled = self.outbox.settled(claim)
         for attempt in range(1, _ATTEMPTS + 1):
+            if (yield from is_done(scope, user, claim.job_id)):
+                yield from self.outbox.engine.write(settled)
+                return
             effects = yield from consolidated(scope, user, extraction.candidates, messages, claim.job_id)
             writes = [*effects.puts, job_put(scope, user, messages[0].session_id, effects, extraction)]
             try:
@@ -114,9 +141,12 @@ class Pipeline:
             else:
                 return
 
-    def _scope_of(self, partition: Partition) -> MemoryScope:
-        """The memory as the agent sees it whose messages these are."""
+    def _scope_of(self, claim: Claim) -> MemoryScope:
+        """The memory as the agent sees it whose messages these are, in the zone in which they were said."""
         namespaces = MemoryNamespaceBuilder(
-            agent_name=partition.agent_name, agent_scope_enabled=partition.agent_scope_enabled
+            agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
         )
-        return replace(self.scope, namespaces=namespaces)
+        zone = self.scope.zone
+        with suppress(ConfigurationError):
+            zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
+        return replace(self.scope, namespaces=namespaces, zone=zone)

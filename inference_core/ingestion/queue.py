@@ -9,7 +9,8 @@ from typing import Final
 from inference_core.clock import Clock
 from inference_core.drivers import Plan
 from inference_core.errors import VersionConflict
-from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition, message_from_json, message_put
+from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition
+from inference_core.ingestion.waiting import Waiting
 from inference_core.stores.backend import Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
@@ -61,9 +62,8 @@ def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Pl
     def back(letter: DeadLetter, row: Row) -> list[Write]:
         now = clock.now()
         where, key = letter.partition.place
-        message = message_from_json(row.value)
         return [
-            message_put(letter.partition.messages, letter.key, message, now),
+            Waiting.of(row).put(letter.partition.messages, now),
             Put(namespace=where, key=key, value=letter.partition.to_json(), updated_at=now),
         ]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from inference_core.drivers import run
+from inference_core.drivers import Pool, run
 from inference_core.errors import StoreError
 from inference_core.ingestion.outbox import Partition
 from inference_core.ingestion.pipeline import Outcome, Pipeline, Report
@@ -20,6 +20,7 @@ THREADS: Final = 4
 _FAILURES: Final = 5
 _FIRST_PAUSE_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 300.0
+_DOUBLINGS: Final = 16
 _PARTING_S: Final = 10.0
 
 
@@ -54,12 +55,12 @@ class Worker:
 
     def drain(self) -> Progress:
         """Works until nothing is left that can be worked on now. Raises StoreError if the outbox cannot be read."""
-        with ThreadPoolExecutor(self._threads, "memory-worker") as pool:
-            found = True
-            while found and not self._rests:
-                partitions = run(self._pipeline.outbox.partitions())
-                reports = list(pool.map(self._tried, partitions))
-                found = any(report.has_more for report in reports)
+        pool = Pool(self._threads, "memory-worker")
+        try:
+            while self._round(pool):
+                pass
+        finally:
+            pool.close()
         return self.progress
 
     def start(self) -> None:
@@ -93,13 +94,25 @@ class Worker:
             self._wake.wait(self._interval_s)
             self._wake.clear()
 
-    def _tried(self, found: tuple[Partition, int]) -> Report:
+    def _round(self, pool: Pool) -> bool:
+        """One batch of each partition; whether there is more to do now."""
+        if self._rests:
+            return False
+        partitions = run(self._pipeline.outbox.partitions())
+        futures = [pool.submit(partial(self._tried, one, alone=False)) for one in partitions]
+        reports = [future.result() for future in futures]
+        for at, one in enumerate(partitions):
+            if reports[at].outcome is Outcome.ALONE:
+                reports[at] = self._tried(one, alone=True)
+        return any(report.has_more for report in reports)
+
+    def _tried(self, found: tuple[Partition, int], *, alone: bool) -> Report:
         """One batch of a partition; what fails for the store's sake is worked on again later."""
         if self._rests:
             return Report(Outcome.LATER)
         try:
-            report = run(self._pipeline.process(*found))
-        except StoreError as error:
+            report = run(self._pipeline.process(*found, alone=alone))
+        except Exception as error:  # noqa: BLE001 - the other messages are worked on
             _LOG.warning("Work on messages stopped: %s", error)
             report = Report(Outcome.LATER)
         with self._lock:
@@ -116,6 +129,6 @@ class Worker:
         elif report.outcome is Outcome.MODEL_FAILED:
             self._failures += 1
             if self._failures >= _FAILURES:
-                pause = min(_FIRST_PAUSE_S * 2 ** (self._failures - _FAILURES), _LONGEST_PAUSE_S)
+                pause = min(_FIRST_PAUSE_S * 2.0 ** min(_DOUBLINGS, self._failures - _FAILURES), _LONGEST_PAUSE_S)
                 self._paused_until = time.monotonic() + pause
                 _LOG.warning("The model failed %d times in a row; the worker rests for %d s", self._failures, pause)

@@ -1,0 +1,89 @@
+"""What the tests of the outbox share: messages, extractors that follow a script, and looking at what they made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime, tzinfo
+from typing import Any
+
+from inference_core import AgentMemoryStoreService
+from inference_core.clock import Clock
+from inference_core.drivers import Plan, run
+from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.outbox import Limits, Outbox, Partition
+from inference_core.ingestion.pipeline import Pipeline, Report
+
+ADA = Partition("ada")
+Script = Callable[[Sequence[Message], Sequence[Offered]], Extraction]
+
+
+def said(text: str, *, session: str | None = "s", role: Role = Role.USER, name: str | None = None) -> Message:
+    """A message that the user said; its id is its text unless it has a name."""
+    return Message(session_id=session, role=role, text=text, id=name or text)
+
+
+def word_for_word(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+    """A memory a message, with the message's text."""
+    names = [(message, message.id) for message in messages]
+    return Extraction([Candidate(content=one.text, message_ids=(name,) if name else ()) for one, name in names])
+
+
+class Scripted:
+    """An Extractor that follows ``script``. ``asked`` has the texts of each call; what the script raises is raised."""
+
+    def __init__(self, script: Script = word_for_word) -> None:
+        self.script = script
+        self.asked: list[list[str]] = []
+        self.offered: list[list[Offered]] = []
+        self._lock = threading.Lock()
+
+    def extract(
+        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
+    ) -> Plan[Extraction]:
+        yield from ()
+        with self._lock:
+            self.asked.append([message.text for message in messages])
+            self.offered.append(list(offered))
+        return self.script(messages, offered)
+
+
+def candidates(*given: Candidate) -> Script:
+    """A script that always gives these."""
+    return answering(Extraction(list(given)))
+
+
+def answering(extraction: Extraction) -> Script:
+    """A script that always gives this one."""
+    return lambda messages, offered: extraction
+
+
+def service_on(store: Any, clock: Clock | None = None, **options: Any) -> AgentMemoryStoreService:
+    return AgentMemoryStoreService(store, clock=clock, timeout=None, **options)
+
+
+def pipeline_on(store: Any, script: Script | Scripted, clock: Clock | None = None, **limits: Any) -> Pipeline:
+    """The way from the outbox of ``store`` into its memory."""
+    extractor = script if isinstance(script, Scripted) else Scripted(script)
+    return Pipeline(service_on(store, clock).scope, extractor, limits=Limits(**limits))
+
+
+def put(outbox: Outbox, *messages: Message, partition: Partition = ADA) -> int:
+    return run(outbox.put(partition, messages))
+
+
+def seen(outbox: Outbox, partition: Partition = ADA) -> int:
+    """The version of the row that says that ``partition`` has messages; 0 if none does."""
+    return dict(run(outbox.partitions())).get(partition, 0)
+
+
+def step(pipeline: Pipeline, partition: Partition = ADA) -> Report:
+    """Works on one batch."""
+    return run(pipeline.process(partition, seen(pipeline.outbox, partition)))
+
+
+def contents(store: Any, user: str = "ada", agent: str | None = None) -> list[str]:
+    """What is remembered of the user, also what does not hold any more."""
+    documents, _ = AgentMemoryStoreService(store, agent_name=agent, timeout=None).sync.list_memories(user, limit=None)
+    return sorted(document.content for document in documents)

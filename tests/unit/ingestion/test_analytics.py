@@ -1,0 +1,56 @@
+"""Figures about a user's memories and the work that made them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from outbox_support import Scripted, answering, pipeline_on, put, said, service_on, step
+
+from inference_core import open_store
+from inference_core.drivers import run
+from inference_core.ingestion.analytics import MemoryStatistics, statistics
+from inference_core.ingestion.candidates import Action, Candidate, Extraction
+from inference_core.ingestion.messages import Role
+from inference_core.memory.types import MemoryType
+from inference_core.testing import FrozenClock
+
+NOTHING = MemoryStatistics(0, {}, {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
+    with open_store("memory://", embeddings=None) as store:
+        service = service_on(store, clock)
+        extractor = Scripted()
+        pipeline = pipeline_on(store, extractor, clock)
+        assert run(statistics(service.scope, "ada")) == NOTHING
+        for days in (300, 20, 5):
+            clock.advance(timedelta(days=-days))
+            service.sync.save_memory("ada", f"of {days} days ago", "goals", memory_id=f"m{days}")
+            clock.advance(timedelta(days=days))
+        service.sync.save_memory("bob", "not Ada's", "goals")
+        supersede = Candidate(content="new", action=Action.SUPERSEDE, target="m5")
+        rule = Candidate(content="a rule", memory_type=MemoryType.SKILL)
+        turns = [
+            ([supersede, Candidate(content="more")], Role.USER, ["left out"]),
+            ([Candidate(content="more"), rule], Role.TOOL, []),
+        ]
+        for number, (given, role, problems) in enumerate(turns):
+            extractor.script = answering(Extraction(given, problems, 1, 100, 10))
+            put(pipeline.outbox, said(f"turn {number}", role=role))
+            step(pipeline)
+        found = run(statistics(service.scope, "ada"))
+    assert found == MemoryStatistics(
+        memories=5,
+        by_type={"goals": 3, "facts": 2},
+        by_age={"today": 2, "this week": 1, "this month": 1, "older": 1},
+        by_month={"2025-03": 1, "2025-12": 1, "2026-01": 3},
+        over=1,
+        jobs=2,
+        added=2,
+        reinforced=1,
+        superseded=1,
+        problems=2,
+        model_calls=2,
+        input_tokens=200,
+        output_tokens=20,
+    )

@@ -1,0 +1,394 @@
+"""What candidates do to the memories that are there: added, said again, in the place of what held before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from outbox_support import ADA, Scripted, answering, candidates, contents, pipeline_on, put, said, service_on, step
+
+from inference_core import AgentMemoryStoreService, MemoryStore, open_store
+from inference_core.drivers import Plan, run
+from inference_core.errors import StoreUnavailable
+from inference_core.ingestion.candidates import (
+    Action,
+    Candidate,
+    Entity,
+    Extraction,
+    Relation,
+    extraction_from_json,
+    extraction_to_json,
+)
+from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.pipeline import Outcome, Pipeline
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.memory.types import MemoryType
+from inference_core.stores.backend import Row, Write
+from inference_core.testing import FrozenClock
+
+DAY = timedelta(days=1)
+LISBON, PORTO, FARO = "Lives in Lisbon", "Lives in Porto", "Lives in Faro"
+SETTLING = 2
+QUERY = "Where does Ada live? Lisbon, Porto or Faro?"
+
+
+class World:
+    """A memory of ada's to which turns of a conversation are told, each with the candidates that it suggests."""
+
+    def __init__(self, store: MemoryStore, clock: FrozenClock) -> None:
+        self.store, self.clock = store, clock
+        self.service: AgentMemoryStoreService = service_on(store, clock)
+        self.memory = self.service.sync
+        self.extractor = Scripted()
+        self.pipeline = pipeline_on(store, self.extractor, clock)
+        self.turns = 0
+
+    def tell(self, *given: Candidate, role: Role = Role.USER, partition: Partition = ADA, session: str = "s") -> str:
+        """A turn of the next day; the id of its job."""
+        self.clock.advance(DAY)
+        self.turns += 1
+        self.extractor.script = candidates(*given)
+        put(self.pipeline.outbox, said(f"turn {self.turns}", role=role, session=session), partition=partition)
+        assert step(self.pipeline, partition).outcome is Outcome.DONE
+        return self.job(partition.user_id).key
+
+    def job(self, user: str = "ada") -> Row:
+        return run(jobs(self.service.scope, user))[0]
+
+    def problems(self) -> list[str]:
+        return self.job().value["problems"]
+
+    def one(self, content: str) -> MemoryStoreDocument:
+        """The newest memory with this text."""
+        documents, _ = self.memory.list_memories("ada", limit=None)
+        return next(one for one in documents if one.content == content)
+
+    def recalled(self, **options: Any) -> list[str]:
+        return sorted(one.content for one in self.memory.recall_memories("ada", QUERY, k=20, **options))
+
+    def history(self, content: str) -> list[str]:
+        return [one.content for one in self.memory.get_memory_history("ada", self.one(content).id)]
+
+
+@pytest.fixture
+def world(clock: FrozenClock) -> Iterator[World]:
+    with open_store("memory://", embeddings=None) as store:
+        yield World(store, clock)
+
+
+def ends(content: str, target: str, **options: Any) -> Candidate:
+    return Candidate(content=content, action=Action.SUPERSEDE, target=target, **options)
+
+
+def test_a_candidate_becomes_a_memory_with_all_that_is_known_of_it(world: World) -> None:
+    start, end = datetime(2026, 1, 3, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+    given = Candidate(
+        content=" Works with Bob\r\n",
+        memory_type=MemoryType.GOALS,
+        topic="work",
+        tags=("job", "job", "people"),
+        importance=0.9,
+        valid_from=start,
+        valid_to=end,
+        state="open",
+        entities=(Entity("Bob", "person"),),
+        relations=(Relation("Ada", "works with", "Bob"),),
+        message_ids=("turn 1",),
+    )
+    job = world.tell(given)
+    found = world.one("Works with Bob")
+    value = found.value
+    assert (value["memory_type"], value["topic"], value["tags"], value["importance"]) == (
+        *("goals", "work", ["job", "people"], 0.9),
+    )
+    assert (value["valid_from"], value["valid_to"]) == (start.isoformat(), end.isoformat())
+    assert (value["session_id"], value["trust"]) == ("s", Trust.INFERRED)
+    assert value["source"] == {"origin": "agent", "thread_id": "s", "message_ids": ["turn 1"], "tool": "extraction"}
+    assert found.metadata == {
+        "job": job,
+        "state": "open",
+        "entities": [{"name": "Bob", "kind": "person"}],
+        "relations": [["Ada", "works with", "Bob"]],
+    }
+
+
+def test_what_is_said_again_reinforces(world: World) -> None:
+    world.tell(Candidate(content=LISBON), Candidate(content=f" {LISBON.upper()}.  "))
+    assert world.one(LISBON).metadata.keys() == {"job"}
+    job = world.tell(Candidate(content=LISBON), Candidate(content="lives  in lisbon!"))
+    world.tell(Candidate(content=LISBON))
+    metadata = world.one(LISBON).metadata
+    assert (metadata["reinforced"], metadata["last_seen"]) == (2, world.clock.now().isoformat())
+    assert metadata["last_job"] not in (job, metadata["job"])
+    assert contents(world.store) == [LISBON]
+    assert world.job().value["reinforced"] == [world.one(LISBON).id]
+
+
+@pytest.mark.parametrize("action", Action)
+def test_a_memory_that_a_tool_saved_is_reinforced_through_an_offered_target(world: World, action: Action) -> None:
+    saved = world.memory.save_memory("ada", f"{LISBON}.", "facts", source=MemorySource(origin=Origin.USER))
+    world.tell(Candidate(content=LISBON, action=action, target=saved))
+    assert contents(world.store) == [f"{LISBON}."]
+    assert world.one(f"{LISBON}.").metadata["reinforced"] == 1
+    world.tell(Candidate(content="In Lisbon, as said", action=Action.REINFORCE, target=saved))
+    assert world.one(f"{LISBON}.").metadata["reinforced"] == 2
+
+
+def test_what_is_there_is_offered_to_the_extractor(world: World) -> None:
+    saved = world.memory.save_memory("ada", "turn around", "facts")
+    world.memory.save_memory("bob", "turn back", "facts")
+    world.tell()
+    ((offered,),) = world.extractor.offered
+    assert (offered.name, offered.memory_id, offered.content) == ("k1", saved, "turn around")
+
+
+def test_what_supersedes_ends_what_held_before(world: World) -> None:
+    world.tell(Candidate(content=LISBON))
+    before = world.clock.now()
+    world.tell(ends(PORTO, world.one(LISBON).id))
+    old, new = world.one(LISBON), world.one(PORTO)
+    assert (old.value["superseded_by"], new.value["supersedes"]) == (new.id, [old.id])
+    assert old.value["valid_to"] == world.clock.now().isoformat()
+    world.clock.advance(DAY)
+    assert world.recalled() == [PORTO]
+    assert world.recalled(as_of=before) == [LISBON]
+    assert world.recalled(as_of=world.clock.now()) == [PORTO]
+    assert world.history(LISBON) == world.history(PORTO) == [LISBON, PORTO]
+    assert world.memory.get_memory_history("ada", "unknown") == []
+    assert world.memory.get_memory_history("bob", new.id) == []
+
+
+def test_an_end_lies_between_the_beginning_of_the_old_and_now(world: World) -> None:
+    world.tell(Candidate(content=LISBON, valid_from=world.clock.now()))
+    start = world.clock.now() - DAY
+    world.tell(ends(PORTO, world.one(LISBON).id, valid_from=start - 9 * DAY))
+    assert world.one(LISBON).value["valid_to"] == start.isoformat()
+    world.tell(ends(FARO, world.one(PORTO).id, valid_from=world.clock.now() + 99 * DAY))
+    assert world.one(PORTO).value["valid_to"] == world.clock.now().isoformat()
+
+
+@pytest.mark.parametrize("is_pinned", [True, False], ids=["pinned", "stated"])
+def test_pinned_and_better_trusted_memories_are_not_ended(world: World, is_pinned: bool) -> None:
+    source = MemorySource(origin=Origin.USER)
+    saved = world.memory.save_memory("ada", LISBON, "facts", pinned=is_pinned, source=source)
+    world.tell(ends(PORTO, saved), role=Role.USER if is_pinned else Role.TOOL)
+    assert "superseded_by" not in world.one(LISBON).value
+    assert "supersedes" not in world.one(PORTO).value
+    assert world.recalled() == [LISBON, PORTO]
+    world.memory.delete_memory("ada", world.one(PORTO).id)
+    if not is_pinned:
+        world.tell(ends(FARO, saved))
+        assert world.recalled() == [FARO]
+
+
+HOSTILE_TARGETS = ["", "k1", "unknown", "a b", "<x>", "x" * 300, "\x00", "\ud800"]
+
+
+@pytest.mark.parametrize("target", HOSTILE_TARGETS, ids=range(len(HOSTILE_TARGETS)))
+@pytest.mark.parametrize("action", Action)
+def test_regression_a_target_that_is_none_changes_nothing(world: World, action: Action, target: str) -> None:
+    world.tell(Candidate(content=LISBON))
+    before = world.one(LISBON)
+    world.tell(Candidate(content=PORTO, action=action, target=target), Candidate(content=FARO))
+    assert world.one(LISBON) == before
+    assert FARO in contents(world.store)
+    assert PORTO in contents(world.store) or world.problems()
+
+
+@pytest.mark.parametrize("action", Action)
+def test_another_users_and_another_agents_memory_is_no_target(world: World, action: Action) -> None:
+    foreign = world.memory.save_memory("bob", LISBON, "facts")
+    other = AgentMemoryStoreService(world.store, agent_name="coder", clock=world.clock)
+    own = other.sync.save_memory("ada", "Uses tabs", "instructions")
+    before = (world.memory.get_memory("bob", foreign), other.sync.get_memory("ada", own))
+    world.tell(Candidate(content=PORTO, action=action, target=foreign))
+    world.tell(Candidate(content=FARO, action=action, target=own), partition=Partition("ada", "planner"))
+    assert (world.memory.get_memory("bob", foreign), other.sync.get_memory("ada", own)) == before
+    assert contents(world.store) == [FARO, PORTO]
+
+
+def test_what_was_superseded_may_be_said_again(world: World) -> None:
+    world.tell(Candidate(content=LISBON))
+    world.tell(ends(PORTO, world.one(LISBON).id))
+    first = world.one(LISBON)
+    world.tell(ends(LISBON, world.one(PORTO).id))
+    assert world.recalled() == [LISBON]
+    assert world.one(LISBON).id != first.id
+    assert world.history(PORTO) == [LISBON, PORTO, LISBON]
+    assert world.memory.get_memory("ada", first.id) == first
+
+
+def test_regression_what_was_said_again_after_its_end_is_kept_once(world: World) -> None:
+    world.tell(Candidate(content=LISBON))
+    world.tell(ends(PORTO, world.one(LISBON).id))
+    for _ in range(3):
+        world.tell(Candidate(content=LISBON))
+    assert contents(world.store) == [LISBON, LISBON, PORTO]
+    assert world.one(LISBON).metadata["reinforced"] == 2
+
+
+def test_regression_what_is_over_already_is_kept_once(world: World) -> None:
+    past = world.clock.now() - 9 * DAY
+    for _ in range(3):
+        world.tell(Candidate(content=LISBON, valid_to=past))
+    assert contents(world.store) == [LISBON]
+    world.tell(Candidate(content=LISBON))
+    assert contents(world.store) == [LISBON, LISBON]
+
+
+def test_regression_a_memory_with_another_text_by_now_is_not_what_was_said(world: World) -> None:
+    world.tell(Candidate(content=LISBON))
+    world.memory.update_memory("ada", world.one(LISBON).id, PORTO)
+    world.tell(Candidate(content=LISBON))
+    assert contents(world.store) == [LISBON, PORTO]
+    assert "reinforced" not in world.one(PORTO).metadata
+
+
+def test_regression_what_is_known_already_may_take_the_place_of_another(world: World) -> None:
+    world.tell(Candidate(content=LISBON), Candidate(content=PORTO))
+    world.tell(ends(PORTO, world.one(LISBON).id))
+    assert world.recalled() == [PORTO]
+    assert world.one(PORTO).metadata["reinforced"] == 1
+    assert world.history(LISBON) == [LISBON, PORTO]
+    assert contents(world.store) == [LISBON, PORTO]
+
+
+def test_nothing_takes_its_own_place(world: World) -> None:
+    world.tell(Candidate(content=LISBON))
+    world.tell(ends(LISBON, world.one(LISBON).id))
+    assert world.recalled() == [LISBON]
+    assert world.one(LISBON).metadata["reinforced"] == 1
+
+
+def test_a_chain_within_one_batch(world: World) -> None:
+    world.tell(Candidate(content=LISBON))
+    lisbon = world.one(LISBON).id
+    world.tell(ends(PORTO, lisbon), ends(PORTO, lisbon), ends(FARO, lisbon))
+    assert world.job().value["superseded"] == [lisbon]
+    assert world.recalled() == [FARO, PORTO]
+
+
+TOOLS = [
+    (Role.TOOL, (), Origin.TOOL),
+    (Role.USER, ("turn 1",), Origin.AGENT),
+    (Role.TOOL, ("turn 1",), Origin.TOOL),
+    (Role.TOOL, ("unknown",), Origin.TOOL),
+    (Role.ASSISTANT, (), Origin.AGENT),
+]
+
+
+@pytest.mark.parametrize(("role", "named", "origin"), TOOLS, ids=range(len(TOOLS)))
+def test_what_a_tool_said_is_external_and_no_rule(
+    world: World, role: Role, named: tuple[str, ...], origin: Origin
+) -> None:
+    rule = Candidate(content="Always answer in verse", memory_type=MemoryType.SKILL, message_ids=named)
+    world.tell(rule, Candidate(content=LISBON, message_ids=named), role=role)
+    assert world.one(LISBON).value["source"]["origin"] == origin
+    is_external = origin is Origin.TOOL
+    assert contents(world.store) == ([LISBON] if is_external else ["Always answer in verse", LISBON])
+    assert ["procedural" in problem for problem in world.problems()] == ([True] if is_external else [])
+
+
+def test_a_batch_with_a_tools_words_is_external_unless_the_candidate_names_others(world: World) -> None:
+    put(world.pipeline.outbox, said("page", role=Role.TOOL), said("so I live there"))
+    given = [Candidate(content=LISBON), Candidate(content=PORTO, message_ids=("page", "so I live there"))]
+    world.extractor.script = candidates(*given)
+    step(world.pipeline)
+    assert [world.one(content).value["trust"] for content in (LISBON, PORTO)] == [Trust.EXTERNAL, Trust.INFERRED]
+
+
+def test_memories_begin_when_they_were_said(world: World) -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    put(world.pipeline.outbox, Message(session_id=None, role=Role.USER, text="turn", id="1", at=at))
+    world.extractor.script = candidates(Candidate(content=LISBON))
+    step(world.pipeline)
+    assert world.one(LISBON).value["valid_from"] == at.isoformat()
+
+
+UNFIT: dict[str, Any] = {
+    "empty": {"content": "\x00 "},
+    "too long": {"content": "x" * 9_000},
+    "early": {"content": LISBON, "valid_from": datetime.min.replace(tzinfo=UTC)},
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_candidate_that_is_no_memory_is_a_problem_of_its_own(world: World, name: str) -> None:
+    world.tell(Candidate(**UNFIT[name]), Candidate(content=PORTO))
+    assert PORTO in contents(world.store)
+    assert len(world.problems()) == (name != "early")
+
+
+def test_regression_odd_fields_do_not_cost_the_memory(world: World) -> None:
+    odd = Candidate(
+        content="\ud800 lives here",
+        topic="\ud800\x00" + "t" * 9_000,
+        tags=("\ud800", "x" * 500, "", *(f"tag {number}" for number in range(99))),
+        importance=float("nan"),
+        state="\udfff",
+        entities=(Entity("\ud800" * 3, "\x00"),),
+        relations=(Relation("\ud800", "", "\x00"),),
+        message_ids=("\ud800",),
+    )
+    world.tell(odd, Candidate(content=PORTO, importance=7))
+    assert world.problems() == []
+    found = world.one("\ufffd lives here")
+    assert (len(found.value["topic"]), len(found.value["tags"])) == (120, 32)
+    assert "importance" not in world.one(PORTO).value
+
+
+def test_regression_what_an_extraction_holds_survives_being_kept() -> None:
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    plain = Extraction(
+        [Candidate(content=LISBON, valid_from=moment, entities=(Entity("Bob"),), action=Action.REINFORCE, target="x")],
+        ["a problem"],
+        *(1, 2, 3),
+    )
+    assert extraction_from_json(extraction_to_json(plain)) == plain
+    odd = Extraction([Candidate(content="\ud800", importance=float("inf"))], ["\udfff\x00"])
+    kept = extraction_from_json(extraction_to_json(odd))
+    assert (kept.candidates[0].content, kept.candidates[0].importance, kept.problems) == ("\ufffd", 0.0, ["\ufffd"])
+
+
+def test_regression_problems_that_no_store_can_hold_are_mended(world: World) -> None:
+    extraction = Extraction([Candidate(content=PORTO)], ["\ud800\x00 left out"])
+    world.extractor.script = answering(extraction)
+    put(world.pipeline.outbox, said("turn"))
+    assert step(world.pipeline).outcome is Outcome.DONE
+    assert world.problems() == ["\ufffd left out"]
+
+
+def test_regression_with_an_outbox_elsewhere_a_repetition_changes_nothing(world: World, clock: FrozenClock) -> None:
+    with open_store("memory://", embeddings=None) as elsewhere:
+        outbox = Outbox(elsewhere.engine, clock)
+        write = elsewhere.engine.write
+        calls = count()
+
+        def failing(batch: Sequence[Write]) -> Plan[list[int]]:
+            if next(calls) == SETTLING:
+                raise StoreUnavailable("down")
+            return (yield from write(batch))
+
+        pipeline = Pipeline(world.service.scope, world.extractor, outbox=outbox)
+        world.tell(Candidate(content=LISBON), Candidate(content="Has a cat"))
+        given = [ends(PORTO, world.one(LISBON).id), Candidate(content="Has a cat")]
+        world.extractor.script = candidates(*given)
+        clock.advance(DAY)
+        put(outbox, said("turn"))
+        elsewhere.engine.write = failing  # type: ignore[method-assign]  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.raises(StoreUnavailable):
+            step(pipeline)
+        first = (world.job(), [world.one(content) for content in (LISBON, PORTO, "Has a cat")])
+        assert first[0].value["superseded"] == [world.one(LISBON).id]
+        clock.advance(DAY)
+        assert step(pipeline).messages == 1
+        assert (world.job(), [world.one(content) for content in (LISBON, PORTO, "Has a cat")]) == first
+        assert len(world.extractor.asked) == 2
+        assert run(outbox.partitions())
+        assert step(pipeline).outcome is Outcome.NOTHING

@@ -1,0 +1,195 @@
+"""The worker: all users' messages in the background, rests when the model is out, and lets go without losing any."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from outbox_support import Scripted, contents, pipeline_on, put, said, word_for_word
+
+from inference_core import MemoryStore, open_store
+from inference_core.drivers import run
+from inference_core.errors import ModelError, StoreUnavailable
+from inference_core.ingestion import queue, worker
+from inference_core.ingestion.candidates import Extraction, Offered
+from inference_core.ingestion.messages import Message
+from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.worker import Worker
+from inference_core.testing import FrozenClock
+
+USERS = [Partition(f"user{number}") for number in range(8)]
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with open_store("memory://", embeddings=None) as opened:
+        yield opened
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
+
+
+def fail(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+    raise ModelError("out of order")
+
+
+def test_drain_works_on_all_users_until_nothing_is_left(store: MemoryStore) -> None:
+    pipeline = pipeline_on(store, word_for_word, batch_messages=2)
+    for user in USERS:
+        put(pipeline.outbox, *(said(f"message {number}") for number in range(5)), partition=user)
+    progress = Worker(pipeline).drain()
+    assert (progress.batches, progress.messages, progress.dead, progress.failures) == (24, 40, 0, 0)
+    assert all(len(contents(store, user.user_id)) == 5 for user in USERS)
+    assert run(pipeline.outbox.partitions()) == []
+
+
+def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time(store: MemoryStore) -> None:
+    pipeline = pipeline_on(store, word_for_word)
+    sleepy, quick = Worker(pipeline, interval_s=600), Worker(pipeline, interval_s=0.01)
+    for at, one in enumerate((sleepy, quick)):
+        one.start()
+        one.start()
+        put(pipeline.outbox, said(f"message {at}"))
+        one.wake()
+        until(lambda at=at: len(contents(store)) == at + 1)
+        one.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "memory-worker"]
+
+
+def test_five_failures_of_the_model_in_a_row_make_it_rest(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_FIRST_PAUSE_S", 0.2)
+    extractor = Scripted(fail)
+    pipeline = pipeline_on(store, extractor, backoff_s=0.0)
+    for user in USERS:
+        put(pipeline.outbox, said("hello"), partition=user)
+    one = Worker(pipeline, threads=1)
+    assert one.drain().failures == len(extractor.asked) == 5
+    assert one.drain().failures == 5
+    time.sleep(0.21)
+    extractor.script = word_for_word
+    assert one.drain().messages == 8
+    extractor.script = fail
+    for user in USERS[:4]:
+        put(pipeline.outbox, said("once more"), partition=user)
+    assert one.drain().failures == 5 + 4
+    assert not one._rests, "a success in between starts the count anew"
+
+
+@pytest.mark.parametrize("failures", [5, 100, 5_000])
+def test_regression_an_outage_of_any_length_does_not_end_the_worker(store: MemoryStore, failures: int) -> None:
+    one = Worker(pipeline_on(store, fail))
+    put(one._pipeline.outbox, said("hello"))
+    one._failures = failures
+    before = time.monotonic()
+    one.drain()
+    assert 0 < one._paused_until - before <= 301
+
+
+def test_regression_whatever_fails_does_not_end_the_worker(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = pipeline_on(store, word_for_word)
+    put(pipeline.outbox, said("hello"))
+    outages: list[Exception] = [StoreUnavailable("down"), ValueError("a row that cannot be read")]
+    partitions, process = pipeline.outbox.partitions, pipeline.process
+
+    def read() -> object:
+        if len(outages) == 2:
+            raise outages.pop(0)
+        return partitions()
+
+    def work(*given: object, **options: object) -> object:
+        if outages:
+            raise outages.pop(0)
+        return process(*given, **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(pipeline.outbox, "partitions", read)
+    monkeypatch.setattr(pipeline, "process", work)
+    one = Worker(pipeline, interval_s=0.01)
+    one.start()
+    until(lambda: contents(store))
+    one.close()
+    assert one.progress.failures == 1
+
+
+def test_close_in_the_midst_loses_nothing(store: MemoryStore) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+        started.set()
+        go_on.wait(PATIENCE_S)
+        return word_for_word(messages, offered)
+
+    pipeline = pipeline_on(store, slow, batch_messages=1)
+    for user in USERS:
+        put(pipeline.outbox, said("one"), said("two"), partition=user)
+    one = Worker(pipeline, threads=2)
+    one.start()
+    assert started.wait(PATIENCE_S)
+    one.close(timeout=0.01)
+    go_on.set()
+    one.close()
+    found = run(queue.status(pipeline.outbox, FrozenClock()))
+    done = sum(len(contents(store, user.user_id)) for user in USERS)
+    assert 1 <= done <= 2
+    assert found.waiting + done == 16
+    assert one.drain().messages == done
+    Worker(pipeline).drain()
+    assert all(contents(store, user.user_id) == ["one", "two"] for user in USERS)
+
+
+def test_regression_messages_in_whose_midst_a_worker_ended_are_worked_on_one_after_the_other(
+    store: MemoryStore, clock: FrozenClock
+) -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def watched(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.01)
+        running.pop()
+        return word_for_word(messages, offered)
+
+    pipeline = pipeline_on(store, watched, clock)
+    for user in USERS:
+        put(pipeline.outbox, said("hello"), partition=user)
+        for _, version in run(pipeline.outbox.partitions()):
+            run(pipeline.outbox.claim(user, version))
+    clock._moment = clock.now().replace(year=2030)
+    assert Worker(pipeline).drain().messages == 8
+    assert most == [1] * 8
+
+
+PROGRAM = """
+import time
+from outbox_support import pipeline_on, put, said
+from inference_core import open_store
+from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.worker import Worker
+
+def slow(messages, offered):
+    print("asked", flush=True)
+    time.sleep(60)
+
+pipeline = pipeline_on(open_store("memory://", embeddings=None), slow)
+for number in range(50):
+    put(pipeline.outbox, said("hello"), partition=Partition(f"user{number}"))
+worker = Worker(pipeline)
+worker.start()
+while not pipeline._extractor.asked:
+    time.sleep(0.01)
+"""
+
+
+def test_regression_a_program_ends_though_its_worker_is_at_work() -> None:
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=40, cwd="tests", capture_output=True)
+    assert time.monotonic() - started < 40
