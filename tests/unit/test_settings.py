@@ -38,6 +38,11 @@ def test_the_defaults_are_the_documented_ones():
         "timeout": 10.0,
         "spool": None,
         "max_content_bytes": 8192,
+        "capture": False,
+        "model": (),
+        "batch_messages": 10,
+        "batch_tokens": 4_000,
+        "worker_interval": 30.0,
     }
     assert AgentSettings().model_dump() == {
         "model": None,
