@@ -64,7 +64,7 @@ class Limits:
     """``batch_messages`` and ``batch_tokens`` bound what is worked on at once, ``lease_s`` for how long a worker may.
 
     A message is given up after ``max_tries``. A batch that failed is tried again message by message, at once; one that
-    failed by itself after ``backoff_s``, then after six times that.
+    failed by itself after ``backoff_s``, then after six times that, and from then on after 36 times that.
     """
 
     batch_messages: int = 10
@@ -269,7 +269,7 @@ class Outbox:
         return Tried(count, until + (self._pause(count) if len(found.batch) == 1 else 0.0), is_open=True)
 
     def _pause(self, count: int) -> float:
-        return self.limits.backoff_s * 6.0 ** (count - 1)
+        return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
 
     def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Waiting]) -> list[Write]:
         now = self._clock.now()

@@ -370,6 +370,17 @@ def test_a_kept_extraction_over_which_two_workers_ended_is_asked_for_again_messa
         assert extractor.asked == [["one"], ["two"]]
 
 
+def test_regression_pauses_do_not_grow_without_end(clock: FrozenClock) -> None:
+    with open_store("memory://", embeddings=None) as store:
+        pipeline = pipeline_on(store, refuse, clock, backoff_s=10, max_tries=1_000)
+        put(pipeline.outbox, said("bad"))
+        for pause in (10, 60, 360, *[360] * 500):
+            assert step(pipeline).outcome is Outcome.MODEL_FAILED
+            clock.advance(timedelta(seconds=pause - 1))
+            assert step(pipeline).outcome is Outcome.NOTHING
+            clock.advance(SECOND)
+
+
 def test_order_is_kept_while_messages_come_in(clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store("memory://", embeddings=None) as store:
         outbox = outbox_on(store, clock, batch_messages=2)
