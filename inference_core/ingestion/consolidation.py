@@ -27,7 +27,7 @@ from inference_core.services.operations.save import MAX_TAGS
 from inference_core.services.operations.scope import MemoryScope, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Put
 
-OFFERED: Final = 12
+OFFERED: Final = 20
 JOB: Final = "job"
 """The name in a memory's metadata that says which work made it."""
 REINFORCED: Final = "reinforced"
@@ -71,9 +71,9 @@ class Effects:
 
 
 def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Plan[list[Offered]]:
-    """Plan: the memories that ``messages`` may say again or change. Raises StoreError."""
+    """Plan: the memories that ``messages`` may say again or change, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
-    found = yield from recall(scope, user_id, said[:_QUERY_CHARACTERS], OFFERED)
+    found = yield from recall(scope, user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True)
     return [Offered(f"k{at}", document.id, document.content) for at, document in enumerate(found, 1)]
 
 
