@@ -304,3 +304,41 @@ async def test_a_history_that_its_caller_keeps_is_flushed_once(store: MemoryStor
 def test_mistakes_of_developers_are_told(make: Any) -> None:
     with pytest.raises(ConfigurationError):
         make()
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_long_and_short_term_memory_on_one_agent_across_interrupts(tmp_path: Path, face: str) -> None:
+    @tool
+    def herd(sheep: str) -> str:
+        """Herds a sheep."""
+        return (
+            f"{sheep} {interrupt('Really?')}, and it follows the old dog up to the highest meadow until the snow comes"
+        )
+
+    turns: list[Any] = []
+    for number in range(6):
+        turns += [call_tool("herd", sheep=f"Wooly{number}"), "Done."]
+    model = ScriptedChatModel(turns=[*turns, "Welcome back."])
+    summarizer = ScriptedChatModel(turns=[SUMMARY])
+    result: Any = None
+    with (
+        open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store,
+        closing(SqliteCheckpointer(tmp_path / "conversations.db")) as saver,
+    ):
+        short_term = ShortTermMemoryMiddleware([FlushToLongTerm(), Summarize(summarizer)], max_tokens=2_000)
+        middleware = [patient_memory(), short_term]
+        agent = agent_with(store, *middleware, model=model, tools=[herd], checkpointer=saver)
+        for number in range(6):
+            await ask(agent, face, f"{said(number)} {'It is a very fine animal. ' * 20}", THREAD, context=ADA)
+            result = await ask(agent, face, Command(resume="yes"), THREAD)
+        assert result["messages"][-1].text == "Done."
+        left = [number for number in range(6) if not any(said(number) in text for text in texts(result["messages"]))]
+        assert 0 in left
+        found = {one.content for one in VectorMemory(store, user_id="ada", max_results=50, max_tokens=50_000).get("x")}
+        assert all(any(content.startswith(said(number)) for content in found) for number in left)
+        assert len(summarizer.requests) < len(left) + 1
+        await ask(agent, face, "What is Wooly0?", {"configurable": {"thread_id": "second"}}, context=ADA)
+    assert said(0)[:40] in system_text(model.requests[-1])
+    for request in model.requests:
+        calls = [call["id"] for message in request if isinstance(message, AIMessage) for call in message.tool_calls]
+        assert calls == [message.tool_call_id for message in request if isinstance(message, ToolMessage)]
