@@ -19,15 +19,19 @@ from inference_core.testing import FrozenClock
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
 COVERED = frozenset({"sqlite", "langgraph-memory"})
 """The stores on which coverage is measured; what differs on the others, their backends, has a contract of its own."""
+CORPORA = frozenset(
+    {"test_bad_model_outputs.py", "test_foreign_stores.py", "test_outbox.py", "test_blocks.py", "test_hr_example.py"}
+)
+"""Much of the same: what these reach is reached by tests of single modules too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The same tests on further stores run without the tracing, which takes half as long again."""
+    """The same tests on further stores, and corpora, run without the tracing, which takes half as long again."""
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
         kinds = {value for value in values if isinstance(value, str) and value in ALL_STORES}
-        if kinds - COVERED and item.path.name != "test_backend_contract.py":
+        if (kinds - COVERED and item.path.name != "test_backend_contract.py") or item.path.name in CORPORA:
             item.add_marker(pytest.mark.no_cover)
 
 

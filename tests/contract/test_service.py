@@ -100,6 +100,7 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "delete_user_memories",
         "list_memories",
         "count_memories",
+        "get_memory_history",
         "get_user_context",
         "get_user_context_with_timestamps",
         "format_context_for_prompt",
@@ -687,6 +688,7 @@ async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreSer
         "update_memory": {"memory_id": "m-1", "content": "tea"},
         "get_memory": {"memory_id": "m-1"},
         "delete_memory": {"memory_id": "m-1"},
+        "get_memory_history": {"memory_id": "m-1"},
     }
     await own_service.save_memory(U, "tea")
     for operation in operations(own_service):

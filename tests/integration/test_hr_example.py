@@ -253,9 +253,11 @@ def test_the_scripts_know_nothing_of_themselves(
 
 
 PATIENTLY = """
-import runpy, sys
+import functools, runpy, sys
+import inference_core
 from inference_core.agents.middleware import short_term
-short_term.RECALL_TIMEOUT_S = 60  # a busy machine must not change what is printed
+short_term.RECALL_TIMEOUT_S = 60  # a busy machine must not change what is printed, nor a model that loads meanwhile
+inference_core.open_store = functools.partial(inference_core.open_store, embeddings=None)
 runpy.run_path(sys.argv.pop(), run_name="__main__")
 """
 
