@@ -93,6 +93,14 @@ class TestLayout:
             with pytest.raises(ValueError, match=r"."):
                 lines.unseal(line, place + b"x")
 
+    def test_a_line_cut_before_its_last_byte_is_none_even_within_an_escape(self):
+        for lines in LINES:
+            sealed = [lines.seal(b'{"n":%d}' % number, b"place") for number in range(1500)]
+            assert lines.suffix == ".jsonl" or any(line.endswith(b"\x1be") for line in sealed)
+            for line in sealed:
+                with pytest.raises(ValueError, match=r"."):
+                    lines.unseal(line[:-1], b"place")
+
     def test_an_encrypted_folder_tells_nothing_about_users(self, tmp_path: Path):
         for compresses in (False, True):
             folder = tmp_path / f"sealed {compresses}"

@@ -194,4 +194,7 @@ def _without_line_ends(payload: bytes) -> bytes:
 
 
 def _with_line_ends(line: bytes) -> bytes:
-    return line.replace(b"\x1bn", b"\n").replace(b"\x1be", b"\x1b")
+    payload = line.replace(b"\x1bn", b"\n").replace(b"\x1be", b"\x1b")
+    if _without_line_ends(payload) != line:
+        raise ValueError("it is cut within a byte")
+    return payload
