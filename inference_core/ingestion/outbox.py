@@ -35,9 +35,9 @@ DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 """Where it stands which messages could not be dealt with, of all users."""
 SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
-_STATE: Final = "state"
+STATE: Final = "state"
 _LEASE: Final = "lease"
-_RESULT: Final = "result"
+RESULT: Final = "result"
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
 _MAX_REASON: Final = 500
@@ -90,7 +90,7 @@ class Partition:
     @property
     def state(self) -> Namespace:
         """Where its lease and its result are."""
-        return (*self.messages, _STATE)
+        return (*self.messages, STATE)
 
     @property
     def dead(self) -> Namespace:
@@ -192,7 +192,7 @@ class Outbox:
     def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
         """Plan: what `claim` would claim, which stays free for others until `take`."""
         now = self._clock.now().timestamp()
-        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, _RESULT)])
+        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and _not_before(lease) > now:
             return None
         rows = yield from self._oldest(partition)
@@ -229,7 +229,7 @@ class Outbox:
         until = self._clock.now().timestamp() + self.limits.lease_s
         value = {"keys": [one.key for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
-        kept = Put(namespace=state, key=_RESULT, value=_json(value), updated_at=self._clock.now())
+        kept = Put(namespace=state, key=RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
         token, _ = yield from self.engine.write([lease, kept])
         return replace(claim, token=token, extraction=extraction)
@@ -240,7 +240,7 @@ class Outbox:
         tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         return [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=_RESULT),
+            Delete(namespace=claim.partition.state, key=RESULT),
             *(Delete(namespace=claim.partition.messages, key=key, expected=one.version) for key, one in _by_key(claim)),
         ]
 
@@ -257,7 +257,7 @@ class Outbox:
             del tries[one.key]
         writes: list[Write] = [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=_RESULT),
+            Delete(namespace=claim.partition.state, key=RESULT),
             *(write for one in dead for write in _burial(claim, one, mended(reason)[:_MAX_REASON], now)),
         ]
         yield from self.engine.write(writes)

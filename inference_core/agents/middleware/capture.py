@@ -16,7 +16,7 @@ from langchain.agents.middleware.types import (
     ModelResponse,
     PrivateStateAttr,
 )
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
@@ -180,7 +180,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            new = [_message(messages[at], at, scope.clock.now()) for at in _new(state, end)]
+            told = _first_result(messages)
+            new = [_message(messages[at], at, scope.clock.now(), is_told=at > told) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
@@ -232,11 +233,16 @@ def _last_of_user(messages: Sequence[AnyMessage]) -> int:
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
 
 
+def _first_result(messages: Sequence[AnyMessage]) -> int:
+    """Where the first result of a tool is: what the assistant says behind it may be the tool's words."""
+    return next((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), len(messages))
+
+
 def _last_id(messages: Sequence[AnyMessage]) -> str:
     return next((message.id for message in reversed(messages) if message.id), "")
 
 
-def _message(message: AnyMessage, at: int, now: datetime) -> Message:
+def _message(message: AnyMessage, at: int, now: datetime, *, is_told: bool) -> Message:
     """Without a checkpointer the whole history comes each time, with new ids: the position names a message then."""
     configurable: Mapping[str, Any] = current_config().get("configurable") or {}
     thread = configurable.get("thread_id")
@@ -249,4 +255,5 @@ def _message(message: AnyMessage, at: int, now: datetime) -> Message:
         position=at,
         author=None if isinstance(message, AIMessage) else message.name,
         at=now,
+        after_tool=is_told and isinstance(message, AIMessage),
     )
