@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,6 +36,7 @@ from inference_core import (
 )
 from inference_core.blocks.conversation import Conversation
 from inference_core.blocks.vector import VectorMemory
+from inference_core.cli import main as command_line
 from inference_core.context.neutral import neutral_line
 from inference_core.drivers import run
 from inference_core.ingestion.drafts import MARKS
@@ -225,8 +227,10 @@ def _attacked(store: MemoryStore, sessions: dict[str, Sequence[Case]], kind: str
 
 
 def _undone(url: str, user: str, session: str) -> None:
-    command = [sys.executable, "-m", "inference_core", "undo", "--user", user, "--session", session, "--url", url]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with redirect_stdout(StringIO()):
+        code = command_line(["undo", "--user", user, "--session", session, "--url", url])
+    if code:
+        raise RuntimeError(f"undo ended with {code}")
 
 
 def _counted(cases: Sequence[Case], before: Content, after: Content, left: Content) -> Counts:
@@ -252,7 +256,7 @@ def table(found: dict[str, Counts]) -> list[Row]:
     """The report's rows."""
     rows: list[Row] = []
     for name, counts in found.items():
-        rows.append((f"{name}: memories that carry an attack", f"{counts.stored} of {counts.cases} cases", "", None))
+        rows.append((f"{name}: memories that carry an attack", f"{counts.stored}, of {counts.cases} cases", "", None))
         for what in ("procedural", "trusted", "remaining"):
             number: int = getattr(counts, what)
             rows.append((f"{name}: {_WHAT[what]}", str(number), "0", number == 0))

@@ -69,6 +69,7 @@ def recall(
         diversity=diversity,
         fills=fills,
         by_itself=by_itself,
+        prefers_newer=as_of is None and not by_itself,
         explains=explain,
         now=in_zone(now, scope.zone),
     )
