@@ -15,6 +15,7 @@ WINDOW: Final = 6
 _SHARED: Final = 0.4
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
 _PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
+_OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
 _PAST: Final = re.compile(
     r"\b(?:did|was|were|had|used to|originally|initial(?:ly)?|before|previous(?:ly)?|between|order|ago|earlier|list"
     r"|summar\w+|over time|throughout|across|ever)\b",
@@ -23,8 +24,9 @@ _PAST: Final = re.compile(
 
 
 def asks_for_present(text: str) -> bool:
-    """Whether ``text`` is an English question for something that holds now, rather than for what was or a course."""
-    return bool(_OPENS.match(text) and _PRESENT.search(text) and not _PAST.search(text))
+    """Whether ``text`` is an English question for how something of the user's is now, not for what was or a course."""
+    patterns = (_PRESENT, _OWN)
+    return bool(_OPENS.match(text) and not _PAST.search(text) and all(one.search(text) for one in patterns))
 
 
 def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | None]) -> list[int]:
