@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.errors import GraphBubbleUp
 
+from inference_core.agents.middleware.calls import AsyncHandler, Handler
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError
 
 if TYPE_CHECKING:
@@ -76,16 +77,12 @@ class ModelErrors(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self._are_logged = are_logged
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Asks the model. Raises ModelError."""
         with self._typed(request.model):
             return handler(request)
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """Like `wrap_model_call`."""
         with self._typed(request.model):
             return await handler(request)
