@@ -15,8 +15,8 @@ from inference_core.memory.trust import Trust
 class ContextItem:
     """One thing that may be told: a memory (``record``), or a line of another source.
 
-    ``section`` is the heading under which it is told, ``source`` names the `ContextSource` that gave it, ``id`` tells it
-    from the source's others. ``relevance`` is from 0 to 1, or None where the source does not judge: then it is not
+    ``section`` is the heading under which it is told, ``source`` names the `ContextSource` that gave it, ``id`` tells
+    it from that one's others. ``relevance`` is from 0 to 1, or None where the source does not judge: then it is not
     pruned. ``score`` orders the items of a source, the higher the better; ``signals`` are the shares of it.
     """
 
