@@ -24,12 +24,11 @@ from langgraph.types import Command
 from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
 from inference_core.agents.identity import UserSource, current_config, field_of
 from inference_core.agents.middleware.calls import AsyncHandler, Handler
-from inference_core.blocks.conversation import NO_THREAD
 from inference_core.clock import Clock
 from inference_core.drivers import Plan, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
-from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Limits, Outbox, Partition
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker

@@ -29,7 +29,8 @@ from langgraph.types import Command
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, current_config
 from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
-from inference_core.blocks.conversation import NO_THREAD, Conversation
+from inference_core.blocks.conversation import Conversation
+from inference_core.ingestion.messages import NO_THREAD
 from inference_core.clock import Clock
 from inference_core.context.neutral import neutral_line
 from inference_core.context.render import fenced, render_blocks, with_notice
