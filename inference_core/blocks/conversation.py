@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from inference_core.errors import ConfigurationError, IdentityError

@@ -30,13 +30,13 @@ from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, current_config
 from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
 from inference_core.blocks.conversation import Conversation
-from inference_core.ingestion.messages import NO_THREAD
 from inference_core.clock import Clock
 from inference_core.context.neutral import neutral_line
 from inference_core.context.render import fenced, render_blocks, with_notice
 from inference_core.drivers import Plan, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.ingestion.messages import NO_THREAD
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.content import recalled_for
