@@ -113,7 +113,8 @@ class Pipeline:
         self.scope = scope
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self.periodic = periodic or PeriodicWork()
-        self._messages = MessageWork(self.outbox, extractor, self.periodic)
+        self._extractor = extractor
+        self._messages = MessageWork(self.outbox, self._extractor, self.periodic)
         self._tasks = self.periodic.works(self.outbox)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:

@@ -59,9 +59,9 @@ class SessionContent:
     read_to: datetime | None = None
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is anything to summarize."""
-        return len(self.sources) > (self.earlier is not None)
+    def news(self) -> int:
+        """How many sources are new."""
+        return len(self.sources) - (self.earlier is not None)
 
     @property
     def origin(self) -> Origin:

@@ -61,7 +61,7 @@ class SessionWork:
         records = yield from session_records(scope, claim.partition.user_id, _session(claim))
         now = scope.clock.now()
         content = content_of(records, said, now)
-        if not content.has_news:
+        if not content.news:
             return Extraction(())
         found = yield from self._summarizer.summarize(content, now, scope.zone)
         return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
