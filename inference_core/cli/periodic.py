@@ -38,12 +38,11 @@ def summarize(
 
     With the models of AGENT_MEMORY_MODEL, or in the sessions' own sentences. Memories stay as they are.
     """
-    from inference_core.agents.capture import make_summarizer  # noqa: PLC0415 - slow to import
+    from inference_core.agents.capture import make_periodic  # noqa: PLC0415 - slow to import
     from inference_core.ingestion.on_demand import sessions_with_news, summarize_now  # noqa: PLC0415
-    from inference_core.ingestion.periodic import PeriodicWork  # noqa: PLC0415
 
     with opened(url, agent, embeddings, embeds=not dry_run) as memory:
-        pipeline = _pipeline(memory, PeriodicWork(make_summarizer(memory.settings)))
+        pipeline = _pipeline(memory, make_periodic(memory.settings.model_copy(update={"summaries": True})))
         news = run(sessions_with_news(memory.service.scope, pipeline.outbox, user))
         quiet = memory.service.scope.clock.now() - timedelta(seconds=memory.settings.session_quiet)
         due = [one for one in news if (one.last <= quiet if session is None else one.session_id == session)]
@@ -65,17 +64,13 @@ def insights(
 
     Each cites its sources, which stay as they are. Without a model none are made.
     """
-    from inference_core.agents.capture import make_insights  # noqa: PLC0415 - slow to import
-    from inference_core.ingestion.insights import InsightWork  # noqa: PLC0415
+    from inference_core.agents.capture import make_periodic  # noqa: PLC0415 - slow to import
     from inference_core.ingestion.on_demand import insights_to_do, look_after_insights_now  # noqa: PLC0415
-    from inference_core.ingestion.periodic import PeriodicWork  # noqa: PLC0415
 
     with opened(url, None, embeddings, embeds=not dry_run) as memory:
-        writer = make_insights(memory.settings)
-        pipeline = _pipeline(memory, PeriodicWork(insights=writer))
+        pipeline = _pipeline(memory, make_periodic(memory.settings.model_copy(update={"insights": True})))
         if dry_run:
-            work = InsightWork(pipeline.outbox, writer, 0.0)
-            found, groups = run(insights_to_do(memory.service.scope, work, user))
+            found, groups = run(insights_to_do(pipeline, user))
             ending = [one.content for one in found.orphans]
             _show({"groups": groups, "insights": len(found.insights), "ending": ending}, as_json=json)
             return

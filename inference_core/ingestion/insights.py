@@ -95,7 +95,7 @@ class InsightWork:
     def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
         """Plan: what the groups that changed show. Raises ModelError, StoreError."""
         found = yield from beliefs(scope, claim.partition.user_id)
-        answered = yield from self.answered(claim.partition)
+        answered = yield from groups_answered(self._outbox, claim.partition)
         groups = changed_groups(found, answered) if self._writer.has_model else []
         if not groups:
             return Extraction(())
@@ -123,7 +123,7 @@ class InsightWork:
     def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
         """Plan: the work is done until the next time, if there is anything to look after. Raises StoreError."""
         found = yield from beliefs(scope, claim.partition.user_id)
-        asked = yield from self.answered(claim.partition)
+        asked = yield from groups_answered(self._outbox, claim.partition)
         answered = {**asked, **mapping_field(extraction.notes, _ANSWERED)}
         names = {group.name for group in found.groups}
         kept = {name: mark for name, mark in answered.items() if name in names}
@@ -134,10 +134,11 @@ class InsightWork:
         note = Put(namespace=claim.partition.state, key=_ANSWERED, value=value, updated_at=scope.clock.now())
         return [*self._outbox.settled(claim, again), note]
 
-    def answered(self, partition: Partition) -> Plan[Mapping[str, Any]]:
-        """Plan: the fingerprints of the groups that a model has spoken on, by name. Raises StoreError."""
-        (row,) = yield from self._outbox.engine.get([(partition.state, _ANSWERED)])
-        return {} if row is None else row.value
+
+def groups_answered(outbox: Outbox, partition: Partition) -> Plan[Mapping[str, Any]]:
+    """Plan: the fingerprints of the groups that a model has spoken on, by name. Raises StoreError."""
+    (row,) = yield from outbox.engine.get([(partition.state, _ANSWERED)])
+    return {} if row is None else row.value
 
 
 def beliefs(scope: MemoryScope, user_id: UserId) -> Plan[Beliefs]:

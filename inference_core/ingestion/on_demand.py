@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from inference_core.drivers import Plan
-from inference_core.ingestion.insights import Beliefs, InsightWork, beliefs, changed_groups
+from inference_core.ingestion.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.messages import Message, session_name
 from inference_core.ingestion.outbox import Outbox, Partition
 from inference_core.ingestion.periodic import insight_work, session_work
@@ -63,10 +63,10 @@ def sessions_with_news(scope: MemoryScope, outbox: Outbox, user_id: str) -> Plan
     return sorted(found, key=lambda one: (one.last, one.session_id))
 
 
-def insights_to_do(scope: MemoryScope, work: InsightWork, user_id: str) -> Plan[tuple[Beliefs, list[str]]]:
+def insights_to_do(pipeline: Pipeline, user_id: str) -> Plan[tuple[Beliefs, list[str]]]:
     """Plan: what is known of the user, and the names of the groups that a model would be asked about."""
-    found = yield from beliefs(scope, user_id)
-    answered = yield from work.answered(insight_work(user_id)[0])
+    found = yield from beliefs(pipeline.scope, user_id)
+    answered = yield from groups_answered(pipeline.outbox, insight_work(user_id)[0])
     return found, [group.name for group in changed_groups(found, answered)]
 
 

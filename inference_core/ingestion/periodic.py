@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from inference_core.drivers import Plan
@@ -13,6 +13,7 @@ from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.ingestion.sessions import SessionWork, Summarizer
+from inference_core.ingestion.waiting import Waiting
 from inference_core.ingestion.work import Work
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
@@ -53,7 +54,7 @@ class PeriodicWork:
         session = claim.batch[0].message.session_id
         now = scope.clock.now()
         if self.summarizer and session and session != NO_THREAD:
-            said = [one.put(claim.partition.said, now + at * _TICK) for at, one in enumerate(claim.batch)]
+            said = [_dated(one, now).put(claim.partition.said, now + at * _TICK) for at, one in enumerate(claim.batch)]
             due = now + timedelta(seconds=self.quiet_s)
             partition, work = session_work(claim.partition, session)
             writes += [*said, *(yield from outbox.planned(partition, work, due, claim.batch[0].zone, puts_off=True))]
@@ -74,3 +75,8 @@ def insight_work(user_id: str) -> tuple[Partition, Message]:
     """The higher-level memories of a user as work: of all agents, since they share semantic memory."""
     work = Message(session_id=None, role=Role.USER, text="Higher-level memories")
     return Partition(user_id, task=INSIGHTS), work
+
+
+def _dated(one: Waiting, now: datetime) -> Waiting:
+    """``one`` with the time at which it was said, as far as that is known."""
+    return replace(one, message=replace(one.message, at=one.message.at or now))

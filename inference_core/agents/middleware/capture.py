@@ -61,8 +61,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     said in a thread is not captured for the user who goes on with it. ``extractor`` makes
     memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
     outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. ``periodic`` is what else the worker does: summaries of sessions, higher-level
-    memories. Capture never breaks a run: what fails is logged, and captured later. Raises
+    ``open_store("sqlite:///outbox.db")``. ``periodic`` is what else the worker does: summaries of sessions,
+    higher-level memories. Capture never breaks a run: what fails is logged, and captured later. Raises
     ConfigurationError in the first run if there is no outbox to use.
     """
 
