@@ -13,6 +13,8 @@ from typing import Final
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 
+NO_THREAD: Final = "threadless"
+"""The session of runs without a thread: whoever runs them passes the whole history each time."""
 EMPTY: Final = "empty"
 """Why a message without text is skipped."""
 OTHER_PARTS: Final = "parts without text"

@@ -16,11 +16,11 @@ from langgraph.store.base import BaseStore
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, configurable_of, thread_of
 from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_update
-from inference_core.blocks.conversation import NO_THREAD
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
-from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Limits, Outbox, Partition
+from inference_core.ingestion.periodic import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.services.operations.scope import MemoryScope
@@ -51,7 +51,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     said in a thread is not captured for the user who goes on with it. ``extractor`` makes
     memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
     outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as
+    ``open_store("sqlite:///outbox.db")``. ``periodic`` is what else the worker does: summaries of sessions,
+    higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as
     for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later. Raises
     ConfigurationError in the first run if there is no outbox to use.
     """
@@ -66,6 +67,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         works: bool = True,
         interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
+        periodic: PeriodicWork | None = None,
         memory_service: Any = None,
         user_id: UserSource = None,
         **options: Unpack[BindingOptions],
@@ -77,6 +79,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         self._works = works
         self._interval_s = interval_s
         self._limits = limits or Limits()
+        self._periodic = periodic
         self._workers: dict[StoreEngine, tuple[Pipeline, Worker | None]] = {}
         self._lock = threading.Lock()
 
@@ -173,7 +176,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         with self._lock:
             found = self._workers.get(scope.engine)
             if found is None:
-                pipeline = Pipeline(scope, self._extractor, outbox=self._outbox_of(scope))
+                pipeline = Pipeline(scope, self._extractor, outbox=self._outbox_of(scope), periodic=self._periodic)
                 worker = Worker(pipeline, interval_s=self._interval_s) if self._works else None
                 found = self._workers[scope.engine] = (pipeline, worker)
                 if worker:
