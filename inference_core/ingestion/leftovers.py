@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from inference_core.drivers import Plan
-from inference_core.ingestion.messages import label, session_name
-from inference_core.ingestion.outbox import DEAD, DEAD_LIST, OUTBOX, RESULT, STATE
+from inference_core.ingestion.messages import session_label, session_name
+from inference_core.ingestion.outbox import DEAD_LIST, RESULT
+from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MEMORY_CATEGORIES
@@ -15,20 +16,18 @@ from inference_core.services.operations.scope import MemoryScope, UserId, record
 from inference_core.stores.backend import Delete, Row, Write
 
 _PAGE: Final = 200
-_PARTITION: Final = 3
-"""Labels of the namespace of a partition's messages."""
 
 
 def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[None]:
-    """Plan: takes the session's messages out of the store's outbox and its dead letters. Raises StoreError.
+    """Plan: takes the session's messages, and its summary that is due, out of the outbox and the dead letters.
 
-    A worker that is at them finds them gone, and writes nothing.
+    Raises StoreError. A worker that is at them finds them gone, and writes nothing.
     """
     session = session_name(session_id)
     names = yield from scope.engine.namespaces((encode_label(user_id),))
-    for name in [name for name in names if len(name) == _PARTITION and name[1] in (OUTBOX, DEAD)]:
+    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
         rows = yield from _rows(scope, [name])
-        gone = [row for row in rows if row.value["session"] == session]
+        gone = [row for row in rows if row.value.get("session") == session]
         writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
         if name[1] == DEAD:
             writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
@@ -42,7 +41,7 @@ def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[list[Memo
     """Plan: the memories that come from the session's messages, word for word or saved by an agent's tool."""
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     rows = yield from _rows(scope, [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
-    sessions = {session_name(session_id), label(session_id)}
+    sessions = {session_name(session_id), session_label(session_id)}
     records = [record_of(row) for row in rows]
     return [one for one in records if _is_told(one) and sessions & {one.session_id, one.source.thread_id}]
 
