@@ -34,6 +34,7 @@ class BindingOptions:
     embeddings: EmbeddingsSpec = None
     timezone: str | tzinfo = UTC
     max_content_bytes: int = MAX_CONTENT_BYTES
+    counts_access: bool = True
     clock: Clock | None = None
 
 
@@ -88,6 +89,7 @@ class MemoryBinding:
             clock=self._options.clock or SystemClock(),
             zone=self._zone,
             max_content_bytes=self._options.max_content_bytes,
+            counts_access=self._options.counts_access,
         )
 
 

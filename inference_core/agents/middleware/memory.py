@@ -99,8 +99,9 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     is not ours. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
     ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds what is recalled of each category,
     ``recall_timeout`` (seconds) how long the reply may wait for it. ``include_tools`` names the tools that the agent
-    gets (None: save, recall, update, delete). Raises ConfigurationError or InvalidInput for arguments that make no
-    sense, at the latest when the first run finds neither service nor store.
+    gets (None: save, recall, update, delete). ``counts_access``: what is recalled is counted. Raises
+    ConfigurationError or InvalidInput for arguments that make no sense, at the latest when the first run finds neither
+    service nor store.
     """
 
     state_schema = MemoryState
@@ -123,6 +124,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         agent_scope_enabled: bool = True,
         timezone: str | tzinfo = UTC,
         max_content_bytes: int = MAX_CONTENT_BYTES,
+        counts_access: bool = True,
         clock: Clock | None = None,
     ) -> None:
         from inference_core.agents.tools.memory_tools import get_memory_tools  # noqa: PLC0415 - slow to import
@@ -136,6 +138,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             embeddings=embeddings,
             timezone=timezone,
             max_content_bytes=max_content_bytes,
+            counts_access=counts_access,
             clock=clock,
         )
         self._binding = MemoryBinding(memory_service, user_id, options)
@@ -175,6 +178,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "embeddings": settings.embeddings_spec,
             "recall_timeout": settings.recall_timeout,
             "max_content_bytes": settings.max_content_bytes,
+            "counts_access": settings.access_counts,
         }
         return cls(memory_service, **chosen | options)
 
