@@ -16,6 +16,7 @@ from inference_core.cli.rendering import print_figures
 
 if TYPE_CHECKING:
     from inference_core.ingestion.worker import Worker
+    from inference_core.lifecycle.rounds import ForgettingRounds
 
 _THREADS = 4
 
@@ -31,12 +32,14 @@ def worker(
 ) -> None:
     """Make memories of the messages that wait: with the models of AGENT_MEMORY_MODEL, or by rules.
 
+    Forgets what the settings let go every AGENT_MEMORY_FORGET_HOURS, if that is set.
     Stops on Ctrl-C and SIGTERM after the batches in hand. Any number of workers may share a store.
     """
     with opened(url, None, embeddings, embeds=True, creates=True) as memory:
         made = _worker(memory, threads)
         if once:
             made.drain()
+            _rounds(memory).run_if_due()
         else:
             _work(made)
         figures = asdict(made.progress)
@@ -51,8 +54,19 @@ def _worker(memory: Opened, threads: int) -> Worker:
     from inference_core.ingestion.pipeline import Pipeline  # noqa: PLC0415
     from inference_core.ingestion.worker import Worker  # noqa: PLC0415
 
-    pipeline = Pipeline(memory.service.scope, make_extractor(memory.settings), limits=limits_of(memory.settings))
-    return Worker(pipeline, interval_s=memory.settings.worker_interval, threads=threads)
+    settings, scope = memory.settings, memory.service.scope
+    pipeline = Pipeline(scope, make_extractor(settings), limits=limits_of(settings))
+    return Worker(pipeline, interval_s=settings.worker_interval, threads=threads, chore=_rounds(memory).run_if_due)
+
+
+def _rounds(memory: Opened) -> ForgettingRounds:
+    """Forgets as the settings say, each time that it is due; never unless they name an interval."""
+    from inference_core.lifecycle.policy import ForgettingPolicy  # noqa: PLC0415 - slow to import
+    from inference_core.lifecycle.rounds import ForgettingRounds  # noqa: PLC0415
+
+    return ForgettingRounds(
+        memory.service.scope, ForgettingPolicy.from_settings(memory.settings), memory.settings.forget_hours
+    )
 
 
 def _work(made: Worker) -> None:

@@ -14,7 +14,16 @@ from inference_core.drivers import Plan
 from inference_core.lifecycle.choosing import Leaving
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.fields import mapping_field, moment_field, text_field
-from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, beside, encode_label, holds_memories, home_of
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    USAGE,
+    Namespace,
+    beside,
+    encode_label,
+    holds_forgotten,
+    holds_memories,
+    home_of,
+)
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import UserId, record_of
@@ -96,7 +105,7 @@ def homes(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
 def archives(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
     """Plan: the namespaces that hold what was forgotten of the user's memories, every agent's."""
     names = yield from engine.namespaces((encode_label(user_id),))
-    return [name for name in names if name[1:2] == (FORGOTTEN,) and holds_memories(home_of(name))]
+    return [name for name in names if holds_forgotten(name)]
 
 
 def rows_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[Row]]:

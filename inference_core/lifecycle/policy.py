@@ -61,7 +61,7 @@ class ForgettingPolicy:
                 keep_days=settings.forgotten_days,
             )
         except InvalidInput as error:
-            raise ConfigurationError(f"AGENT_MEMORY_FORGET_…: {error}") from error
+            raise ConfigurationError(f"What to forget is not clear. {error}") from error
 
     def fades(self, category: MemoryCategory) -> bool:
         """Whether memories of ``category`` fade away."""
@@ -71,10 +71,10 @@ class ForgettingPolicy:
 def check_budget(name: str, budget: Mapping[str, int]) -> None:
     """Raises InvalidInput unless ``budget`` gives whole numbers to memory types or to "all"."""
     for kind, limit in budget.items():
-        if kind not in _KINDS or not _is_count(limit):
-            raise InvalidInput(
-                f"{name} gives a number to each of some of {', '.join(_KINDS)}; not {limit!r:.40} to {kind!r:.40}"
-            )
+        if kind not in _KINDS:
+            raise InvalidInput(f"{name}: {kind!r:.60} is none of {', '.join(_KINDS)}")
+        if not _is_count(limit):
+            raise InvalidInput(f"{name}: a budget is a whole number from 0, not {limit!r:.60}")
 
 
 def _is_count(limit: object) -> bool:
@@ -89,7 +89,7 @@ def parse_budget(text: str) -> dict[str, int]:
         if not number.strip().isdecimal():
             raise InvalidInput(f"{part!r:.60} is no budget; write 5000, or 5000,context=200")
         budget[kind.strip() if separator else EVERY_TYPE] = int(number)
-    check_budget("A budget", budget)
+    check_budget("Budget", budget)
     return budget
 
 

@@ -87,6 +87,11 @@ def beside(namespace: Namespace, place: str) -> Namespace:
     return (namespace[0], place, *namespace[1:])
 
 
+def holds_forgotten(namespace: Namespace) -> bool:
+    """Whether ``namespace`` is one of a user's for memories that were forgotten."""
+    return namespace[1:2] == (FORGOTTEN,) and holds_memories(home_of(namespace))
+
+
 def home_of(namespace: Namespace) -> Namespace:
     """The namespace of the memories that ``namespace`` lies beside."""
     return (namespace[0], *namespace[2:])
