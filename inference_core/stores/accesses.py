@@ -140,7 +140,8 @@ class AccessCounts(Background):
             except VersionConflict:
                 continue
             return
-        _LOG.info("Others write the same access counts; %d were dropped", len(keys))
+        _LOG.info("Others write the same access counts; %d are written later", len(keys))
+        self._put_back(noted)
 
 
 def _put(key: Key, row: Row | None, noted: Usage) -> Put:
