@@ -20,8 +20,8 @@ from inference_core.lifecycle.forgetting import ForgettingReport
 from inference_core.lifecycle.rounds import ForgettingRounds, users_of
 from inference_core.lifecycle.service import SyncMemoryLifecycle
 from inference_core.portability.json_lines import export_store, import_store
-from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.retrieval.documents import Document
+from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.stores.backend import Key, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
@@ -199,7 +199,10 @@ def test_pins_protect_until_they_are_taken_off(filled: AgentMemoryStoreService) 
 
 def test_vectors_go_along_and_exports_hold_all(own_store: MemoryStore, tmp_path: Path, clock: FrozenClock) -> None:
     own_store.close()
-    with open_store("memory://", embeddings=HashingEmbeddings()) as store, open_store("memory://", embeddings=None) as to:
+    with (
+        open_store("memory://", embeddings=HashingEmbeddings()) as store,
+        open_store("memory://", embeddings=None) as to,
+    ):
         service = AgentMemoryStoreService(store, clock=clock)
         service.sync.save_memory("ada", "green tea", memory_id="tea")
         service.sync.recall_memories("ada", "tea")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from flaky import effects_of, run_with_fault
-from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.base import BaseStore, Op, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
@@ -18,7 +20,6 @@ from inference_core.testing import FrozenClock
 
 ALL = {"m0", "m1", "m2"}
 NONE = ForgettingPolicy(max_memories={"all": 0})
-Stores = Callable[[], BaseStore]
 
 
 class TornStore(InMemoryStore):
@@ -26,8 +27,8 @@ class TornStore(InMemoryStore):
 
     left: int | None = None
 
-    def batch(self, ops):  # type: ignore[no-untyped-def]
-        done = []
+    def batch(self, ops: Iterable[Op]) -> list[Any]:
+        done: list[Any] = []
         for op in ops:
             if isinstance(op, PutOp) and self.left is not None:
                 if self.left == 0:
@@ -84,7 +85,7 @@ def test_a_store_without_transactions_torn_after_any_write() -> None:
         face = MemoryLifecycle(service).sync
         before = {one.id: one.value for one in service.sync.list_memories("ada")[0]}
         service.scope.engine.accesses.flush()
-        for torn in (lambda: face.forget("ada", NONE), lambda: face.restore("ada")):
+        for torn in (partial(face.forget, "ada", NONE), partial(face.restore, "ada")):
             store.left = writes
             try:
                 torn()

@@ -8,7 +8,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, MemoryRecord, MemoryType, open_store
+from inference_core import (
+    AgentMemoryStoreService,
+    ForgettingPolicy,
+    MemoryLifecycle,
+    MemoryRecord,
+    MemoryType,
+    open_store,
+)
 from inference_core.drivers import run
 from inference_core.memory.text import text_tokens
 from inference_core.memory.types import get_category_for_type

@@ -69,7 +69,10 @@ class TestReasons:
         assert forgotten(records, usages, half_life_days=30, below=0) == {}
 
     def test_budgets_by_type_and_for_all(self) -> None:
-        records = [memory(f"f{days}", days) for days in (5, 1, 3)] + [memory("c2", 2, "context"), memory("c9", 9, "context")]
+        records = [memory(f"f{days}", days) for days in (5, 1, 3)] + [
+            memory("c2", 2, "context"),
+            memory("c9", 9, "context"),
+        ]
         assert forgotten(records, max_memories={"facts": 1}) == {"f5": "budget", "f3": "budget"}
         assert list(forgotten(records, max_memories={"all": 3, "facts": 2})) == ["f5", "c9"]
         assert list(forgotten(records, max_tokens={"all": 25})) == ["c9", "f5", "f3"]

@@ -169,7 +169,10 @@ def test_notes_are_bounded_and_of_memories_only(store: MemoryStore, monkeypatch:
     monkeypatch.setattr(accesses, "_MOST_NOTED", 2)
     now = FrozenClock().now()
     noted = store.engine.accesses
-    noted.note([(("ada", "jobs"), "j"), (("semantic",), "x"), (HOME, "tea"), (HOME, "cars"), (HOME, "more"), (HOME, "tea")], now)
+    noted.note(
+        [(("ada", "jobs"), "j"), (("semantic",), "x"), (HOME, "tea"), (HOME, "cars"), (HOME, "more"), (HOME, "tea")],
+        now,
+    )
     assert {key: usage.count for (_, key), usage in noted._noted.items()} == {"tea": 2, "cars": 1}
 
 
