@@ -32,7 +32,9 @@ def worker(
 ) -> None:
     """Make memories of the messages that wait: with the models of AGENT_MEMORY_MODEL, or by rules.
 
-    Forgets what the settings let go every AGENT_MEMORY_FORGET_HOURS, if that is set.
+    Also sums up sessions, looks after higher-level memories and forgets (AGENT_MEMORY_FORGET_HOURS), where the settings
+    say so.
+
     Stops on Ctrl-C and SIGTERM after the batches in hand. Any number of workers may share a store.
     """
     with opened(url, None, embeddings, embeds=True, creates=True) as memory:
@@ -50,12 +52,17 @@ def worker(
 
 
 def _worker(memory: Opened, threads: int) -> Worker:
-    from inference_core.agents.capture import limits_of, make_extractor  # noqa: PLC0415 - slow to import
+    from inference_core.agents.capture import limits_of, make_extractor, make_periodic  # noqa: PLC0415 - slow to import
     from inference_core.ingestion.pipeline import Pipeline  # noqa: PLC0415
     from inference_core.ingestion.worker import Worker  # noqa: PLC0415
 
-    settings, scope = memory.settings, memory.service.scope
-    pipeline = Pipeline(scope, make_extractor(settings), limits=limits_of(settings))
+    settings = memory.settings
+    pipeline = Pipeline(
+        memory.service.scope,
+        make_extractor(settings),
+        limits=limits_of(settings),
+        periodic=make_periodic(settings),
+    )
     return Worker(pipeline, interval_s=settings.worker_interval, threads=threads, chore=_rounds(memory).run_if_due)
 
 

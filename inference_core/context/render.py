@@ -30,6 +30,9 @@ NOTICE: Final = (
 )
 _MAX_TOPIC: Final = 120
 _MAX_TAG: Final = 60
+_MEMORY: Final = re.compile(
+    r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[topic: [^\n]*\])?(?: \[source: \w+\])?$", re.MULTILINE
+)
 _NOT_IN_TAGS: Final = re.compile("[^a-z0-9_]+")
 
 
@@ -51,6 +54,11 @@ def render_blocks(sections: Mapping[str, Sequence[str]]) -> str:
     """The texts of each section in the form of the Ballerina documents; "" if there are none."""
     lines = [line for name, texts in sections.items() if texts for line in _block(name, texts)]
     return "\n".join(["<memory>", *lines, "</memory>"]) if lines else ""
+
+
+def contents_in(block: str) -> frozenset[str]:
+    """The contents, each as one harmless line, of the memories in a ``block`` that `render_memories` made."""
+    return frozenset(_MEMORY.findall(block))
 
 
 def with_notice(block: str) -> str:

@@ -27,12 +27,16 @@ _PARTING_S: Final = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """What a worker has done: batches, the messages in them, those that died, attempts that failed."""
+    """What a worker has done: batches, the messages in them, those that died, attempts that failed.
+
+    ``periodic`` counts the batches that were no messages, but periodic work.
+    """
 
     batches: int = 0
     messages: int = 0
     dead: int = 0
     failures: int = 0
+    periodic: int = 0
 
 
 class Worker:
@@ -109,7 +113,7 @@ class Worker:
         """One batch of each partition; whether there is more to do now."""
         if self._rests:
             return False
-        partitions = run(self._pipeline.outbox.partitions())
+        partitions = run(self._pipeline.partitions())
         futures = [pool.submit(partial(self._tried, one, alone=False)) for one in partitions]
         reports = [future.result() for future in futures]
         for at, one in enumerate(partitions):
@@ -134,6 +138,7 @@ class Worker:
         self.progress.batches += report.outcome is Outcome.DONE
         self.progress.messages += report.messages
         self.progress.dead += report.dead
+        self.progress.periodic += report.periodic
         self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
         if report.outcome is Outcome.DONE:
             self._failures = 0

@@ -64,6 +64,7 @@ class Choice:
             key_of(one): half_lives(one, usages.get(key_of(one), Usage()), now, policy.half_life_days)
             for one in records
         }
+        self._support(records, now)
         self._ended = defaultdict[str, list[MemoryRecord]](list)
         for record in records:
             if record.superseded_by:
@@ -76,6 +77,17 @@ class Choice:
         weakest = sorted(records, key=lambda record: self._rank(record, now))
         self._keep(policy.max_memories, weakest, "memories")
         self._keep(policy.max_tokens, weakest, "tokens")
+
+    def _support(self, records: Sequence[MemoryRecord], now: datetime) -> None:
+        """What a memory that holds follows from fades no faster than that memory."""
+        citing = [one for one in records if one.cites and why_invalid(one.to_value(), now) is None]
+        by_id = defaultdict[str, list[MemoryRecord]](list)
+        for record in records if citing else ():
+            by_id[record.id].append(record)
+        for one in citing:
+            for source in (record for cited in one.cites for record in by_id.get(cited, ()) if _meet(record, one)):
+                key = key_of(source)
+                self._lived[key] = min(self._lived[key], self._lived[key_of(one)])
 
     def _strength(self, record: MemoryRecord) -> float:
         return strength(self._lived[key_of(record)])

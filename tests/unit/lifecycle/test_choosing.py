@@ -68,6 +68,13 @@ class TestReasons:
         assert forgotten(records, usages, half_life_days=30, fading=("procedural",)) == {"rule": "faded"}
         assert forgotten(records, usages, half_life_days=30, below=0) == {}
 
+    def test_sources_fade_no_faster_than_what_follows_from_them(self) -> None:
+        insight = memory("insight", 10, extra_metadata={"cites": ["a", "b", "nothing"]})
+        sources = [memory(name, 200) for name in "ab"]
+        others = [memory("c", 200), memory("d", 10, extra_metadata={"cites": ["c"]}, superseded_by="x")]
+        assert forgotten([insight, *sources, *others], half_life_days=30) == {"c": "faded"}
+        assert forgotten([insight, *sources], max_memories={"all": 0}).keys() == {"insight", "a", "b"}
+
     def test_budgets_by_type_and_for_all(self) -> None:
         records = [memory(f"f{days}", days) for days in (5, 1, 3)] + [
             memory("c2", 2, "context"),
