@@ -1,7 +1,8 @@
 """The outbox: messages that wait to become memories, in the memories' own database.
 
 A message is put in once, however often it comes, and leaves in the very transaction that writes what was made of it,
-so that nothing is lost and nothing happens twice. Whoever works on a user's messages holds a lease whose version fences
+so that nothing is lost and nothing happens twice. What it leaves behind is a mark: the reply path only looks whether
+there is one, the worker writes it. Whoever works on a user's messages holds a lease whose version fences
 off those that held it before. The result of a model is kept until it is applied: a replay never asks again.
 """
 
@@ -19,12 +20,12 @@ from inference_core.clock import Clock
 from inference_core.drivers import Plan
 from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.ingestion.drafts import mark, marks_of
+from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
 from inference_core.memory.text import encode_json, text_tokens
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 OUTBOX: Final = "outbox"
@@ -40,6 +41,7 @@ _LEASE: Final = "lease"
 _RESULT: Final = "result"
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
+_MAX_LISTED: Final = 10_000
 _MAX_REASON: Final = 500
 
 
@@ -154,23 +156,24 @@ class Outbox:
         self.engine = engine
         self.limits = limits or Limits()
         self._clock = clock
+        self._listed: dict[Partition, int] = {}
 
     def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Plan[int]:
         """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit.
 
         ``zone`` names the user's time zone.
         """
-        marks = marks_of(partition.user_id)
         found = [Waiting(_key(partition, message), 0, message, zone) for message in messages]
         fresh = {one.key: one for one in found}
         while fresh:
+            listed = self._listed.get(partition, 0)
             try:
-                yield from self.engine.write(self._puts(partition, marks, fresh))
-                break
+                versions = yield from self.engine.write(self._puts(partition, fresh, listed))
             except VersionConflict:
-                rows = yield from self.engine.get([(marks, key) for key in fresh])
-                known = {row.key for row in rows if row}
-                fresh = {key: one for key, one in fresh.items() if key not in known}
+                fresh = yield from self._unknown(partition, fresh)
+            else:
+                self._note(partition, versions[0])
+                break
         return len(fresh)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
@@ -241,7 +244,7 @@ class Outbox:
         return [
             self._lease(claim.partition, 0.0, tries, claim.token),
             Delete(namespace=claim.partition.state, key=_RESULT),
-            *(Delete(namespace=claim.partition.messages, key=key, expected=one.version) for key, one in _by_key(claim)),
+            *(write for one in claim.batch for write in _leaving(claim, one, self._clock.now())),
         ]
 
     def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
@@ -271,14 +274,37 @@ class Outbox:
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
 
-    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Waiting]) -> list[Write]:
+    def _puts(self, partition: Partition, fresh: Mapping[str, Waiting], listed: int) -> list[Write]:
+        """The writes that put in what is neither waiting nor marked; ``listed`` as the partition should be listed."""
         now = self._clock.now()
-        where, key = partition.place
+        where, place = partition.place
+        marks, messages = marks_of(partition.user_id), partition.messages
         return [
-            *(mark(marks, key, self._clock) for key in fresh),
-            *(one.put(partition.messages, now + at * _TICK) for at, one in enumerate(fresh.values())),
-            Put(namespace=where, key=key, value=partition.to_json(), updated_at=now),
+            Check(namespace=where, key=place, expected=listed) if listed else self._listing(partition),
+            *(Check(namespace=marks, key=key, expected=0) for key in fresh),
+            *(one.put(messages, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
         ]
+
+    def _listing(self, partition: Partition, expected: int | None = None) -> Put:
+        """The write that lists the partition."""
+        where, key = partition.place
+        value = partition.to_json()
+        return Put(namespace=where, key=key, value=value, updated_at=self._clock.now(), expected=expected)
+
+    def _unknown(self, partition: Partition, fresh: Mapping[str, Waiting]) -> Plan[dict[str, Waiting]]:
+        """Plan: those of ``fresh`` that are neither waiting nor marked; learns anew how the partition is listed."""
+        marks, messages = marks_of(partition.user_id), partition.messages
+        places = [partition.place, *((scope, key) for scope in (marks, messages) for key in fresh)]
+        place, *rows = yield from self.engine.get(places)
+        self._note(partition, place.version if place else 0)
+        known = {row.key for row in rows if row}
+        return {key: one for key, one in fresh.items() if key not in known}
+
+    def _note(self, partition: Partition, version: int) -> None:
+        """Remembers at which version the partition is listed, 0 if it is not: a guess that every put verifies."""
+        if len(self._listed) >= _MAX_LISTED:
+            self._listed.clear()
+        self._listed[partition] = version
 
     def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
         """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
@@ -307,9 +333,16 @@ class Outbox:
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
+        """Plan: takes a partition off the list, unless a message came in meanwhile.
+
+        The first write ends what others know of the list, so that no message comes in unseen after it.
+        """
         where, key = partition.place
         try:
-            yield from self.engine.write([Delete(namespace=where, key=key, expected=seen)])
+            (version,) = yield from self.engine.write([self._listing(partition, seen)])
+            if not (yield from self.engine.count([partition.messages])):
+                yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
+                self._note(partition, 0)
         except VersionConflict:
             return  # a message has come in between
 
@@ -329,10 +362,6 @@ def _count(tries: Tries, waiting: Waiting) -> int:
     return tries.get(waiting.key, _NEVER).times
 
 
-def _by_key(claim: Claim) -> list[tuple[str, Waiting]]:
-    return [(one.key, one) for one in claim.batch]
-
-
 def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
     """The messages whose extraction is kept, with it. Two workers ended in the midst of them: each by itself then."""
     keys: Sequence[str] = [] if result is None else result.value["keys"]
@@ -343,12 +372,20 @@ def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[li
     return batch, extraction_from_json(result.value["extraction"])
 
 
+def _leaving(claim: Claim, one: Waiting, now: datetime) -> list[Write]:
+    """The writes with which a message leaves, and its mark stays."""
+    return [
+        Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
+        Put(namespace=marks_of(claim.partition.user_id), key=one.key, value="{}", updated_at=now),
+    ]
+
+
 def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Write]:
     """The writes that put a message among the dead."""
     value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
     pointer = {**claim.partition.to_value(), "key": one.key}
     return [
-        Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
+        *_leaving(claim, one, now),
         Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
         Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
     ]
