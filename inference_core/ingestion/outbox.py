@@ -8,8 +8,6 @@ off those that held it before. The result of a model is kept until it is applied
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,21 +20,15 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
+from inference_core.ingestion.partition import OUTBOX, SHARDS, Partition, digest, to_json
 from inference_core.ingestion.waiting import Waiting
-from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
-from inference_core.memory.text import encode_json, text_tokens
+from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
+from inference_core.memory.text import text_tokens
 from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
-OUTBOX: Final = "outbox"
-"""Second label of the namespaces, below the user, that hold waiting messages."""
-DEAD: Final = "outbox_dead"
-"""Second label of the namespaces, below the user, that hold messages which could not be dealt with."""
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 """Where it stands which messages could not be dealt with, of all users."""
-SHARDS: Final = 16
-_NO_AGENT: Final = "~shared"
-_STATE: Final = "state"
 _LEASE: Final = "lease"
 _RESULT: Final = "result"
 _TICK: Final = timedelta(microseconds=1)
@@ -77,53 +69,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """The messages of a user with an agent: worked on one batch after the other, in their order."""
-
-    user_id: str
-    agent_name: str | None = None
-    agent_scope_enabled: bool = True
-
-    @property
-    def messages(self) -> Namespace:
-        """Where its waiting messages are."""
-        return (encode_label(self.user_id), OUTBOX, self._agent)
-
-    @property
-    def state(self) -> Namespace:
-        """Where its lease and its result are."""
-        return (*self.messages, _STATE)
-
-    @property
-    def dead(self) -> Namespace:
-        """Where messages are that could not be dealt with."""
-        return (encode_label(self.user_id), DEAD, self._agent)
-
-    @property
-    def place(self) -> tuple[Namespace, str]:
-        """The row that says that it has messages."""
-        key = _digest([self.user_id, self.agent_name, self.agent_scope_enabled])
-        return (QUEUE_ROOT, f"{int(key[:8], 16) % SHARDS:02d}"), key
-
-    @property
-    def _agent(self) -> str:
-        return encode_label(self.agent_name, what="agent_name") if self.agent_name else _NO_AGENT
-
-    def to_value(self) -> dict[str, Any]:
-        """Itself as JSON data."""
-        return {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
-
-    def to_json(self) -> str:
-        """Itself as JSON."""
-        return _json(self.to_value())
-
-    @classmethod
-    def from_value(cls, value: Mapping[str, Any]) -> Partition:
-        """The partition that `to_value` gave."""
-        return cls(value["user"], value["agent"], value["scoped"])
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """A batch that this worker works on.
 
@@ -146,7 +91,7 @@ class Claim:
     @property
     def job_id(self) -> str:
         """Names the work on these very messages."""
-        return _digest([self.partition.to_value(), *(waiting.key for waiting in self.batch)])
+        return digest([self.partition.to_value(), *(waiting.key for waiting in self.batch)])
 
 
 class Outbox:
@@ -183,6 +128,11 @@ class Outbox:
         while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
             rows += page
         return [(Partition.from_value(row.value), row.version) for row in reversed(rows)]
+
+    def seen(self, partition: Partition) -> Plan[int]:
+        """Plan: the version of the row that says that ``partition`` has messages; 0 if none does."""
+        (row,) = yield from self.engine.get([partition.place])
+        return row.version if row else 0
 
     def claim(self, partition: Partition, seen: int) -> Plan[Claim | None]:
         """Plan: a batch to work on; None if there is none, it is somebody else's, or its time has not come.
@@ -232,7 +182,7 @@ class Outbox:
         until = self._clock.now().timestamp() + self.limits.lease_s
         value = {"keys": [one.key for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
-        kept = Put(namespace=state, key=_RESULT, value=_json(value), updated_at=self._clock.now())
+        kept = Put(namespace=state, key=_RESULT, value=to_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
         token, _ = yield from self.engine.write([lease, kept])
         return replace(claim, token=token, extraction=extraction)
@@ -329,7 +279,7 @@ class Outbox:
         return batch
 
     def _lease(self, partition: Partition, until: float, tries: Tries, expected: int) -> Put:
-        value = _json({"until": until, "tries": dict(tries)})
+        value = to_json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
@@ -350,11 +300,7 @@ class Outbox:
 def _key(partition: Partition, message: Message) -> str:
     """The same for the same message of the same session with the same agent, and for no other."""
     name = message.position if message.id is None else mended(message.id)
-    return _digest([OUTBOX, *partition.messages, message.session_id, name, mended(message.text)])
-
-
-def _digest(what: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+    return digest([OUTBOX, *partition.messages, message.session_id, name, mended(message.text)])
 
 
 def _count(tries: Tries, waiting: Waiting) -> int:
@@ -386,8 +332,8 @@ def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Writ
     pointer = {**claim.partition.to_value(), "key": one.key}
     return [
         *_leaving(claim, one, now),
-        Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
-        Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
+        Put(namespace=claim.partition.dead, key=one.key, value=to_json(value), updated_at=now),
+        Put(namespace=DEAD_LIST, key=one.key, value=to_json(pointer), updated_at=now),
     ]
 
 
@@ -398,7 +344,3 @@ def _tries_of(lease: Row | None) -> Tries:
 
 def _not_before(lease: Row) -> float:
     return float(lease.value["until"])
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return encode_json(value, what="outbox")

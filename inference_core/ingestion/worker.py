@@ -63,6 +63,20 @@ class Worker:
             pool.close()
         return self.progress
 
+    def waiting(self) -> list[Partition]:
+        """Those that have messages, the longest waiting first. Raises StoreError."""
+        return [partition for partition, _ in run(self._pipeline.outbox.partitions())]
+
+    def work_on(self, partition: Partition) -> None:
+        """Works on the messages of ``partition`` alone, until none is left that can be worked on now.
+
+        Raises StoreError if the outbox cannot be read.
+        """
+        has_more = True
+        while has_more:
+            seen = run(self._pipeline.outbox.seen(partition))
+            has_more = seen > 0 and self._tried((partition, seen), alone=True).has_more
+
     def start(self) -> None:
         """Starts working in the background; does nothing if that has begun."""
         with self._lock:

@@ -1,7 +1,7 @@
 """A scripted run of an agent and a worker in processes that end by kill -9 at their first step, then at their second…
 
-A step is before and after each call of the memories' database, of the checkpointer and of the extractor.
-Every process goes on in the databases that those before it left. Time passes in leaps, so that nobody waits for a lease.
+A step is before and after each call of the database, of the checkpointer and of the extractor.
+Each process goes on in the databases that those before it left. Time leaps, so that nobody waits for a lease.
 """
 
 from __future__ import annotations

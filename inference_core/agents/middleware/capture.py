@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
@@ -61,8 +61,9 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     said in a thread is not captured for the user who goes on with it. ``extractor`` makes
     memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
     outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. Capture never breaks a run: what fails is logged, and captured later. Raises
-    ConfigurationError in the first run if there is no outbox to use.
+    ``open_store("sqlite:///outbox.db")``. ``dispatch`` is called with the user and agent whose messages wait, as
+    `Dispatcher.dispatch` calls a worker; if it fails, workers look by themselves later. Capture never breaks a run:
+    what fails is logged, and captured later. Raises ConfigurationError in the first run if there is no outbox to use.
     """
 
     state_schema = CaptureState
@@ -75,6 +76,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         works: bool = True,
         interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
+        dispatch: Callable[[Partition], object] | None = None,
         memory_service: Any = None,
         user_id: UserSource = None,
         agent_name: str | None = None,
@@ -97,6 +99,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         self._works = works
         self._interval_s = interval_s
         self._limits = limits or Limits()
+        self._dispatch = dispatch
         self._workers: dict[StoreEngine, tuple[Pipeline, Worker | None]] = {}
         self._lock = threading.Lock()
 
@@ -189,9 +192,19 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         except InferenceCoreError as error:
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
             return None
+        if self._dispatch and count:
+            yield from self._dispatched(scope, self._dispatch, partition)
         if worker and count >= self._limits.batch_messages:
             worker.wake()
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
+
+    def _dispatched(
+        self, scope: MemoryScope, dispatch: Callable[[Partition], object], partition: Partition
+    ) -> Plan[None]:
+        try:
+            yield from scope.engine.pool.call(dispatch, partition)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
+            _LOG.warning("No worker was called: %s", error)
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
         """The way from the outbox into ``scope``'s store, with its worker; made once a store."""
