@@ -27,7 +27,7 @@ from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.testing import ScriptedChatModel
 
-USERS = [f"user{number}" for number in range(6)]
+USERS = [f"user{number}" for number in range(3)]
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_several_processes_share_what_waits_and_take_over_from_one_that_was_kill
         pipeline = pipeline_on(store, word_for_word)
 
         def speak(user: str) -> None:
-            for number in range(10):
+            for number in range(5):
                 put(pipeline.outbox, said(f"[m{number}]"), partition=Partition(user))
                 dispatcher.dispatch(Partition(user))
 
@@ -108,7 +108,7 @@ def test_several_processes_share_what_waits_and_take_over_from_one_that_was_kill
         effects = [Counter(text.split()[0] for text in contents(store, user)) for user in USERS]
     for one in workers:
         one.end()
-    assert effects == [Counter(f"[m{number}]" for number in range(10))] * len(USERS)
+    assert effects == [Counter(f"[m{number}]" for number in range(5))] * len(USERS)
 
 
 async def test_capture_calls_a_worker_and_goes_on_if_that_fails(caplog: pytest.LogCaptureFixture) -> None:
