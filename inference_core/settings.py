@@ -65,6 +65,18 @@ class MemorySettings(BaseSettings):
     batch_messages: int = Field(default=10, ge=1, le=100, description="Messages that are looked at together.")
     batch_tokens: int = Field(default=4_000, ge=1, description="Tokens that are looked at together.")
     worker_interval: float = Field(default=30.0, gt=0, description="Seconds between two looks at what waits.")
+    summaries: bool = Field(
+        default=False, description="Sum up each session that was captured, by the models, or else in its own sentences."
+    )
+    session_quiet: float = Field(
+        default=1_800.0, gt=0, description="Seconds without news after which a session is summed up."
+    )
+    insights: bool = Field(
+        default=False, description="Have the models draw higher-level memories from several that belong together."
+    )
+    insights_hours: float = Field(
+        default=24.0, gt=0, description="Hours between two looks at a user's higher-level memories."
+    )
 
     @property
     def embeddings_spec(self) -> str | None:

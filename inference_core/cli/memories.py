@@ -170,6 +170,7 @@ def list_memories(
     kind: Kind = None,
     category: Category = None,
     search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that hold it.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
     agent: Agent = None,
     url: Url = None,
     json: AsJson = False,
@@ -183,6 +184,7 @@ def list_memories(
             search=search,
             limit=limit,
             offset=offset,
+            session_id=session,
         )
     if json:
         print_json({"memories": [as_json(one) for one in page], "total": total, "offset": offset})

@@ -31,6 +31,8 @@ def worker(
 ) -> None:
     """Make memories of the messages that wait: with the models of AGENT_MEMORY_MODEL, or by rules.
 
+    Also sums up sessions and looks after higher-level memories, where the settings say so.
+
     Stops on Ctrl-C and SIGTERM after the batches in hand. Any number of workers may share a store.
     """
     with opened(url, None, embeddings, embeds=True, creates=True) as memory:
@@ -47,12 +49,18 @@ def worker(
 
 
 def _worker(memory: Opened, threads: int) -> Worker:
-    from inference_core.agents.capture import limits_of, make_extractor  # noqa: PLC0415 - slow to import
+    from inference_core.agents.capture import limits_of, make_extractor, make_periodic  # noqa: PLC0415 - slow to import
     from inference_core.ingestion.pipeline import Pipeline  # noqa: PLC0415
     from inference_core.ingestion.worker import Worker  # noqa: PLC0415
 
-    pipeline = Pipeline(memory.service.scope, make_extractor(memory.settings), limits=limits_of(memory.settings))
-    return Worker(pipeline, interval_s=memory.settings.worker_interval, threads=threads)
+    settings = memory.settings
+    pipeline = Pipeline(
+        memory.service.scope,
+        make_extractor(settings),
+        limits=limits_of(settings),
+        periodic=make_periodic(settings),
+    )
+    return Worker(pipeline, interval_s=settings.worker_interval, threads=threads)
 
 
 def _work(made: Worker) -> None:

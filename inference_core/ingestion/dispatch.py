@@ -15,7 +15,7 @@ from typing import Any, Final
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued
 
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
 
 QUEUE: Final = "inference_core"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from inference_core.drivers import Plan
-from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.errors import InvalidInput
 from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import mended, session_name
@@ -16,7 +16,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
-from inference_core.services.operations.update import ATTEMPTS
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row
 
 JOBS: Final = "jobs"
@@ -80,17 +80,12 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
 
 
 def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
-    for attempt in range(1, ATTEMPTS + 1):
-        records = yield from _concerned(scope, user_id, job)
-        undoing = Undoing(job, records)
-        try:
-            yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
-        except VersionConflict:
-            if attempt == ATTEMPTS:
-                raise
-        else:
-            return len(undoing.added)
-    return 0
+    def attempt() -> Plan[int]:
+        undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
+        yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
+        return len(undoing.added)
+
+    return (yield from retried(attempt))
 
 
 def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:

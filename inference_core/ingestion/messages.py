@@ -13,6 +13,8 @@ from typing import Final
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 
+NO_THREAD: Final = "threadless"
+"""The session of runs without a thread: whoever runs them passes the whole history each time."""
 EMPTY: Final = "empty"
 """Why a message without text is skipped."""
 OTHER_PARTS: Final = "parts without text"
@@ -71,8 +73,13 @@ def mended(text: str) -> str:
 
 
 def session_name(session_id: str | None) -> str | None:
-    """``session_id`` as memories and jobs can hold it: mended, and a digest of it where it is too long for that."""
+    """``session_id`` as jobs can hold it: mended, and a digest of it where it is too long for that."""
     name = session_id and mended(session_id)
     if name and len(raw := name.encode()) > MAX_LABEL_BYTES:
         return hashlib.sha256(raw).hexdigest()
     return name
+
+
+def session_label(session_id: str | None) -> str | None:
+    """``session_id`` as it stands beside a memory: a `label`, but sessions whose ids are too long stay apart."""
+    return label(session_name(session_id))

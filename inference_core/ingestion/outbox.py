@@ -20,15 +20,17 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
-from inference_core.ingestion.partition import OUTBOX, SHARDS, Partition, digest, to_json
+from inference_core.ingestion.partitions import OUTBOX, Partition, digest, places
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
-from inference_core.memory.text import text_tokens
+from inference_core.memory.text import encode_json, text_tokens
 from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 """Where it stands which messages could not be dealt with, of all users."""
+TASK_LEASES: Final = 10
+"""For so many leases a worker may do periodic work, which may take many calls of a model."""
 _LEASE: Final = "lease"
 _RESULT: Final = "result"
 _TICK: Final = timedelta(microseconds=1)
@@ -91,7 +93,7 @@ class Claim:
     @property
     def job_id(self) -> str:
         """Names the work on these very messages."""
-        return digest([self.partition.to_value(), *(waiting.key for waiting in self.batch)])
+        return digest([self.partition.to_value(), *(waiting.name for waiting in self.batch)])
 
 
 class Outbox:
@@ -123,11 +125,13 @@ class Outbox:
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
         """Plan: those that have messages, each with the version of the row that says so, the longest waiting first."""
-        scopes = [(QUEUE_ROOT, f"{shard:02d}") for shard in range(SHARDS)]
-        rows: list[Row] = []
-        while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
-            rows += page
-        return [(Partition.from_value(row.value), row.version) for row in reversed(rows)]
+        return [(Partition.from_value(row.value), row.version) for row in (yield from self._places(places(None)))]
+
+    def due(self, tasks: Sequence[str]) -> Plan[list[tuple[Partition, int]]]:
+        """Plan: those that may have periodic work of these kinds to do now; otherwise like `partitions`."""
+        rows = yield from self._places([place for task in tasks for place in places(task)])
+        now = self._clock.now().timestamp()
+        return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
 
     def seen(self, partition: Partition) -> Plan[int]:
         """Plan: the version of the row that says that ``partition`` has messages; 0 if none does."""
@@ -155,12 +159,14 @@ class Outbox:
         tries = _tries_of(lease)
         batch, extraction = _kept(rows, tries, result)
         batch = batch or self._batch(rows, tries, now)
+        if not batch and partition.task:
+            yield from self._put_off(partition, seen, rows, tries)
         token = 0 if lease is None else lease.version
         return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
 
     def take(self, found: Claim) -> Plan[Claim | None]:
         """Plan: claims what `ready` found; None if somebody else did."""
-        until = self._clock.now().timestamp() + self.limits.lease_s
+        until = self._lease_end(found.partition)
         tries = {**found.before, **{one.key: self._another(found, one, until) for one in found.batch}}
         try:
             (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
@@ -177,24 +183,42 @@ class Outbox:
         with suppress(StoreError):
             yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
 
+    def planned(
+        self, partition: Partition, work: Message, due: datetime, zone: str | None = None, *, puts_off: bool = False
+    ) -> Plan[list[Write]]:
+        """Plan: the writes after which ``work`` of ``partition``'s task waits until ``due``.
+
+        If it waits already it stays due when it was, unless ``puts_off``; either way it is other work from then on.
+        """
+        now = self._clock.now()
+        key = digest([partition.task, work.session_id])
+        row, place = yield from self.engine.get([(partition.messages, key), partition.place])
+        known = None if row is None or puts_off else Waiting.of(row).due
+        one = Waiting(key, 0, work, zone, due if known is None else min(known, due))
+        first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
+        return [one.put(partition.messages, now), self._listing(partition, due=first)]
+
     def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
         """Plan: keeps what a model made of the batch. Raises VersionConflict if the lease is somebody else's by now."""
-        until = self._clock.now().timestamp() + self.limits.lease_s
-        value = {"keys": [one.key for one in claim.batch], "extraction": extraction_to_json(extraction)}
+        until = self._lease_end(claim.partition)
+        value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
-        kept = Put(namespace=state, key=_RESULT, value=to_json(value), updated_at=self._clock.now())
+        kept = Put(namespace=state, key=_RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
         token, _ = yield from self.engine.write([lease, kept])
         return replace(claim, token=token, extraction=extraction)
 
-    def settled(self, claim: Claim) -> list[Write]:
-        """The writes with which the batch is done; they fail if the lease is somebody else's by now."""
+    def settled(self, claim: Claim, again: datetime | None = None) -> list[Write]:
+        """The writes with which the batch is done; they fail if the lease is somebody else's by now.
+
+        Periodic work that is to be done ``again`` waits until then.
+        """
         keys = {one.key for one in claim.batch}
         tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         return [
             self._lease(claim.partition, 0.0, tries, claim.token),
             Delete(namespace=claim.partition.state, key=_RESULT),
-            *(write for one in claim.batch for write in _leaving(claim, one, self._clock.now())),
+            *(write for one in claim.batch for write in self._left(claim, one, again)),
         ]
 
     def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
@@ -216,6 +240,14 @@ class Outbox:
         yield from self.engine.write(writes)
         return [one.key for one in dead]
 
+    def _left(self, claim: Claim, one: Waiting, again: datetime | None) -> list[Write]:
+        now = self._clock.now()
+        later = replace(one, due=again)
+        return [later.put(claim.partition.messages, now, one.version)] if again else _gone(claim.partition, one, now)
+
+    def _lease_end(self, partition: Partition) -> float:
+        return self._clock.now().timestamp() + self.limits.lease_s * (TASK_LEASES if partition.task else 1)
+
     def _another(self, found: Claim, one: Waiting, until: float) -> Tried:
         """One more try, which ends at ``until``; if its worker ends in the midst, others go first for a while."""
         count = _count(found.before, one) + 1
@@ -235,17 +267,17 @@ class Outbox:
             *(one.put(messages, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
         ]
 
-    def _listing(self, partition: Partition, expected: int | None = None) -> Put:
+    def _listing(self, partition: Partition, expected: int | None = None, due: float | None = None) -> Put:
         """The write that lists the partition."""
         where, key = partition.place
-        value = partition.to_json()
+        value = partition.to_json(due)
         return Put(namespace=where, key=key, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _unknown(self, partition: Partition, fresh: Mapping[str, Waiting]) -> Plan[dict[str, Waiting]]:
         """Plan: those of ``fresh`` that are neither waiting nor marked; learns anew how the partition is listed."""
         marks, messages = marks_of(partition.user_id), partition.messages
-        places = [partition.place, *((scope, key) for scope in (marks, messages) for key in fresh)]
-        place, *rows = yield from self.engine.get(places)
+        keys = [partition.place, *((scope, key) for scope in (marks, messages) for key in fresh)]
+        place, *rows = yield from self.engine.get(keys)
         self._note(partition, place.version if place else 0)
         known = {row.key for row in rows if row}
         return {key: one for key, one in fresh.items() if key not in known}
@@ -256,6 +288,13 @@ class Outbox:
             self._listed.clear()
         self._listed[partition] = version
 
+    def _places(self, scopes: Sequence[Namespace]) -> Plan[list[Row]]:
+        """Plan: the rows of ``scopes``, the oldest first."""
+        rows: list[Row] = []
+        while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
+            rows += page
+        return rows[::-1]
+
     def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
         """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
         waiting = yield from self.engine.count([partition.messages])
@@ -264,7 +303,7 @@ class Outbox:
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before is tried by itself."""
-        ready = [one for one in waiting if tries.get(one.key, _NEVER).not_before <= now]
+        ready = [one for one in waiting if _time_of(one, tries) <= now]
         batch: list[Waiting] = []
         tokens = 0
         for one in ready[: self.limits.batch_messages]:
@@ -279,7 +318,7 @@ class Outbox:
         return batch
 
     def _lease(self, partition: Partition, until: float, tries: Tries, expected: int) -> Put:
-        value = to_json({"until": until, "tries": dict(tries)})
+        value = _json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
@@ -288,13 +327,17 @@ class Outbox:
         The first write ends what others know of the list, so that no message comes in unseen after it.
         """
         where, key = partition.place
-        try:
+        with suppress(VersionConflict):  # a message has come in between
             (version,) = yield from self.engine.write([self._listing(partition, seen)])
             if not (yield from self.engine.count([partition.messages])):
                 yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
                 self._note(partition, 0)
-        except VersionConflict:
-            return  # a message has come in between
+
+    def _put_off(self, partition: Partition, seen: int, waiting: Sequence[Waiting], tries: Tries) -> Plan[None]:
+        """Plan: nobody need look at ``partition`` before the first of what waits is due."""
+        due = min(_time_of(one, tries) for one in waiting)
+        with suppress(VersionConflict):
+            yield from self.engine.write([self._listing(partition, seen, due)])
 
 
 def _key(partition: Partition, message: Message) -> str:
@@ -308,22 +351,26 @@ def _count(tries: Tries, waiting: Waiting) -> int:
     return tries.get(waiting.key, _NEVER).times
 
 
+def _time_of(one: Waiting, tries: Tries) -> float:
+    """From when on it may be worked on, in seconds since 1970."""
+    return max(tries.get(one.key, _NEVER).not_before, one.due.timestamp() if one.due else 0.0)
+
+
+def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
+    """The writes with which it leaves; the mark of a message stays."""
+    gone = Delete(namespace=partition.messages, key=one.key, expected=one.version)
+    marks = marks_of(partition.user_id)
+    return [gone] if partition.task else [gone, Put(namespace=marks, key=one.key, value="{}", updated_at=now)]
+
+
 def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
     """The messages whose extraction is kept, with it. Two workers ended in the midst of them: each by itself then."""
     keys: Sequence[str] = [] if result is None else result.value["keys"]
-    batch = [one for one in rows if one.key in keys]
+    batch = [one for one in rows if one.name in keys]
     is_suspect = len(batch) > 1 and any(_count(tries, one) > 1 for one in batch)
     if result is None or not batch or is_suspect:
         return [], None
     return batch, extraction_from_json(result.value["extraction"])
-
-
-def _leaving(claim: Claim, one: Waiting, now: datetime) -> list[Write]:
-    """The writes with which a message leaves, and its mark stays."""
-    return [
-        Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
-        Put(namespace=marks_of(claim.partition.user_id), key=one.key, value="{}", updated_at=now),
-    ]
 
 
 def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Write]:
@@ -331,9 +378,9 @@ def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Writ
     value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
     pointer = {**claim.partition.to_value(), "key": one.key}
     return [
-        *_leaving(claim, one, now),
-        Put(namespace=claim.partition.dead, key=one.key, value=to_json(value), updated_at=now),
-        Put(namespace=DEAD_LIST, key=one.key, value=to_json(pointer), updated_at=now),
+        *_gone(claim.partition, one, now),
+        Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
+        Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
     ]
 
 
@@ -344,3 +391,7 @@ def _tries_of(lease: Row | None) -> Tries:
 
 def _not_before(lease: Row) -> float:
     return float(lease.value["until"])
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return encode_json(value, what="outbox")

@@ -11,7 +11,7 @@ from typing import Final
 
 from inference_core.drivers import Pool, run
 from inference_core.errors import StoreError
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Outcome, Pipeline, Report
 
 _LOG = logging.getLogger(__name__)
@@ -26,12 +26,16 @@ _PARTING_S: Final = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """What a worker has done: batches, the messages in them, those that died, attempts that failed."""
+    """What a worker has done: batches, the messages in them, those that died, attempts that failed.
+
+    ``periodic`` counts the batches that were no messages, but periodic work.
+    """
 
     batches: int = 0
     messages: int = 0
     dead: int = 0
     failures: int = 0
+    periodic: int = 0
 
 
 class Worker:
@@ -64,11 +68,11 @@ class Worker:
         return self.progress
 
     def waiting(self) -> list[Partition]:
-        """Those that have messages, the longest waiting first. Raises StoreError."""
-        return [partition for partition, _ in run(self._pipeline.outbox.partitions())]
+        """Those that may have something to do now. Raises StoreError."""
+        return [partition for partition, _ in run(self._pipeline.partitions())]
 
     def work_on(self, partition: Partition) -> None:
-        """Works on the messages of ``partition`` alone, until none is left that can be worked on now.
+        """Works on ``partition`` alone, until nothing is left that can be worked on now.
 
         Raises StoreError if the outbox cannot be read.
         """
@@ -112,7 +116,7 @@ class Worker:
         """One batch of each partition; whether there is more to do now."""
         if self._rests:
             return False
-        partitions = run(self._pipeline.outbox.partitions())
+        partitions = run(self._pipeline.partitions())
         futures = [pool.submit(partial(self._tried, one, alone=False)) for one in partitions]
         reports = [future.result() for future in futures]
         for at, one in enumerate(partitions):
@@ -137,6 +141,7 @@ class Worker:
         self.progress.batches += report.outcome is Outcome.DONE
         self.progress.messages += report.messages
         self.progress.dead += report.dead
+        self.progress.periodic += report.periodic
         self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
         if report.outcome is Outcome.DONE:
             self._failures = 0

@@ -43,6 +43,10 @@ def test_the_defaults_are_the_documented_ones():
         "batch_messages": 10,
         "batch_tokens": 4_000,
         "worker_interval": 30.0,
+        "summaries": False,
+        "session_quiet": 1_800.0,
+        "insights": False,
+        "insights_hours": 24.0,
     }
     assert AgentSettings().model_dump() == {
         "model": None,

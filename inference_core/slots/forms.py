@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from inference_core.ingestion.slots.patterns import (
+from inference_core.slots.patterns import (
     AMOUNT,
     ANSWERS,
-    EVENTS,
+    EVENT_FORMS,
     FORMS,
     GENERIC,
     LANGUAGES,
@@ -21,10 +21,10 @@ from inference_core.ingestion.slots.patterns import (
     STYLES,
     VERBS_HOLD,
 )
-from inference_core.ingestion.slots.predicates import Predicate, noun
-from inference_core.ingestion.slots.slot import ANY, USER, Holds
-from inference_core.ingestion.slots.values import holds_of, kind_of
-from inference_core.ingestion.slots.words import (
+from inference_core.slots.predicates import Predicate, noun
+from inference_core.slots.slot import ANY, USER, Holds
+from inference_core.slots.values import holds_of, kind_of
+from inference_core.slots.words import (
     JOBS,
     NO_EMPLOYER,
     NO_PLACE,
@@ -144,7 +144,7 @@ def _attribute(owner: tuple[str, ...], value: str) -> Reading | None:
 
 def _event(predicate: Predicate) -> Reading | None:
     """What has happened, and what holds since or no longer."""
-    for verb, pattern, attribute, ends in EVENTS:
+    for verb, pattern, attribute, ends in EVENT_FORMS:
         found = pattern.fullmatch(predicate.rest) if predicate.verb == verb else None
         if found is None:
             continue
