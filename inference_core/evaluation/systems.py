@@ -75,6 +75,8 @@ def make_system(name: str, embeddings: str | None = "auto") -> System:
         return MemoryService(embeddings)
     if name == "ours-no-late":
         return MemoryService(embeddings, late_interaction=False)
+    if name == "ours-links":
+        return MemoryService(embeddings, links=True)
     if name == "lexical":
         return MemoryService(None)
     if name == "langgraph-inmemory":

@@ -6,7 +6,7 @@ from typing import Final
 
 from inference_core.retrieval.similarity import diversified, gist
 from inference_core.stores.backend import Key, Row
-from inference_core.stores.search import Found, LeftOut, Search
+from inference_core.stores.search import Found, LeftOut, Search, content_of
 
 _CHOICE: Final = 3
 """Diversity chooses among this many times as many rows as are wanted."""
@@ -46,7 +46,7 @@ class Selection:
         """What is given, the best first."""
         chosen = self._found
         if self._search.diversity:
-            texts, scores = [_content(found.row) for found in chosen], [found.score for found in chosen]
+            texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
             picked = diversified(scores, texts, self._search.limit, self._search.diversity)
             self._leave_out([found for at, found in enumerate(chosen) if at not in picked], "repeats others")
             chosen = [chosen[at] for at in picked]
@@ -58,7 +58,7 @@ class Selection:
             return chosen
         kept: list[Found] = []
         for found in chosen:
-            size = len(_content(found.row))
+            size = len(content_of(found.row))
             if size <= left:
                 kept.append(found)
                 left -= size
@@ -67,7 +67,7 @@ class Selection:
         return kept
 
     def _duplicate(self, row: Row) -> str | None:
-        meant = gist(_content(row))
+        meant = gist(content_of(row))
         if meant in self._said:
             return f"duplicate of {self._said[meant]}"
         if meant:
@@ -76,8 +76,3 @@ class Selection:
 
     def _leave_out(self, rows: list[Found], reason: str) -> None:
         self.left_out += [LeftOut(found, reason) for found in rows]
-
-
-def _content(row: Row) -> str:
-    content = row.value.get("content")
-    return content if isinstance(content, str) else ""
