@@ -26,7 +26,8 @@ class MemoryStoreDocument:
 
     ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
     the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
-    by kind of evidence. ``links`` are those that add to the score, if links were asked for. ``is_queued``: it waits on this machine until the database is back.
+    by kind of evidence. ``links`` are those that add to the score, if links were asked for. ``is_queued``: it waits on
+    this machine until the database is back.
     """
 
     id: str

@@ -59,7 +59,7 @@ def analyze(text: str) -> list[str]:
 
 
 def words_by_term(text: str) -> dict[str, str]:
-    """The different index terms at the start of ``text`` (as much as of a query), each with a word that it comes from."""
+    """The different index terms at the start of ``text``, as much as of a query, each with the last word it is of."""
     words, language = _words(text[:MAX_QUERY_CHARACTERS])
     return {term: word for word in words for term in _long_terms(word[:MAX_TERM_CHARACTERS], language)}
 

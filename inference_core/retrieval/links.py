@@ -20,9 +20,9 @@ from inference_core.retrieval.pool import Place
 
 ABOUT: Final = 0.5
 """What a memory gains for being about whom the query names."""
-ANSWERS: Final = 1.0
+ANSWERS: Final = 1.25
 """What it gains besides if none of the candidates is more relevant by itself."""
-SHARED: Final = 1.0
+SHARED: Final = 1.5
 """What it gains at most for what it shares with one of the best."""
 _SURE: Final = 0.3
 """Log odds by which a memory about whom the query names has to be more relevant than others, to trust the name."""
@@ -32,7 +32,8 @@ _SAME_FACT: Final = 12.0
 MAX_WORDS: Final = 32
 """Words of a memory that are followed."""
 _RARE_SHARE: Final = 100
-_RARE: Final = (3, 64)
+_FEW: Final = 3
+_MANY: Final = 64
 """A word is rare in one of a hundred memories, in three of a few, and never in more than 64."""
 _EXTREME: Final = 0.001
 Bridges = dict[Place, tuple[float, str]]
@@ -97,7 +98,7 @@ def shared_marks(source: Candidate, candidates: Sequence[Candidate]) -> dict[str
     found: dict[str, tuple[float, str]] = {}
     for name, written in source.marks.items():
         holders = [one.key for one in candidates if name in one.marks]
-        if len(holders) <= max(_RARE[0], len(candidates) // _RARE_SHARE):
+        if len(holders) <= _most(len(candidates)):
             for key in holders:
                 found[key] = _heavier(found.get(key), _idf(len(holders), len(candidates)), written)
     return found
@@ -115,7 +116,7 @@ def bridges_of(
     Only the indexes ``owners`` are looked at, of these only the postings of a few words.
     """
     size = sum(len(indexes[owner]) for owner in owners)
-    most = min(max(_RARE[0], size // _RARE_SHARE), _RARE[1])
+    most = _most(size)
     found: Bridges = {}
     words = [(term, word) for term, word in words_by_term(text).items() if term not in without]
     held = [
@@ -139,13 +140,18 @@ def _trust(candidates: Sequence[Candidate], about: Sequence[int], others: Sequen
 
 
 def _best_odds(candidates: Sequence[Candidate], positions: Sequence[int]) -> float:
-    chance = min(max(max(candidates[at].relevance for at in positions), _EXTREME), 1 - _EXTREME)
+    chance = min(max(_EXTREME, *(candidates[at].relevance for at in positions)), 1 - _EXTREME)
     return math.log(chance / (1 - chance))
 
 
 def _heavier(known: tuple[float, str] | None, weight: float, name: str) -> tuple[float, str]:
     """``known`` and what is shared with ``name``, which weighs no more than what was added before."""
     return (weight, name) if known is None else (known[0] + weight, known[1])
+
+
+def _most(size: int) -> int:
+    """In how many of ``size`` memories a rare word may be."""
+    return min(max(_FEW, size // _RARE_SHARE), _MANY)
 
 
 def _idf(found: int, size: int) -> float:

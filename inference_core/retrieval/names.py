@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from inference_core.memory.links import MAX_NAME_CHARACTERS, entities_of
@@ -22,6 +23,7 @@ _END: Final = 60
 """So many characters at the end of a text tell whether it asks."""
 
 
+@lru_cache(maxsize=4_096)
 def canonical_name(name: str) -> str:
     """The form in which names are compared; "" if nothing is left."""
     words = (without_accents(word.strip(_MARKS).removesuffix("'s")) for word in folded(name).split())
@@ -29,7 +31,7 @@ def canonical_name(name: str) -> str:
 
 
 def author_of(text: str) -> str | None:
-    """The name that ``text`` starts with as in "Ida: I moved", None if there is none; a name has at most three words."""
+    """The name that ``text`` starts with as in "Ida: I moved", of at most three words; None if there is none."""
     found = _AUTHOR.match(text)
     words = found[1].split() if found else []
     is_name = 0 < len(words) <= _MAX_WORDS and not any(word[0].islower() for word in words)
@@ -58,7 +60,7 @@ class Named:
     """Which names stand in the text of a query, as whole words."""
 
     def __init__(self, text: str) -> None:
-        self._words = f" {canonical_name(text)} "
+        self._words = f" {canonical_name.__wrapped__(text)} "
 
     def __contains__(self, name: str) -> bool:
         """Whether the query holds the canonical ``name``; function words are no names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ from inference_core.retrieval.ranking import Hit
 from inference_core.stores.backend import Backend, Row
 from inference_core.stores.search import Found, Search, content_of
 
-CANDIDATES: Final = 100
+CANDIDATES: Final = 60
 """So many of the best rows are read and linked."""
 SOURCES: Final = 3
 """So many of these are started from."""
