@@ -24,6 +24,8 @@ ANSWERS: Final = 1.25
 """What it gains besides if none of the candidates is more relevant by itself."""
 SHARED: Final = 1.5
 """What it gains at most for what it shares with one of the best."""
+UNNAMED: Final = 0.33
+"""How much of that it gains if the query names nobody whom a candidate is about."""
 _SURE: Final = 0.3
 """Log odds by which a memory about whom the query names has to be more relevant than others, to trust the name."""
 _HALF: Final = 12.0
@@ -63,7 +65,7 @@ class Candidate:
 
 
 def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
-    """Gives what is about an entity that the query names its share; how far the names are to be trusted, 0 to 1.
+    """Gives what is about an entity that the query names its share; how much further links count then, 0 to 1.
 
     If what is about somebody else answers as well, the query may name the wrong one, and nothing is given. What asks
     something answers nothing.
@@ -74,7 +76,7 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
         if name is not None:
             about[at] = one.subjects[name]
     if not about:
-        return 1.0
+        return UNNAMED
     telling = [at for at, one in enumerate(candidates) if not one.asks]
     trust = _trust(candidates, [at for at in telling if at in about], [at for at in telling if at not in about])
     most = max(one.relevance for one in candidates) or 1.0
@@ -85,22 +87,23 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
     return trust
 
 
-def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]], trust: float) -> None:
-    """Gives ``candidate`` the share of the best of its ``bridges``, by the id of the memory at the other end."""
-    ends = {key: bridge for key, bridge in bridges.items() if key != candidate.key}
-    if ends and trust:
-        key, (mass, name) = max(ends.items(), key=lambda end: (end[1][0], end[0]))
-        candidate.gain(trust * SHARED * mass / (mass + _HALF), MemoryLink(name, key))
+def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]], strength: float) -> None:
+    """Gives ``candidate`` the share of the best of its ``bridges``, which are by the id of the memory at the other end.
+
+    ``strength`` is what `link_to_query` gave.
+    """
+    if bridges:
+        key, (mass, name) = max(bridges.items(), key=lambda end: (end[1][0], end[0]))
+        candidate.gain(strength * SHARED * mass / (mass + _HALF), MemoryLink(name, key))
 
 
-def shared_marks(source: Candidate, candidates: Sequence[Candidate]) -> dict[str, tuple[float, str]]:
-    """How much each of the ``candidates`` shares with ``source`` of entities and tags, by its id; rare ones weigh."""
-    found: dict[str, tuple[float, str]] = {}
+def shared_marks(source: Candidate, candidates: Mapping[Place, Candidate]) -> Bridges:
+    """How much each of the ``candidates`` shares with ``source`` of entities and tags; those that are rare weigh."""
+    found: Bridges = {}
     for name, written in source.marks.items():
-        holders = [one.key for one in candidates if name in one.marks]
-        if len(holders) <= _most(len(candidates)):
-            for key in holders:
-                found[key] = _heavier(found.get(key), _idf(len(holders), len(candidates)), written)
+        holders = [place for place, one in candidates.items() if name in one.marks]
+        for place in holders if len(holders) <= _most(len(candidates)) else ():
+            found[place] = _heavier(found.get(place), _idf(len(holders), len(candidates)), written)
     return found
 
 

@@ -12,6 +12,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.evidence import DECIMALS
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.links import (
+    SHARED,
     Bridges,
     Candidate,
     bridges_of,
@@ -23,7 +24,7 @@ from inference_core.retrieval.names import Named, asks_something, by_canonical, 
 from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import Hit
-from inference_core.stores.backend import Backend, Row
+from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.search import Found, Search, content_of
 
 CANDIDATES: Final = 60
@@ -42,9 +43,13 @@ class Territory(NamedTuple):
     indexes: Sequence[ScopeIndex]
     owners: Collection[int]
 
+    def key(self, place: Place) -> Key:
+        """Where the document at ``place`` is stored."""
+        return self.scopes[place.owner], self.indexes[place.owner].keys[place.slot]
+
     def rows(self, places: Sequence[Place]) -> list[Row | None]:
         """What is stored at ``places``."""
-        return self.backend.get([(self.scopes[owner], self.indexes[owner].keys[slot]) for owner, slot in places])
+        return self.backend.get(list(map(self.key, places)))
 
 
 def linked(search: Search, query: Query, territory: Territory, hits: Iterable[Hit]) -> list[Found]:
@@ -53,22 +58,33 @@ def linked(search: Search, query: Query, territory: Territory, hits: Iterable[Hi
     Rows that the search rejects lead nowhere.
     """
     direct = _read(search, territory, list(islice(hits, CANDIDATES)))
-    candidates = {place: _candidate(found) for place, found in direct.items() if _is_wanted(search, found.row)}
-    trust = link_to_query(list(candidates.values()), Named(search.text))
-    sources = sorted(candidates, key=lambda place: -candidates[place].score - candidates[place].share)[:SOURCES]
+    candidates = _candidates(search, direct)
+    strength = link_to_query(list(candidates.values()), Named(search.text))
+    best = sorted(candidates, key=lambda place: -candidates[place].score - candidates[place].share)[:SOURCES]
     terms = set(chain.from_iterable((term,) if isinstance(term, str) else term for term in query.terms))
-    bridges = {source: _bridges(territory, direct[source].row, terms) for source in sources if trust}
+    bridges = {place: _bridges(territory, direct[place].row, terms) for place in best if strength}
     further = _read_further(search, territory, direct, list(bridges.values()))
-    candidates |= {place: _candidate(found) for place, found in further.items() if _is_wanted(search, found.row)}
-    marks = {source: shared_marks(candidates[source], list(candidates.values())) for source in bridges}
-    for place, candidate in candidates.items():
-        ends = {
-            candidates[source].key: marks[source][candidate.key] for source in marks if candidate.key in marks[source]
-        }
-        ends |= {candidates[source].key: found[place] for source, found in bridges.items() if place in found}
-        link_to_best(candidate, ends, trust)
+    candidates |= _candidates(search, further)
+    _link_to_best(candidates, bridges, strength)
     given = [_given(search, found, candidates.get(place)) for place, found in chain(direct.items(), further.items())]
     return sorted(given, key=lambda found: -found.score)
+
+
+def _link_to_best(candidates: dict[Place, Candidate], bridges: dict[Place, Bridges], strength: float) -> None:
+    """Follows the bridges from the best to all candidates; what records say goes before what texts share."""
+    ends: dict[Place, dict[str, tuple[float, str]]] = {place: {} for place in candidates}
+    for source, found in bridges.items():
+        for place, bridge in (found | shared_marks(candidates[source], candidates)).items():
+            if place in candidates and place != source:
+                ends[place][candidates[source].key] = bridge
+    for place, candidate in candidates.items():
+        link_to_best(candidate, ends[place], strength)
+
+
+def _candidates(search: Search, found: dict[Place, Found]) -> dict[Place, Candidate]:
+    """What may be given."""
+    reject = search.reject
+    return {place: _candidate(one) for place, one in found.items() if reject is None or reject(one.row) is None}
 
 
 def _read(search: Search, territory: Territory, hits: Sequence[Hit]) -> dict[Place, Found]:
@@ -83,25 +99,18 @@ def _read(search: Search, territory: Territory, hits: Sequence[Hit]) -> dict[Pla
 def _read_further(
     search: Search, territory: Territory, direct: dict[Place, Found], bridges: Sequence[Bridges]
 ) -> dict[Place, Found]:
-    """What bridges lead to beyond ``direct``; it counts as the last of these, and nothing says that it is relevant."""
-    weights = {place: mass for found in bridges for place, (mass, _) in found.items() if place not in direct}
-    places = [
-        place
-        for place in sorted(weights, key=lambda place: (-weights[place], place))
-        if _is_of_kind(search, territory, place)
-    ]
-    rows = territory.rows(places := places[:REACHED])
-    last = min((found.score for found in direct.values()), default=0.0)
-    shares = {"reached": last} if search.explains else {}
-    return {place: Found(row, last, 0.0, shares) for place, row in zip(places, rows, strict=True) if row is not None}
+    """What bridges lead to beyond ``direct``: it comes after these, and nothing says that it is relevant."""
+    ends = [(mass, place) for found in bridges for place, (mass, _) in found.items() if place not in direct]
+    wanted = {place: mass for mass, place in sorted(ends) if _is_of_kind(search, territory, place)}
+    places = sorted(wanted, key=lambda place: (-wanted[place], territory.key(place)))[:REACHED]
+    rows = territory.rows(places)
+    start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
+    shares = {"reached": start} if search.explains else {}
+    return {place: Found(row, start, 0.0, shares) for place, row in zip(places, rows, strict=True) if row is not None}
 
 
 def _is_of_kind(search: Search, territory: Territory, place: Place) -> bool:
     return search.kinds is None or territory.indexes[place.owner].kinds[place.slot] in search.kinds
-
-
-def _is_wanted(search: Search, row: Row) -> bool:
-    return search.reject is None or search.reject(row) is None
 
 
 def _candidate(found: Found) -> Candidate:
