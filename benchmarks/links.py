@@ -28,7 +28,7 @@ MULTI_HOP: Final = "1"
 GAIN: Final = 0.05
 """What links have to add to R@10 of multi-hop questions; all others must not lose."""
 TUNED: Final = frozenset({"conv-26", "conv-30"})
-"""The conversations of LoCoMo by which the weights of links were chosen."""
+"""The conversations of LoCoMo by which the weights of links were chosen, though all were looked at on the way."""
 _WARM_UP: Final = "warm up"
 _WHOLE: Final = 100
 
@@ -67,7 +67,7 @@ async def both_ways(conversations: Sequence[Conversation], model: str | None) ->
 
 
 def rows_of(data: str, found: Sequence[Asked]) -> Iterator[Row]:
-    """The report's rows of a data set: all that counts, each category, and for LoCoMo what was not tuned on."""
+    """The report's rows of a data set; of LoCoMo each category, also without the conversations of `TUNED`."""
     counted = [one for one in found if one.without.question.in_overall]
     yield _row(f"{data}, all", counted, 0.0)
     if data == "LoCoMo":
@@ -77,7 +77,7 @@ def rows_of(data: str, found: Sequence[Asked]) -> Iterator[Row]:
             bar = GAIN if category == MULTI_HOP else 0.0
             yield _row(f"{data}, category {category}{_kind(category)}", members, bar)
             if len(held_out) not in (0, len(members)):
-                yield _row(f"{data}, category {category}, conversations not tuned on", held_out, None)
+                yield _row(f"{data}, category {category}, without conv-26 and conv-30", held_out, None)
     yield _latency(data, found)
 
 
