@@ -58,7 +58,8 @@ def built(
     service: AgentMemoryStoreService, sources: Sequence[Any], query: str | None = "Berlin", **options: Any
 ) -> AssembledContext:
     messages = options.pop("messages", ())
-    builder = ContextBuilder(service, sources, **({"engineer": EVERYTHING, "deadline": PATIENT} | options))
+    chosen: dict[str, Any] = {"engineer": EVERYTHING, "deadline": PATIENT} | options
+    builder = ContextBuilder(service, sources, **chosen)
     return builder.sync.build(USER, query, messages=messages)
 
 
