@@ -60,8 +60,8 @@ class Memories:
                 known = [record for record in map(record_of, rows) if self.accepts is None or self.accepts(record)]
                 items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in known[:each]]
             return items
-        for scopes in self._groups(request):
-            found = yield from searched(request, [scopes], request.query, looked_at, self._kinds())
+        groups = yield from searched(request, self._groups(request), request.query, looked_at, self._kinds())
+        for found in groups:
             accepted = [one for one in found if self.accepts is None or self.accepts(record_of(one.row))]
             items += [item_of(one, self.name, self.section) for one in accepted[:each]]
         return items
@@ -101,7 +101,7 @@ class AssociatedMemories:
             return "fits by itself" if (row.namespace, row.key) in known else None
 
         scopes = request.scope.namespaces.read_scopes(request.user_id)
-        found = yield from searched(request, [scopes], text, self.limit, None, rejects)
+        (found,) = yield from searched(request, [scopes], text, self.limit, None, rejects)
         return [item_of(one, self.name, self.section, share) for one in found]
 
 
@@ -151,7 +151,8 @@ def best_memories(request: ContextRequest, limit: int) -> Plan[list[Found]]:
     if request.query is None or not asks(request.query):
         return []
     scopes = request.scope.namespaces.read_scopes(request.user_id)
-    return (yield from searched(request, [scopes], request.query, limit))
+    (found,) = yield from searched(request, [scopes], request.query, limit)
+    return found
 
 
 def searched(
@@ -161,8 +162,8 @@ def searched(
     limit: int,
     kinds: frozenset[str] | None = None,
     rejects: Callable[[Row], str | None] | None = None,
-) -> Plan[list[Found]]:
-    """Plan: the ``limit`` memories of each group that fit ``text`` best and hold now. Raises StoreUnavailable."""
+) -> Plan[list[list[Found]]]:
+    """Plan: of each group the ``limit`` memories that fit ``text`` best and hold now. Raises StoreUnavailable."""
     search = Search(
         groups=groups,
         text=text,
@@ -174,7 +175,7 @@ def searched(
         now=in_zone(request.now, request.zone),
     )
     result = yield from request.scope.engine.search(search)
-    return [found for group in result.groups for found in group]
+    return result.groups
 
 
 def item_of(found: Found, source: str, section: str, share: float = 1.0) -> ContextItem:
