@@ -10,8 +10,8 @@ from typing import Final
 
 from inference_core.context.items import ContextItem, Dropped, DropReason
 from inference_core.memory.trust import Trust
-from inference_core.slots import Relation
-from inference_core.slots.comparing import Said, relation_of
+from inference_core.slots import Comparison
+from inference_core.slots.comparing import Said, compare_said
 
 _ASKS_FOR_HISTORY: Final = re.compile(
     r"\b(?:before|previous(?:ly)?|used to|former(?:ly)?|earlier|original(?:ly)?|at first|history|over time|any ?more|"
@@ -124,9 +124,9 @@ def _by_age(first: _Statement, second: _Statement) -> tuple[_Statement, _Stateme
 
 
 def _exclude(old: _Statement, new: _Statement) -> bool:
-    if relation_of(old.said, new.said) is Relation.SUPERSEDES:
+    if compare_said(old.said, new.said) is Comparison.SUPERSEDES:
         return True
-    return not _is_newer(old, new) and relation_of(new.said, old.said) is Relation.SUPERSEDES
+    return not _is_newer(old, new) and compare_said(new.said, old.said) is Comparison.SUPERSEDES
 
 
 def _is_newer(old: _Statement, new: _Statement) -> bool:

@@ -49,8 +49,8 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
 def _placed(best_first: Sequence[ContextItem]) -> list[ContextItem]:
     if any(item.relevance is not None for item in best_first):
         return at_both_ends(best_first)
-    oldest_first = best_first[::-1]
-    return sorted(oldest_first, key=_when)
+    newest_first = sorted(best_first, key=_when, reverse=True)
+    return newest_first[::-1]
 
 
 def _when(item: ContextItem) -> datetime:

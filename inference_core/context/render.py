@@ -5,6 +5,7 @@ This is the only place that puts stored text into a prompt; every text goes thro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Final
@@ -17,8 +18,11 @@ from inference_core.context.neutral import neutral_line
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory
 
-__all__ = ["NOTICE", "TITLES", "fenced", "render_blocks", "render_memories", "with_notice"]
+__all__ = ["NOTICE", "TITLES", "contents_in", "fenced", "render_blocks", "render_memories", "with_notice"]
 _SOURCE: Final = "memories"
+_MEMORY: Final = re.compile(
+    r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[topic: [^\n]*\])?(?: \[source: \w+\])?$", re.MULTILINE
+)
 
 
 def render_memories(memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *, now: datetime, zone: tzinfo) -> str:
@@ -39,6 +43,11 @@ def render_blocks(sections: Mapping[str, Sequence[str]]) -> str:
     """The texts of each section in the form of the Ballerina documents; "" if there are none."""
     lines = [line for name, texts in sections.items() if texts for line in _block(name, texts)]
     return "\n".join(["<memory>", *lines, "</memory>"]) if lines else ""
+
+
+def contents_in(block: str) -> frozenset[str]:
+    """The contents, each as one harmless line, of the memories in a ``block`` that `render_memories` made."""
+    return frozenset(_MEMORY.findall(block))
 
 
 def with_notice(block: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from inference_core.slots.reading import read
-from inference_core.slots.slot import ANY, Holds, Relation, Slot
+from inference_core.slots.slot import ANY, Comparison, Holds, Slot
 from inference_core.slots.values import key_of, kind_of
 from inference_core.slots.words import PEOPLE
 
@@ -26,40 +26,40 @@ class Said:
         return cls(_words(text), *read(text, at), at)
 
 
-def relation(old: str, new: str, *, old_at: datetime | None = None, new_at: datetime | None = None) -> Relation:
+def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datetime | None = None) -> Comparison:
     """What ``new`` does to ``old``; ``old_at`` and ``new_at``, aware, are when they were said.
 
     SUPERSEDES only if both speak of the same attribute of the same subject at the same time and cannot both hold. SAME
     only if ``new`` tells nothing that ``old`` does not. Whatever is not certain is BOTH. Never raises.
     """
-    return relation_of(Said.of(old, old_at), Said.of(new, new_at))
+    return compare_said(Said.of(old, old_at), Said.of(new, new_at))
 
 
-def relation_of(old: Said, new: Said) -> Relation:
-    """``relation`` of statements that were read before."""
+def compare_said(old: Said, new: Said) -> Comparison:
+    """`compare` of statements that were read before."""
     if old.words == new.words:
-        return Relation.SAME
+        return Comparison.SAME
     is_late = old.at is not None and new.at is not None and new.at < old.at
     found = [_between(first, second, new.at) for first in old.slots for second in new.slots]
-    if Relation.SUPERSEDES in found:
-        return Relation.BOTH if is_late else Relation.SUPERSEDES
-    return Relation.SAME if found == [Relation.SAME] and new.clauses == 1 else Relation.BOTH
+    if Comparison.SUPERSEDES in found:
+        return Comparison.BOTH if is_late else Comparison.SUPERSEDES
+    return Comparison.SAME if found == [Comparison.SAME] and new.clauses == 1 else Comparison.BOTH
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.casefold().split() if (word := part.strip(".,!;:")))
 
 
-def _between(old: Slot, new: Slot, now: datetime | None) -> Relation:
+def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
     if old.subject != new.subject or _is_over(old, now) or new.is_addition:
-        return Relation.BOTH
+        return Comparison.BOTH
     if _closes(old, new):
-        return Relation.SUPERSEDES
+        return Comparison.SUPERSEDES
     if old.attribute != new.attribute:
-        return Relation.BOTH
+        return Comparison.BOTH
     if key_of(old.value) == key_of(new.value):
         return _of_one_value(old, new)
-    return Relation.SUPERSEDES if _excludes(old, new) else Relation.BOTH
+    return Comparison.SUPERSEDES if _excludes(old, new) else Comparison.BOTH
 
 
 def _is_over(slot: Slot, now: datetime | None) -> bool:
@@ -78,13 +78,13 @@ def _closes(old: Slot, new: Slot) -> bool:
     return new.value == ANY or (new.attribute == ANY and key_of(new.value) == key_of(old.value))
 
 
-def _of_one_value(old: Slot, new: Slot) -> Relation:
+def _of_one_value(old: Slot, new: Slot) -> Comparison:
     if old.is_negated != new.is_negated:
-        return Relation.BOTH if new.is_past else Relation.SUPERSEDES
+        return Comparison.BOTH if new.is_past else Comparison.SUPERSEDES
     if new.is_past:
-        return Relation.BOTH if old.is_negated else Relation.SUPERSEDES
+        return Comparison.BOTH if old.is_negated else Comparison.SUPERSEDES
     tells_when = new.valid_from is not None and new.valid_from != old.valid_from
-    return Relation.BOTH if tells_when else Relation.SAME
+    return Comparison.BOTH if tells_when else Comparison.SAME
 
 
 def _excludes(old: Slot, new: Slot) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from inference_core.slots.patterns import (
     AMOUNT,
     ANSWERS,
-    EVENTS,
+    EVENT_FORMS,
     FORMS,
     GENERIC,
     LANGUAGES,
@@ -144,7 +144,7 @@ def _attribute(owner: tuple[str, ...], value: str) -> Reading | None:
 
 def _event(predicate: Predicate) -> Reading | None:
     """What has happened, and what holds since or no longer."""
-    for verb, pattern, attribute, ends in EVENTS:
+    for verb, pattern, attribute, ends in EVENT_FORMS:
         found = pattern.fullmatch(predicate.rest) if predicate.verb == verb else None
         if found is None:
             continue

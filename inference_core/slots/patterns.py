@@ -83,7 +83,7 @@ FORMS: Final = {
         "eat": [(r"(?P<value>meat)", "diet", Holds.ONE)],
     }.items()
 }
-EVENTS: Final = [
+EVENT_FORMS: Final = [
     (verb, re.compile(pattern, re.IGNORECASE), attribute, ends)
     for verbs, pattern, attribute, ends in [
         ("moved relocated", r"(?:house |back |over )?to (?P<value>[A-Z\u00c0-\u00de].*)", "residence", False),

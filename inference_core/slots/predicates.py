@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inference_core.slots.slot import USER
-from inference_core.slots.words import EVENTS, GERUNDS, PAST_FORMS, PRESENT_FORMS, SYNONYMS, VERBS
+from inference_core.slots.words import EVENTS, GERUNDS, PAST_FORMS, PRESENT_FORMS, SPELLINGS, SYNONYMS, VERBS
 
 MAX_SUBJECT_WORDS: Final = 8
 _USER: Final = re.compile(r"(?:(?:(?:my|our) )?[\w-]+ & I|I|we|the user|user)\s+", re.IGNORECASE)
@@ -27,8 +27,6 @@ _NOT_VERB: Final = re.compile(
 _CEASED: Final = re.compile(r"no longer|stopped|quit|g[ia]ve", re.IGNORECASE)
 _USED_TO: Final = re.compile(r"used to\s+(?P<rest>.+)", re.IGNORECASE)
 _ALL_VERBS: Final = frozenset([*PRESENT_FORMS, *PAST_FORMS, "used", "no", "does", "never", *EVENTS])
-
-
 _STARTS: Final = frozenset(form for form in PRESENT_FORMS if form.endswith("s")) - {"is", "reports", "calls", "opens"}
 """With these, notes leave out the user: "Lives in Lisbon"."""
 
@@ -83,7 +81,7 @@ def noun(phrase: str) -> str:
     joined = phrase.replace(" ", "")
     if joined in SYNONYMS:
         return SYNONYMS[joined]
-    return " ".join(SYNONYMS[word] if word in ("favorite", "color", "movie") else word for word in phrase.split())
+    return " ".join(SPELLINGS.get(word, word) for word in phrase.split())
 
 
 def _of_old_or_new(found: Predicate, subject: str) -> Predicate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -14,8 +15,8 @@ from inference_core.slots.predicates import Predicate, owner_of, predicate_of
 from inference_core.slots.slot import USER, Holds, Slot
 from inference_core.slots.words import DATED, EVENTS
 
-MAX_CHARACTERS: Final = 300
-"""A longer text is no plain statement."""
+MAX_STATEMENT: Final = 300
+"""A text with more characters is no plain statement."""
 _CALLED: Final = re.compile(
     r"(?P<who>(?:I|we|the user) (?:have|has|own|owns)) an? (?:new )?(?P<what>[\w-]+(?: [\w-]+)?) (?:called|named) "
     r"(?P<name>.+)",
@@ -58,7 +59,7 @@ def slot_of(sentence: str, said_at: datetime | None = None) -> Slot | None:
 def read(text: str, said_at: datetime | None = None) -> tuple[tuple[Slot, ...], int]:
     """The slots of a statement, and how many clauses it has; nothing and none if it is not plain. Never raises."""
     text = text.strip()
-    if not text or len(text) > MAX_CHARACTERS or not is_plain(text := expanded(text)):
+    if not text or len(text) > MAX_STATEMENT or not is_plain(text := expanded(text)):
         return (), 0
     clauses = _resolved(clauses_of(text, said_at))
     return tuple(slot for clause in clauses if (slot := _slot(clause))), len(clauses)
@@ -80,7 +81,7 @@ def _resolved(clauses: list[Clause]) -> list[Clause]:
 
 
 def _changed(clause: Clause, text: str) -> Clause:
-    return Clause(text, clause.period, clause.replaced, True, clause.is_correction, clause.is_addition)
+    return replace(clause, text=text, is_change=True)
 
 
 def _slot(clause: Clause) -> Slot | None:

@@ -13,7 +13,7 @@ USER: Final = "user"
 """The subject of statements about the user."""
 
 
-class Relation(str, Enum):
+class Comparison(str, Enum):
     """What a newer statement does to an older one: it closes it, says it again, or leaves it as it is."""
 
     SUPERSEDES = "supersede"

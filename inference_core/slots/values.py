@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from inference_core.slots.slot import Holds
-from inference_core.slots.words import MANY, ONE, PEOPLE, PETS, word_set
+from inference_core.slots.words import MANY, ONE, PEOPLE, PETS, SPELLINGS, word_set
 
 _PUNCTUATION: Final = re.compile(r"[^\w@.+'-]+")
 _SMALL: Final = word_set("a an the my our your his her their of in at on to for is ein eine der die das mein meine")
@@ -36,7 +36,6 @@ _THOUSANDS: Final = re.compile(r"(?<=\d)[,'](?=\d{3}\b)")
 _PHONE: Final = re.compile(r"\+?[\d()/ .-]{5,}\Z")
 _METRES: Final = re.compile(r"(\d)[.,](\d\d) ?m\b")
 _SHORT: Final = 3
-_SPELLINGS: Final = {"color": "colour", "favorite": "favourite", "movie": "film"}
 _PREPOSITIONS: Final = word_set("in at on near with by from under behind for to")
 
 
@@ -56,7 +55,7 @@ def _word(word: str) -> str:
     if word.islower() and len(word) > _SHORT and word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
     word = word.casefold()
-    word = _MONTHS.get(word, _SPELLINGS.get(word, word))
+    word = _MONTHS.get(word, SPELLINGS.get(word, word))
     return found[1] if (found := _DAY.match(word)) else word
 
 

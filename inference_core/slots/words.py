@@ -28,12 +28,10 @@ ONE: Final = word_set(
     " diet boss landlord gym doctor dentist bank shoe-size size rent budget salary nickname title timezone currency"
 )
 """Attributes with one value at a time, whatever it looks like."""
-SYNONYMS: Final = {
+SPELLINGS: Final = {"color": "colour", "favorite": "favourite", "movie": "film"}
+SYNONYMS: Final = SPELLINGS | {
     name: one
     for one, names in {
-        "favourite": "favorite",
-        "colour": "color",
-        "film": "movie",
         "boss": "manager supervisor chef",
         "phone": "telephonenumber phonenumber number telephone telefonnummer handynummer nummer phone",
         "mobile": "mobilenumber cellphone cell cellnumber mobilephone cellphonenumber mobilephonenumber",
@@ -96,7 +94,7 @@ NO_EMPLOYER: Final = word_set(
 )
 _REGULAR: Final = (
     "live work reside play like love enjoy hate dislike detest adore learn own use drink smoke prefer watch collect"
-    " support follow ride study practise practice manage need visit cook bake listen own rent subscribe attend "
+    " support follow ride study practise practice manage need visit cook bake listen rent subscribe attend "
     "call report"
 )
 _PASTS: Final = {
@@ -149,9 +147,7 @@ PAST_FORMS: Final = {_regular_past(verb): verb for verb in word_set(_REGULAR)} |
     form: verb for verb, forms in _PASTS.items() for form in forms.split()
 }
 GERUNDS: Final = {_gerund(verb): verb for verb in VERBS}
-PRESENT_FORMS: Final = (
-    {_third(verb): verb for verb in VERBS} | {"has": "have", "is": "be", "are": "be", "am": "be"} | {"loves": "like"}
-)
+PRESENT_FORMS: Final = {_third(verb): verb for verb in VERBS} | {"has": "have", "is": "be", "are": "be", "am": "be"}
 EVENTS: Final = word_set(
     "moved relocated left quit resigned joined started became become switched changed replaced retired graduated turned"
     " sold stopped gave given got gotten gone went born migrated weaned lost broke handed dropped"

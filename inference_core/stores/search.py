@@ -28,7 +28,9 @@ class Search:
     repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
     ``by_itself``: what a text says counts, not who said it nor what was said around it. ``patience`` is how long, in
     seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do without.
-    ``now`` is what "last week" is counted from, in the user's time zone.
+    ``prefers_newer``: of the best rows that say something of the same, those of user or application, the newest is
+    given first where the text asks for what holds now. ``now`` is what "last week" is counted from, in the user's time
+    zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -42,6 +44,7 @@ class Search:
     diversity: float = 0.0
     explains: bool = False
     by_itself: bool = False
+    prefers_newer: bool = False
     patience: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
