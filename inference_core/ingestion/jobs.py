@@ -9,6 +9,7 @@ from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.leftovers import dropped, told
 from inference_core.ingestion.messages import mended, session_name
 from inference_core.ingestion.undoing import Undoing
 from inference_core.lifecycle.restoring import restore
@@ -68,15 +69,24 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
     """Plan: takes back all that one job or the jobs of one session did; how many memories were removed.
 
     What they added goes, also if it was changed or forgotten since; what they ended holds again, unless something newer
-    ended it. Each job is undone as a whole. Raises InvalidInput if neither or both are given, StoreError.
+    ended it. Each job is undone as a whole. Of a session, what waits in this store's outbox or died goes too, and so do
+    memories of its messages word for word and what tools saved in it. Raises InvalidInput if neither or both are given,
+    StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
+    if session_id is not None:
+        yield from dropped(scope, user_id, session_id)
     rows = yield from jobs(scope, user_id, session_id)
     removed = 0
     for row in rows:
         if job_id in (None, row.key):
             removed += yield from _undone(scope, user_id, row)
+    if session_id is not None:
+        left = yield from told(scope, user_id, session_id)
+        if left:
+            yield from scope.engine.write([Delete(namespace=one.namespace, key=one.id) for one in left])
+        removed += len(left)
     return removed
 
 

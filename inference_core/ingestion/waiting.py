@@ -43,10 +43,10 @@ class Waiting:
         due = moment_field(row.value, "due")
         return cls(row.key, row.version, message_from_json(row.value), row.value.get("zone"), due)
 
-    def put(self, namespace: Namespace, at: datetime) -> Put:
+    def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
         """The write that puts it into the outbox."""
         value = encode_json(self.to_json(), what="outbox")
-        return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at)
+        return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
@@ -59,6 +59,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
         "position": message.position,
         "author": message.author and mended(message.author),
         "at": message.at and message.at.isoformat(),
+        **({"after_tool": True} if message.after_tool else {}),
     }
 
 
@@ -72,4 +73,5 @@ def message_from_json(value: Mapping[str, Any]) -> Message:
         position=value["position"],
         author=value["author"],
         at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+        after_tool=value.get("after_tool", False),
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
@@ -51,10 +51,11 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     said in a thread is not captured for the user who goes on with it. ``extractor`` makes
     memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
     outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. ``periodic`` is what else the worker does: summaries of sessions,
-    higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as
-    for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later. Raises
-    ConfigurationError in the first run if there is no outbox to use.
+    ``open_store("sqlite:///outbox.db")``. ``dispatch`` is called with the user and agent whose messages wait, as
+    `Dispatcher.dispatch` calls a worker; if it fails, workers look by themselves later. ``periodic`` is what else the
+    worker does: summaries of sessions, higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose
+    memory and where, as for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later.
+    Raises ConfigurationError in the first run if there is no outbox to use.
     """
 
     state_schema = CaptureState
@@ -67,6 +68,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         works: bool = True,
         interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
+        dispatch: Callable[[Partition], object] | None = None,
         periodic: PeriodicWork | None = None,
         memory_service: Any = None,
         user_id: UserSource = None,
@@ -79,6 +81,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         self._works = works
         self._interval_s = interval_s
         self._limits = limits or Limits()
+        self._dispatch = dispatch
         self._periodic = periodic
         self._workers: dict[StoreEngine, tuple[Pipeline, Worker | None]] = {}
         self._lock = threading.Lock()
@@ -158,7 +161,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            new = [_message(messages[at], at, scope.clock.now()) for at in _new(state, end)]
+            told = _first_result(messages)
+            new = [_message(messages[at], at, scope.clock.now(), is_told=at > told) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
@@ -167,9 +171,19 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         except InferenceCoreError as error:
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
             return None
+        if self._dispatch and count:
+            yield from self._dispatched(scope, self._dispatch, partition)
         if worker and count >= self._limits.batch_messages:
             worker.wake()
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
+
+    def _dispatched(
+        self, scope: MemoryScope, dispatch: Callable[[Partition], object], partition: Partition
+    ) -> Plan[None]:
+        try:
+            yield from scope.engine.pool.call(dispatch, partition)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
+            _LOG.warning("No worker was called: %s", error)
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
         """The way from the outbox into ``scope``'s store, with its worker; made once a store."""
@@ -215,11 +229,16 @@ def _last_of_user(messages: Sequence[AnyMessage]) -> int:
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
 
 
+def _first_result(messages: Sequence[AnyMessage]) -> int:
+    """Where the first result of a tool is: what the assistant says behind it may be the tool's words."""
+    return next((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), len(messages))
+
+
 def _last_id(messages: Sequence[AnyMessage]) -> str:
     return next((message.id for message in reversed(messages) if message.id), "")
 
 
-def _message(message: AnyMessage, at: int, now: datetime) -> Message:
+def _message(message: AnyMessage, at: int, now: datetime, *, is_told: bool) -> Message:
     """Without a checkpointer the whole history comes each time, with new ids: the position names a message then."""
     thread = thread_of()
     is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
@@ -231,4 +250,5 @@ def _message(message: AnyMessage, at: int, now: datetime) -> Message:
         position=at,
         author=None if isinstance(message, AIMessage) else message.name,
         at=now,
+        after_tool=is_told and isinstance(message, AIMessage),
     )

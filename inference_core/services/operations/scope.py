@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import Final
 from uuid import UUID
 
 from inference_core.clock import Clock, SystemClock, aware
@@ -19,6 +20,7 @@ from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
+_NOT_THE_USER: Final = (Origin.AGENT, Origin.TOOL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def situation_of(record: MemoryRecord) -> Situation:
     """
     return Situation(
         session=record.session_id or "",
-        by_assistant=record.source.origin is Origin.AGENT and record.source.tool is None,
+        by_assistant=record.source.origin in _NOT_THE_USER and record.source.tool is None,
         happened_at=record.happened_at.timestamp(),
         importance=1.0 if record.pinned else record.importance,
     )
