@@ -71,7 +71,8 @@ class AccessCounts(Background):
         with self._lock:
             for key in keys:
                 if holds_memories(key[0]) and (key in self._noted or len(self._noted) < _MOST_NOTED):
-                    self._noted[key] = self._noted.get(key, Usage()).joined(Usage(1, at))
+                    known = self._noted.get(key)
+                    self._noted[key] = Usage(known.count + 1 if known else 1, at)
             waiting = len(self._noted)
             if waiting and not self._is_started and not self._closed.is_set():
                 self._is_started = True
