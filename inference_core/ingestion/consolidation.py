@@ -72,7 +72,9 @@ class Effects:
 def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Plan[list[Offered]]:
     """Plan: the memories that ``messages`` may say again or change, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
-    found = yield from recall(scope, user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True)
+    found = yield from recall(
+        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True
+    )
     return [
         Offered(f"k{at}", document.id, document.content, document.value.get("trust") == Trust.EXTERNAL)
         for at, document in enumerate(found, 1)

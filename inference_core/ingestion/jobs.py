@@ -12,6 +12,7 @@ from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.leftovers import dropped, told
 from inference_core.ingestion.messages import mended, session_name
 from inference_core.ingestion.undoing import Undoing
+from inference_core.lifecycle.restoring import restore
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
@@ -67,9 +68,9 @@ def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> 
 def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> Plan[int]:
     """Plan: takes back all that one job or the jobs of one session did; how many memories were removed.
 
-    What they added goes, also if it was changed since; what they ended holds again, unless something newer ended it.
-    Each job is undone as a whole. Of a session, what waits in this store's outbox or died goes too, and so do memories
-    of its messages word for word and what tools saved in it. Raises InvalidInput if neither or both are given,
+    What they added goes, also if it was changed or forgotten since; what they ended holds again, unless something newer
+    ended it. Each job is undone as a whole. Of a session, what waits in this store's outbox or died goes too, and so do
+    memories of its messages word for word and what tools saved in it. Raises InvalidInput if neither or both are given,
     StoreError.
     """
     if (job_id is None) == (session_id is None):
@@ -90,6 +91,8 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
 
 
 def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
+    yield from restore(scope, user_id, list(job.value["places"]))
+
     def attempt() -> Plan[int]:
         undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
         yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
