@@ -39,6 +39,7 @@ def recall(
     fills: bool = False,
     as_of: datetime | None = None,
     by_itself: bool = False,
+    links: bool = False,
 ) -> Plan[RecalledMemories]:
     """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
 
@@ -47,8 +48,9 @@ def recall(
     ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
     match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``by_itself``:
     what a memory says counts, not who said it nor what was said around it; the recall is not counted.
-    ``explain`` adds to each memory the shares of its score, and to the result what was left out and why.
-    Raises InvalidInput, StoreUnavailable.
+    ``links``: memories about whom the query names, and those that share an entity, a tag or rare words with the best,
+    gain by it, within the same scopes; each says by which links. ``explain`` adds to each memory the shares of its
+    score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
     _check_options(max_characters, diversity)
@@ -72,6 +74,7 @@ def recall(
         fills=fills,
         by_itself=by_itself,
         prefers_newer=as_of is None and not by_itself,
+        links=links,
         explains=explain,
         now=in_zone(now, scope.zone),
     )
@@ -170,6 +173,7 @@ def _document(found: Found, *, include_scores: bool, explain: bool) -> MemorySto
     document = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
     document.relevance = found.relevance if include_scores else None
     document.explanation = dict(found.shares) if explain else None
+    document.links = found.links
     return document
 
 
