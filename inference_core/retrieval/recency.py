@@ -13,6 +13,7 @@ Moment = tuple[float, float]
 WINDOW: Final = 6
 """So many of the best hits are compared; what is given stays the same, only its order changes."""
 _SHARED: Final = 0.4
+_FEW: Final = 2
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
 _PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
 _OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
@@ -32,7 +33,8 @@ def asks_for_present(text: str) -> bool:
 def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | None]) -> list[int]:
     """The positions of ``texts``, the best first, with what is newer before the older text of the same.
 
-    A text is of the same as another if it holds two fifths of the words of ``query`` that the other one holds.
+    A text is of the same as another if it holds two fifths of the words of ``query`` that the other one holds, and at
+    least two of them.
     One without a moment stays where it is among the others.
     """
     words = query_alternatives(query)
@@ -53,4 +55,4 @@ def _held(words: Sequence[tuple[str, ...]], text: str) -> frozenset[int]:
 
 
 def _is_of_same(newer: frozenset[int], older: frozenset[int]) -> bool:
-    return bool(newer & older) and len(newer & older) >= _SHARED * len(older)
+    return len(newer & older) >= max(_FEW, _SHARED * len(older))

@@ -44,8 +44,10 @@ def test_what_asks_for_the_present(question: str, expected: bool) -> None:
         ([NEW, OLD], [(3, 3), (1, 1)], [0, 1]),
         ([OLD, NEW], [(3, 1), (3, 2)], [1, 0]),
         ([OLD, "Nothing of it"], [(1, 1), (2, 2)], [0, 1]),
+        (["A call of the API", "The quota"], [(1, 1), (2, 2)], [0, 1]),
+        (["The quota", "The quota is due"], [(1, 1), (2, 2)], [0, 1]),
     ],
-    ids=["newer", "not-the-users", "before-not-the-users", "in-order", "same-day", "of-other-things"],
+    ids=["newer", "not-the-users", "before-not-the-users", "in-order", "same-day", "of-others", "of-two", "one-word"],
 )
 def test_newer_texts_of_the_same_come_first(
     texts: list[str], moments: list[tuple[float, float] | None], expected: list[int]
