@@ -238,6 +238,19 @@ def test_a_partition_leaves_the_list_when_it_is_done_unless_a_message_comes_in_b
     assert came == ["1"] * 12
 
 
+def test_what_is_known_of_the_list_is_bounded(
+    store: BaseStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_core.ingestion.outbox._MAX_LISTED", 2)
+    outbox = outbox_on(store, clock)
+    users = [Partition(f"user{number}") for number in range(5)]
+    for text in ("one", "two"):
+        assert [put(outbox, said(text), partition=user) for user in users] == [1] * 5
+        clock.advance(SECOND)
+    assert len(outbox._listed) <= 2
+    assert [texts(claimed(outbox, user)) for user in users] == [["one", "two"]] * 5
+
+
 def test_two_agents_of_a_user_are_apart(store: BaseStore, clock: FrozenClock) -> None:
     pipeline = pipeline_on(
         store, lambda _, offered: Extraction([Candidate(content="rule", memory_type=MemoryType.SKILL)]), clock
