@@ -11,10 +11,9 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from inference_core.drivers import Plan, Wait, in_thread
-from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError
+from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, in_one_line
 
 MODEL_TIMEOUT_S: Final = 30.0
-_MAX_REASON: Final = 200
 _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
 """Without the callbacks of the run around it, which is how LangGraph and LangChain stream what models say."""
 
@@ -32,6 +31,5 @@ def ask(
     except InferenceCoreError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:_MAX_REASON]
-        raise ModelError(f"The chat model failed: {type(error).__name__}: {reason}") from error
+        raise ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}") from error
     return answer

@@ -28,6 +28,10 @@ InferenceCoreError
 
 from __future__ import annotations
 
+from typing import Final
+
+_MAX_REASON: Final = 200
+
 
 class InferenceCoreError(Exception):
     """Base of all errors of this package."""
@@ -130,3 +134,8 @@ class DeadlineExceeded(StoreUnavailable, TimeoutError):
 
 class WriteUnknown(StoreUnavailable):
     """The write was sent and not confirmed: it may or may not be stored. Retry it under the same id."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """What ``error``, one of somebody else's code, says: a line of at most 200 characters."""
+    return " ".join(str(error).split())[:_MAX_REASON]

@@ -65,6 +65,40 @@ class MemorySettings(BaseSettings):
     batch_messages: int = Field(default=10, ge=1, le=100, description="Messages that are looked at together.")
     batch_tokens: int = Field(default=4_000, ge=1, description="Tokens that are looked at together.")
     worker_interval: float = Field(default=30.0, gt=0, description="Seconds between two looks at what waits.")
+    summaries: bool = Field(
+        default=False, description="Sum up each session that was captured, by the models, or else in its own sentences."
+    )
+    session_quiet: float = Field(
+        default=1_800.0, gt=0, description="Seconds without news after which a session is summed up."
+    )
+    insights: bool = Field(
+        default=False, description="Have the models draw higher-level memories from several that belong together."
+    )
+    insights_hours: float = Field(
+        default=24.0, gt=0, description="Hours between two looks at a user's higher-level memories."
+    )
+    access_counts: bool = Field(default=True, description="Count how often each memory is recalled, off the read path.")
+    forget_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Hours after which the worker forgets again what the following say. None: never.",
+    )
+    forget_half_life: float | None = Field(
+        default=None,
+        gt=0,
+        description="Days in which a memory that is not used loses half its strength. None: it keeps it.",
+    )
+    forget_below: float = Field(
+        default=0.1, ge=0, le=1, description="The strength, from 0 to 1, below which a memory is forgotten."
+    )
+    forget_max_memories: str | None = Field(
+        default=None,
+        description="Most memories of a user, and of single types, as in 5000,context=200; the weakest are forgotten.",
+    )
+    forget_max_tokens: str | None = Field(default=None, description="The same in tokens.")
+    forgotten_days: float = Field(
+        default=90.0, ge=0, description="Days in which what was forgotten can be restored; then it is erased."
+    )
 
     @property
     def embeddings_spec(self) -> str | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from inference_core.ingestion.slots import Relation, relation
+from inference_core.slots import Comparison, compare
 
 DATA = Path(__file__).parent / "data" / "supersession.json"
 MIN_PRECISION, MIN_RECALL = 0.95, 0.6
@@ -22,15 +22,15 @@ class Pair:
     phenomenon: str
     old: str
     new: str
-    label: Relation
+    label: Comparison
     held_out: bool = False
     old_at: str = "2026-01-15"
     new_at: str = "2026-06-15"
 
     @property
-    def found(self) -> Relation:
+    def found(self) -> Comparison:
         """What the rules say."""
-        return relation(self.old, self.new, old_at=_at(self.old_at), new_at=_at(self.new_at))
+        return compare(self.old, self.new, old_at=_at(self.old_at), new_at=_at(self.new_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Score:
 def pairs() -> list[Pair]:
     """All labelled pairs, in the order of the file."""
     rows: list[dict[str, Any]] = json.loads(DATA.read_text(encoding="utf-8"))
-    return [Pair(label=Relation(row.pop("label")), **row) for row in rows]
+    return [Pair(label=Comparison(row.pop("label")), **row) for row in rows]
 
 
 def scored(pairs: Iterable[Pair]) -> Score:
@@ -70,9 +70,9 @@ def scored(pairs: Iterable[Pair]) -> Score:
     told = [(pair.label, pair.found) for pair in pairs]
     return Score(
         pairs=len(told),
-        superseding=sum(label is Relation.SUPERSEDES for label, _ in told),
-        found=sum(found is Relation.SUPERSEDES for _, found in told),
-        right=sum(label is found is Relation.SUPERSEDES for label, found in told),
+        superseding=sum(label is Comparison.SUPERSEDES for label, _ in told),
+        found=sum(found is Comparison.SUPERSEDES for _, found in told),
+        right=sum(label is found is Comparison.SUPERSEDES for label, found in told),
         agreed=sum(label is found for label, found in told),
     )
 

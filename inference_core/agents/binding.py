@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, tzinfo
-from typing import Any
+from typing import Any, TypedDict
 from weakref import WeakKeyDictionary
 
+from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
-from inference_core.agents.identity import RunContext, UserSource, resolve_user
+from inference_core.agents.identity import RunContext, UserSource, field_of, resolve_user
 from inference_core.clock import Clock, SystemClock, time_zone
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
@@ -25,35 +26,53 @@ from inference_core.stores.factory import engine_of
 from inference_core.stores.store import MemoryStore
 
 
-@dataclass(frozen=True, kw_only=True)
-class BindingOptions:
-    """How memory is used on stores for which no service was given."""
+class BindingOptions(TypedDict, total=False):
+    """How memory is used on stores for which no service was given; the defaults are those of `MemoryBinding`.
 
-    agent_name: str | None = None
-    agent_scope_enabled: bool = True
-    embeddings: EmbeddingsSpec = None
-    timezone: str | tzinfo = UTC
-    max_content_bytes: int = MAX_CONTENT_BYTES
-    clock: Clock | None = None
+    ``agent_name`` and ``agent_scope_enabled`` say which memories are the agent's own, ``embeddings`` how a store is
+    ranked that is not ours, ``timezone`` (an IANA name or tzinfo) what days are, if the run's context names no zone.
+    ``counts_access``: what is recalled is counted.
+    """
+
+    agent_name: str | None
+    agent_scope_enabled: bool
+    embeddings: EmbeddingsSpec
+    timezone: str | tzinfo
+    max_content_bytes: int
+    counts_access: bool
+    clock: Clock | None
 
 
 class MemoryBinding:
     """The memory of ``service``, or of whatever store the agent was compiled with; as ``user_id`` or the run's user.
 
-    Raises ConfigurationError if ``service`` is not a memory service, or at use if there is neither service nor store.
+    The other arguments are `BindingOptions`. Raises ConfigurationError if ``service`` is not a memory service, or at
+    use if there is neither service nor store.
     """
 
-    def __init__(self, service: Any = None, user_id: UserSource = None, options: BindingOptions | None = None) -> None:
+    def __init__(
+        self,
+        service: Any = None,
+        user_id: UserSource = None,
+        *,
+        agent_name: str | None = None,
+        agent_scope_enabled: bool = True,
+        embeddings: EmbeddingsSpec = None,
+        timezone: str | tzinfo = UTC,
+        max_content_bytes: int = MAX_CONTENT_BYTES,
+        counts_access: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
         if service is not None and not isinstance(service, AgentMemoryStoreService | SyncMemoryService):
             raise ConfigurationError(f"memory_service must be an AgentMemoryStoreService, not {type(service).__name__}")
         self._scope: MemoryScope | None = None if service is None else service.scope
         self._user = user_id
-        self._options = options or BindingOptions()
-        self._namespaces = MemoryNamespaceBuilder(
-            agent_name=self._options.agent_name, agent_scope_enabled=self._options.agent_scope_enabled
-        )
-        zone = self._options.timezone
-        self._zone = time_zone(zone) if isinstance(zone, str) else zone
+        self._namespaces = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
+        self._embeddings = embeddings
+        self._zone = time_zone(timezone) if isinstance(timezone, str) else timezone
+        self._max_content_bytes = max_content_bytes
+        self._counts_access = counts_access
+        self._clock = clock or SystemClock()
         self._embedder: Embedder | None = None
         self._scopes: WeakKeyDictionary[BaseStore, MemoryScope] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -61,6 +80,10 @@ class MemoryBinding:
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""
         return resolve_user(runtime, self._user, owner=owner)
+
+    def scope_of(self, runtime: Runtime[Any]) -> MemoryScope:
+        """The `scope` of a run, in the time zone that its context names. Raises ConfigurationError."""
+        return _in_zone(self.scope(runtime.store), field_of(runtime.context, "timezone"))
 
     def scope(self, store: BaseStore | None) -> MemoryScope:
         """The agent's view of its memory; made once for each store object and forgotten with it."""
@@ -78,16 +101,17 @@ class MemoryBinding:
 
     def _new_scope(self, store: BaseStore) -> MemoryScope:
         if self._embedder is None:
-            self._embedder = make_embedder(self._options.embeddings)
+            self._embedder = make_embedder(self._embeddings)
         engine = engine_of(store, self._embedder, weakly=True)
         if not isinstance(store, MemoryStore):
             weakref.finalize(store, _close_soon, engine).atexit = False
         return MemoryScope(
             engine=engine,
             namespaces=self._namespaces,
-            clock=self._options.clock or SystemClock(),
+            clock=self._clock,
             zone=self._zone,
-            max_content_bytes=self._options.max_content_bytes,
+            max_content_bytes=self._max_content_bytes,
+            counts_access=self._counts_access,
         )
 
 
@@ -96,7 +120,7 @@ def _close_soon(engine: StoreEngine) -> None:
     threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
 
 
-def with_zone(scope: MemoryScope, name: object) -> MemoryScope:
+def _in_zone(scope: MemoryScope, name: object) -> MemoryScope:
     """``scope`` in the time zone ``name``; unchanged if that is not the name of one."""
     if not isinstance(name, str) or not name:
         return scope

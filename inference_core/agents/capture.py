@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.models import make_chat_models
+from inference_core.ingestion.insight_writing import ModelInsights
 from inference_core.ingestion.outbox import Limits
+from inference_core.ingestion.periodic import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor
+from inference_core.ingestion.sessions import Summarizer
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import MemorySettings
+
+_HOUR_S: Final = 3_600.0
 
 
 def make_extractor(settings: MemorySettings) -> Extractor:
@@ -23,6 +29,32 @@ def make_extractor(settings: MemorySettings) -> Extractor:
     return RuleExtractor()
 
 
+def make_periodic(settings: MemorySettings) -> PeriodicWork:
+    """The periodic work that ``settings`` ask for. Raises ConfigurationError, MissingExtra."""
+    return PeriodicWork(
+        make_summarizer(settings) if settings.summaries else None,
+        make_insights(settings) if settings.insights else None,
+        settings.session_quiet,
+        settings.insights_hours * _HOUR_S,
+    )
+
+
+def make_summarizer(settings: MemorySettings) -> Summarizer:
+    """A language model's, if ``settings`` name one, else an extractive one. Raises ConfigurationError, MissingExtra."""
+    if settings.model:
+        from inference_core.ingestion.summarizing import ModelSummarizer  # noqa: PLC0415 - only for those who have one
+
+        return ModelSummarizer(make_chat_models(settings.model))
+    from inference_core.ingestion.summary_extractive import ExtractiveSummarizer  # noqa: PLC0415 - slow to import
+
+    return ExtractiveSummarizer()
+
+
+def make_insights(settings: MemorySettings) -> ModelInsights:
+    """With the models that ``settings`` name; without one none are made. Raises ConfigurationError, MissingExtra."""
+    return ModelInsights(make_chat_models(settings.model) if settings.model else ())
+
+
 def make_capture(
     settings: MemorySettings, memory: AgentMemoryStoreService, user_id: str | UUID | None
 ) -> CaptureMiddleware:
@@ -31,6 +63,7 @@ def make_capture(
         make_extractor(settings),
         interval_s=settings.worker_interval,
         limits=limits_of(settings),
+        periodic=make_periodic(settings),
         memory_service=memory,
         user_id=user_id,
     )

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from langgraph.config import get_config
 
-from inference_core.errors import IdentityError
+from inference_core.errors import IdentityError, InvalidInput
 from inference_core.memory.namespaces import encode_label
 
 
@@ -45,8 +45,8 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     ``owner`` is the user as whom a run began that is resumed now, "" if it began without one; None for a new run.
     In this order: the user whom LangGraph Server authenticated; ``source``; ``context.user_id``; the run's
     ``config["configurable"]["user_id"]``; and, for a run that is resumed without any of these, its ``owner``.
-    Raises IdentityError if there is none, if an authenticated user and another source differ, or if the user is not
-    the ``owner`` of the run; InvalidId if the id cannot name a user.
+    Raises IdentityError if there is none, if an authenticated user and another source differ, if the user is not the
+    ``owner`` of the run, or if ``source`` fails, which is the cause then; InvalidId if the id cannot name a user.
     """
     authenticated = _authenticated(runtime)
     claimed = list(_claims(runtime, source))
@@ -76,6 +76,17 @@ def current_config() -> Mapping[str, Any]:
         return {}
 
 
+def configurable_of(config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """What ``config``, by default that of the run that this code is part of, says under ``configurable``."""
+    return (config or current_config()).get("configurable") or {}
+
+
+def thread_of(config: Mapping[str, Any] | None = None) -> str | None:
+    """The thread that ``config`` names, by default that of the run that this code is part of."""
+    thread = configurable_of(config).get("thread_id")
+    return None if thread is None else str(thread)
+
+
 def _authenticated(runtime: RunContext | None) -> str | None:
     user = getattr(getattr(runtime, "server_info", None), "user", None)
     if user is None:
@@ -89,15 +100,25 @@ def _authenticated(runtime: RunContext | None) -> str | None:
 
 
 def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
-    configurable: Mapping[str, Any] = current_config().get("configurable") or {}
     found = (
-        source(runtime) if callable(source) else source,
+        _given(source, runtime),
         field_of(getattr(runtime, "context", None), "user_id"),
-        configurable.get("user_id"),
+        configurable_of().get("user_id"),
     )
     for claim in found:
         if claim is not None:
             yield _named(claim)
+
+
+def _given(source: UserSource, runtime: RunContext | None) -> str | UUID | None:
+    if not callable(source):
+        return source
+    try:
+        return source(runtime)
+    except (IdentityError, InvalidInput):
+        raise
+    except Exception as error:
+        raise IdentityError(f"user_id failed: {error}") from error
 
 
 def _named(claim: object) -> str:

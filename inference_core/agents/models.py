@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.errors import GraphBubbleUp
 
-from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError
+from inference_core.agents.middleware.calls import AsyncHandler, Handler
+from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError, in_one_line
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -22,7 +23,6 @@ _LOG = logging.getLogger(__name__)
 _EXTRAS: Final = ("openai", "ollama")
 _NAME: Final = re.compile(r"[a-z0-9_]+:\S+", re.ASCII)
 _KEY_MISSING: Final = re.compile(r"api.?key|credential", re.IGNORECASE)
-_MAX_REASON: Final = 200
 _REFUSED: Final = (401, 403)
 _CLIENT_FAULT: Final = 400
 _SERVER_FAULT: Final = 500
@@ -76,16 +76,12 @@ class ModelErrors(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self._are_logged = are_logged
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Asks the model. Raises ModelError."""
         with self._typed(request.model):
             return handler(request)
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """Like `wrap_model_call`."""
         with self._typed(request.model):
             return await handler(request)
@@ -118,11 +114,11 @@ def _failure(status: int | None, key: str, error: Exception) -> str:
     if status is not None and status >= _SERVER_FAULT:
         return f"failed at its server: try again, or set AGENT_MODEL_FALLBACKS ({status})"
     if status is not None:
-        return f"refused the request ({status}): {_line(error)}"
+        return f"refused the request ({status}): {in_one_line(error)}"
     if any(isinstance(one, OSError) for one in _causes(error)):
         address = key.replace("_API_KEY", "_BASE_URL") or "its address"
         return f"cannot be reached: is its server running, and {address} right?"
-    return f"failed or answered nonsense; is that the right server? ({type(error).__name__}: {_line(error)})"
+    return f"failed or answered nonsense; is that the right server? ({type(error).__name__}: {in_one_line(error)})"
 
 
 def _status(error: Exception) -> int | None:
@@ -137,10 +133,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:_MAX_REASON]
-
-
 def _named(name: str) -> BaseChatModel:
     from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
 
@@ -152,7 +144,7 @@ def _named(name: str) -> BaseChatModel:
     except ImportError as error:
         if provider in _EXTRAS:
             raise MissingExtra(f"The chat model {name!r}", provider) from error
-        raise ConfigurationError(f"The chat model {name!r} needs a package: {_line(error)}") from error
+        raise ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}") from error
     except Exception as error:
         if "model provider" in str(error):
             raise _unknown(name) from error
@@ -161,7 +153,7 @@ def _named(name: str) -> BaseChatModel:
                 f"The chat model {name!r} needs a key: set OPENAI_API_KEY. "
                 "For a compatible server set OPENAI_BASE_URL too, and whatever key it wants"
             ) from error
-        raise ConfigurationError(f"The chat model {name!r} cannot be made: {_line(error)}") from error
+        raise ConfigurationError(f"The chat model {name!r} cannot be made: {in_one_line(error)}") from error
 
 
 def _unknown(name: str) -> ConfigurationError:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.memory.namespaces import encode_label
 
-NO_THREAD: Final = "threadless"
-"""The session of runs without a thread: whoever runs them passes the whole history each time."""
 Owner = Callable[[str], str | UUID | None]
 """Gives the user of a session; may raise, or give None for a session of nobody."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from langchain_core.language_models import BaseChatModel
@@ -16,23 +14,17 @@ from pydantic import BaseModel, Field
 
 from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.blocks.conversation import Conversation, Owner
-from inference_core.blocks.memory import (
-    CHARACTERS_PER_TOKEN,
-    DEFAULT_MAX_TOKENS,
-    DEFAULT_RESULTS,
-    Block,
-    text_of,
-)
+from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, DEFAULT_RESULTS, Block, text_of
 from inference_core.blocks.passages import passages
 from inference_core.blocks.sessions import forget_session, sessions_of, told_in, with_sessions
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
-from inference_core.ingestion.drafts import mark, marks_of
-from inference_core.ingestion.messages import label, mended
+from inference_core.ingestion.drafts import mark, marks_of, unmarked
+from inference_core.ingestion.messages import label, mended, session_label
 from inference_core.ingestion.splitting import split_text
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import canonical_text
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -120,9 +112,8 @@ class ExtractiveMemory(Block):
         """Plan: asks the model once for what is new of ``messages``, and stores its answer with their marks."""
         marks = marks_of(conversation.user_id)
         said: dict[str, AnyMessage] = {self._key(conversation, one): one for one in messages if _says_something(one)}
-        rows = yield from scope.engine.get([(marks, key) for key in said])
-        fresh = {key: message for (key, message), row in zip(said.items(), rows, strict=True) if row is None}
-        for portion in _portions(fresh):
+        fresh = yield from unmarked(scope.engine, marks, said)
+        for portion in _portions({key: said[key] for key in fresh}):
             facts = yield from self._extracted(list(portion.values()))
             yield from self._store(scope, conversation, facts, list(portion))
         scope.engine.embed_later()
@@ -134,7 +125,7 @@ class ExtractiveMemory(Block):
     def _key(self, conversation: Conversation, message: AnyMessage) -> str:
         """Names ``message`` among those that this block has dealt with."""
         (what,) = passages([message], conversation.session_id)
-        return _digest(self.name, conversation.session_id, mended(message.id or ""), mended(what.text))
+        return digest_of([self.name, conversation.session_id, mended(message.id or ""), mended(what.text)])
 
     def _extracted(self, messages: Sequence[AnyMessage]) -> Plan[list[ExtractedFact]]:
         """Plan: the facts of ``messages``. Raises ModelError, also for an answer that is not in the required form."""
@@ -152,11 +143,10 @@ class ExtractiveMemory(Block):
         marks = marks_of(conversation.user_id)
 
         def attempt() -> Plan[None]:
-            rows = yield from scope.engine.get([(marks, key) for key in keys])
-            left = [mark(marks, key, scope.clock) for key, row in zip(keys, rows, strict=True) if row is None]
+            left = yield from unmarked(scope.engine, marks, keys)
             if left:  # or another process was faster
                 puts = yield from self._merged(scope, conversation, records)
-                yield from scope.engine.write([*puts, *left], embeds=False)
+                yield from scope.engine.write([*puts, *(mark(marks, key, scope.clock) for key in left)], embeds=False)
 
         yield from retried(attempt)
 
@@ -188,7 +178,7 @@ class ExtractiveMemory(Block):
         now = scope.clock.now()
         source = MemorySource(origin=Origin.AGENT, tool=self.name, thread_id=conversation.session_id)
         return MemoryRecord(
-            id=_digest(self.name, *namespace, " ".join(content.casefold().split())),
+            id=digest_of([self.name, *namespace, " ".join(content.casefold().split())]),
             content=content,
             memory_type=MemoryType.FACTS,
             category=MemoryCategory.SEMANTIC,
@@ -196,16 +186,12 @@ class ExtractiveMemory(Block):
             created_at=now,
             updated_at=now,
             topic=label(fact.topic),
-            session_id=label(conversation.session_id),
+            session_id=session_label(conversation.session_id),
             agent_name=scope.namespaces.agent_name,
             extra_metadata=told_in(self.name, [conversation.session_id]),
             source=source,
             trust=source.trust,
         )
-
-
-def _digest(*what: Any) -> str:
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
 def _says_something(message: AnyMessage) -> bool:

@@ -19,7 +19,6 @@ from inference_core.services.operations.scope import MemoryScope
 
 DEFAULT_RESULTS: Final = 5
 DEFAULT_MAX_TOKENS: Final = 2_000
-CHARACTERS_PER_TOKEN: Final = 4
 
 
 @runtime_checkable

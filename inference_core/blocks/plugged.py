@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.messages import AnyMessage, BaseMessage
 
 from inference_core.blocks.conversation import Conversation
 from inference_core.blocks.memory import Block, Memory
 from inference_core.drivers import Plan, in_thread
-from inference_core.errors import BlockFailed, ConfigurationError, InferenceCoreError
-from inference_core.ingestion.drafts import mark, marks_of
+from inference_core.errors import BlockFailed, ConfigurationError, InferenceCoreError, in_one_line
+from inference_core.ingestion.drafts import mark, marks_of, unmarked
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.text import digest_of
 from inference_core.services.operations.scope import MemoryScope
 
 T = TypeVar("T")
-_MAX_REASON: Final = 200
 
 
 class PluggedBlock(Block):
@@ -29,7 +28,6 @@ class PluggedBlock(Block):
         super().__init__(name=str(getattr(memory, "name", type(memory).__name__)))
         self.section = self.name
         self._memory = memory
-        self.section = self.name
 
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
@@ -44,7 +42,7 @@ class PluggedBlock(Block):
         marks = marks_of(conversation.user_id)
         for message in messages:
             key = self._key(conversation, message)
-            if (yield from scope.engine.get([(marks, key)])) == [None]:
+            if (yield from unmarked(scope.engine, marks, [key])):
                 yield from self._call(self._memory.update, conversation.session_id, message)
                 yield from scope.engine.write([mark(marks, key, scope.clock)])
 
@@ -59,13 +57,12 @@ class PluggedBlock(Block):
         except InferenceCoreError:
             raise
         except Exception as error:
-            reason = " ".join(str(error).split())[:_MAX_REASON]
-            raise BlockFailed(f"The block {self.name!r} failed: {type(error).__name__}: {reason}") from error
+            reason = f"{type(error).__name__}: {in_one_line(error)}"
+            raise BlockFailed(f"The block {self.name!r} failed: {reason}") from error
         return result
 
     def _key(self, conversation: Conversation, message: AnyMessage) -> str:
-        what = [self.name, conversation.session_id, message.id, message.text]
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+        return digest_of([self.name, conversation.session_id, message.id, message.text])
 
 
 def as_block(memory: Memory | Block) -> Block:

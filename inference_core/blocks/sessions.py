@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from inference_core.blocks.conversation import Conversation
 from inference_core.drivers import Plan
-from inference_core.errors import VersionConflict
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.operations.list import PAGE, page_of
 from inference_core.services.operations.scope import MemoryScope, put_of
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Write
 
 _BLOCK: Final = "block"
@@ -43,15 +43,14 @@ def forget_session(scope: MemoryScope, conversation: Conversation, block: str, c
     Raises StoreError; what was removed before stays removed.
     """
     scopes = scope.namespaces.read_scopes(conversation.user_id, category)
-    while True:
+
+    def attempt() -> Plan[None]:
         records, _ = yield from page_of(scope.engine, scopes, None, None, None, 0)
         writes = [write for record in records if (write := _without(record, block, conversation.session_id))]
-        try:
-            for at in range(0, len(writes), PAGE):
-                yield from scope.engine.write(writes[at : at + PAGE])
-        except VersionConflict:
-            continue  # another session told one of them, or somebody changed it, in between
-        return
+        for at in range(0, len(writes), PAGE):
+            yield from scope.engine.write(writes[at : at + PAGE])
+
+    yield from retried(attempt)
 
 
 def _without(record: MemoryRecord, block: str, session_id: str) -> Write | None:

@@ -12,14 +12,14 @@ from langchain_core.messages import AnyMessage, BaseMessage
 from langgraph.store.base import BaseStore
 
 from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import CHARACTERS_PER_TOKEN, DEFAULT_MAX_TOKENS, Block, text_of
+from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, Block, text_of
 from inference_core.clock import in_zone
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ReadOnlyMemory
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, global_namespace
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import canonical_id, canonical_text
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_id, canonical_text
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import page_of

@@ -11,23 +11,18 @@ from langchain_core.messages import AnyMessage, BaseMessage
 from langgraph.store.base import BaseStore
 
 from inference_core.blocks.conversation import Conversation, Owner
-from inference_core.blocks.memory import (
-    CHARACTERS_PER_TOKEN,
-    DEFAULT_MAX_TOKENS,
-    DEFAULT_RESULTS,
-    Block,
-    text_of,
-)
+from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, DEFAULT_RESULTS, Block, text_of
 from inference_core.blocks.passages import passages
 from inference_core.blocks.sessions import forget_session, told_in
 from inference_core.drivers import Plan
-from inference_core.errors import VersionConflict
-from inference_core.ingestion.drafts import Draft, Drafts, mark
+from inference_core.ingestion.drafts import Draft, Drafts
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.text import CHARACTERS_PER_TOKEN
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.update import retried
 
 _MESSAGES_AT_ONCE: Final = 32
 
@@ -84,23 +79,18 @@ class VectorMemory(Block):
         drafts = Drafts(scope, conversation.user_id, told_in(self.name, [conversation.session_id]))
         made = [draft for one in passages(messages, conversation.session_id) if (draft := drafts.of(one))]
         for at in range(0, len(made), _MESSAGES_AT_ONCE):
-            yield from self._write(scope, drafts, {draft.key: draft for draft in made[at : at + _MESSAGES_AT_ONCE]})
+            yield from self._write(scope, drafts, made[at : at + _MESSAGES_AT_ONCE])
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Plan[None]:
         """Plan: removes the passages of this session that this block took in."""
         yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
 
-    def _write(self, scope: MemoryScope, drafts: Drafts, batch: dict[str, Draft]) -> Plan[None]:
-        while True:
-            rows = yield from scope.engine.get([(drafts.marks, key) for key in batch])
-            fresh = [draft for draft, row in zip(batch.values(), rows, strict=True) if row is None]
-            if not fresh:
-                return
-            puts = [put for draft in fresh for put in draft.puts]
-            marks = [mark(drafts.marks, draft.key, scope.clock) for draft in fresh]
-            try:
-                yield from scope.engine.write([*puts, *marks], embeds=False)
-            except VersionConflict:
-                continue  # another process has taken in some of them in between
-            return
+    def _write(self, scope: MemoryScope, drafts: Drafts, batch: Sequence[Draft]) -> Plan[None]:
+        def attempt() -> Plan[None]:
+            fresh = yield from drafts.fresh(batch)
+            if fresh:
+                puts = [put for draft in fresh for put in draft.puts]
+                yield from scope.engine.write([*puts, *drafts.marks_of(fresh)], embeds=False)
+
+        yield from retried(attempt)

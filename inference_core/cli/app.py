@@ -13,7 +13,21 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import chat, demo, doctor, ingest, memories, migrate, queue, reembed, removal, transfer, worker
+from inference_core.cli import (
+    chat,
+    demo,
+    doctor,
+    forgetting,
+    ingest,
+    memories,
+    migrate,
+    periodic,
+    queue,
+    reembed,
+    removal,
+    transfer,
+    worker,
+)
 from inference_core.cli import eval as evaluation
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -47,6 +61,12 @@ for _name, _command in {
     "queue": queue.queue,
     "undo": queue.undo,
     "stats": queue.stats,
+    "summarize": periodic.summarize,
+    "insights": periodic.insights,
+    "pin": memories.pin,
+    "unpin": memories.unpin,
+    "forget": forgetting.forget,
+    "restore": forgetting.restore,
 }.items():
     app.command(_name)(_command)
 

@@ -16,6 +16,7 @@ from inference_core.cli.rendering import print_figures
 
 if TYPE_CHECKING:
     from inference_core.ingestion.worker import Worker
+    from inference_core.lifecycle.rounds import ForgettingRounds
 
 _THREADS = 4
 
@@ -31,12 +32,16 @@ def worker(
 ) -> None:
     """Make memories of the messages that wait: with the models of AGENT_MEMORY_MODEL, or by rules.
 
+    Also sums up sessions, looks after higher-level memories and forgets (AGENT_MEMORY_FORGET_HOURS), where the settings
+    say so.
+
     Stops on Ctrl-C and SIGTERM after the batches in hand. Any number of workers may share a store.
     """
     with opened(url, None, embeddings, embeds=True, creates=True) as memory:
         made = _worker(memory, threads)
         if once:
             made.drain()
+            _rounds(memory).run_if_due()
         else:
             _work(made)
         figures = asdict(made.progress)
@@ -47,12 +52,28 @@ def worker(
 
 
 def _worker(memory: Opened, threads: int) -> Worker:
-    from inference_core.agents.capture import limits_of, make_extractor  # noqa: PLC0415 - slow to import
+    from inference_core.agents.capture import limits_of, make_extractor, make_periodic  # noqa: PLC0415 - slow to import
     from inference_core.ingestion.pipeline import Pipeline  # noqa: PLC0415
     from inference_core.ingestion.worker import Worker  # noqa: PLC0415
 
-    pipeline = Pipeline(memory.service.scope, make_extractor(memory.settings), limits=limits_of(memory.settings))
-    return Worker(pipeline, interval_s=memory.settings.worker_interval, threads=threads)
+    settings = memory.settings
+    pipeline = Pipeline(
+        memory.service.scope,
+        make_extractor(settings),
+        limits=limits_of(settings),
+        periodic=make_periodic(settings),
+    )
+    return Worker(pipeline, interval_s=settings.worker_interval, threads=threads, chore=_rounds(memory).run_if_due)
+
+
+def _rounds(memory: Opened) -> ForgettingRounds:
+    """Forgets as the settings say, each time that it is due; never unless they name an interval."""
+    from inference_core.lifecycle.policy import ForgettingPolicy  # noqa: PLC0415 - slow to import
+    from inference_core.lifecycle.rounds import ForgettingRounds  # noqa: PLC0415
+
+    return ForgettingRounds(
+        memory.service.scope, ForgettingPolicy.from_settings(memory.settings), memory.settings.forget_hours
+    )
 
 
 def _work(made: Worker) -> None:

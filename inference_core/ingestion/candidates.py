@@ -29,11 +29,15 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A memory that is there and that a candidate may reinforce or supersede; ``name`` is what the model calls it."""
+    """A memory that is there and that a candidate may reinforce or supersede; ``name`` is what the model calls it.
+
+    ``is_external``: it is a tool's or a document's words.
+    """
 
     name: str
     memory_id: str
     content: str
+    is_external: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class Candidate:
     ``valid_from`` and ``valid_to`` bound when it holds, as far as it was said. ``state`` is that of a goal or an idea:
     open, done or dropped. ``target`` is the id of the memory that ``action`` is about, one of those offered.
     ``message_ids`` are the messages that it follows from. ``origin`` is who said those: a tool if no user is among them
-    and a tool is or may be, which keeps it from ever becoming a rule, else the agent, who took it down.
+    and a tool is or may be, which keeps it from ever becoming a rule, else the agent, who took it down. ``cites`` are
+    the memories that a summary or a higher-level memory follows from.
     """
 
     content: str
@@ -77,17 +82,22 @@ class Candidate:
     origin: Origin = Origin.AGENT
     action: Action = Action.ADD
     target: str | None = None
+    cites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The candidates of a batch of messages; ``problems`` say what of the model's answer could not be used."""
+    """The candidates of a batch of messages; ``problems`` say what of the model's answer could not be used.
+
+    ``notes`` are what periodic work has to know when its result is applied.
+    """
 
     candidates: Sequence[Candidate]
     problems: Sequence[str] = field(default_factory=list[str])
     model_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 _EXTRACTION: Final = TypeAdapter(Extraction)

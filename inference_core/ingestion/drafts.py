@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from inference_core.clock import Clock
+from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.messages import Message, Role, label, mended
+from inference_core.ingestion.messages import Message, mended, session_label
 from inference_core.ingestion.splitting import split_text
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import canonical_text, optional_text
-from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.text import canonical_text, digest_of, optional_text
+from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of
 from inference_core.stores.backend import Put
+from inference_core.stores.engine import StoreEngine
 
 MARKS: Final = "ingested"
 """Second label of the namespace, below the user, that holds the marks."""
 _NO_LIMIT: Final = 1 << 40
 _TICK: Final = timedelta(microseconds=1)
-_ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TOOL: Origin.TOOL}
 
 
 def marks_of(user_id: UserId) -> Namespace:
@@ -36,6 +35,13 @@ def marks_of(user_id: UserId) -> Namespace:
 def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
     """The write that marks a message as dealt with; it is refused if somebody else did that meanwhile."""
     return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
+
+
+def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Plan[list[str]]:
+    """Plan: those of ``keys`` that have no mark among ``marks``. Raises StoreError."""
+    asked = list(keys)
+    rows = yield from engine.get([(marks, key) for key in asked])
+    return [key for key, row in zip(asked, rows, strict=True) if row is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Drafts:
         self._scope = scope
         self._metadata = dict(metadata or {})
         self._namespace = scope.namespaces.namespace_for(user_id, MemoryCategory.EPISODIC)
-        self.marks = marks_of(user_id)
+        self._marks = marks_of(user_id)
         self._last: datetime | None = None
 
     def of(self, message: Message) -> Draft | None:
@@ -82,11 +88,21 @@ class Drafts:
             ]
         return Draft(key, message.session_id or "", records)
 
+    def fresh(self, drafts: Sequence[Draft]) -> Plan[list[Draft]]:
+        """Plan: those of ``drafts``, each once, that have no mark yet. Raises StoreError."""
+        known = {draft.key: draft for draft in drafts}
+        keys = yield from unmarked(self._scope.engine, self._marks, known)
+        return [known[key] for key in keys]
+
+    def marks_of(self, drafts: Sequence[Draft]) -> list[Put]:
+        """The writes that mark the messages of ``drafts``."""
+        return [mark(self._marks, draft.key, self._scope.clock) for draft in drafts]
+
     def _key(self, message: Message, text: str) -> str:
         """The same for the same message of the same session in the same memory, and for no other."""
         name = message.position if message.id is None else mended(message.id)
         what = [*self._namespace, message.session_id and mended(message.session_id), name, text]
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+        return digest_of(what)
 
     def _contents(self, message: Message, text: str) -> list[str]:
         """The text behind its author's name, in parts if it is too long; the name goes if it takes half the room."""
@@ -98,9 +114,7 @@ class Drafts:
     def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()
         self._last = now = now if self._last is None else max(now, self._last + _TICK)
-        source = MemorySource(
-            origin=_ORIGINS[message.role], message_ids=() if message.id is None else (mended(message.id),)
-        )
+        source = MemorySource(origin=message.origin, message_ids=() if message.id is None else (mended(message.id),))
         return MemoryRecord(
             id=memory_id,
             content=canonical_text(content, max_bytes=self._scope.max_content_bytes),
@@ -109,7 +123,7 @@ class Drafts:
             namespace=self._namespace,
             created_at=now,
             updated_at=now,
-            session_id=label(message.session_id),
+            session_id=session_label(message.session_id),
             agent_name=self._scope.namespaces.agent_name,
             extra_metadata={**self._metadata, **extra},
             source=source,

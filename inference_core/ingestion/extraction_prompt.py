@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Final
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from inference_core.clock import in_zone
 from inference_core.context.neutral import neutral_line
 from inference_core.ingestion.candidates import Offered
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, MAX_CONTENT, MAX_LABEL, ExtractedMemories
-from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.grounding import Grounding
+from inference_core.ingestion.messages import Message, Role, traced
+from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryTypeDescription
 
 EXTRACTION_PROMPT: Final = """\
@@ -46,14 +48,14 @@ Answer with one call of {tool} and nothing else. If you cannot call tools, answe
 "happened_at": null, "holds_until": null, "state": null, "entities": [{{"name": "…", "kind": "person"}}], \
 "relations": [{{"source": "…", "name": "…", "target": "…"}}], "action": "add", "target": null}}]}}
 At most {most} memories. If there is nothing to remember, memories is an empty list."""
-_REPAIR: Final = """\
-That answer cannot be used: {problem}. Answer again with one call of {tool}, or with JSON alone: an object whose \
-"memories" is a list, empty if there is nothing to remember. No other text."""
+REPAIR: Final = f"""\
+That answer cannot be used: {{problem}}. Answer again with one call of {ExtractedMemories.__name__}, or with JSON \
+alone: an object whose "memories" is a list, empty if there is nothing to remember. No other text."""
+"""What a model is told whose answer cannot be used."""
 _TYPES: Final = "\n".join(f"- {kind.value}: {MemoryTypeDescription[kind.name].value}" for kind in EXTRACTED_TYPES)
 _TOOL: Final = ExtractedMemories.__name__
 MAX_MESSAGE: Final = 60_000
 """What a message has beyond this many characters is not shown."""
-_MAX_SHOWN_ANSWER: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,19 @@ class Batch:
     @classmethod
     def of(cls, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo) -> Batch:
         """The batch; messages without text are left out."""
-        said = [message for message in messages if message.text.strip()]
+        said = [message for message in traced(messages) if message.text.strip()]
         return cls(
             {f"m{number}": message for number, message in enumerate(said, 1)},
             {one.name.casefold(): one for one in offered},
             now,
             zone,
         )
+
+    def grounding(self, sources: Sequence[Message]) -> Grounding:
+        """Whose words the batch holds: of users, those in ``sources`` alone."""
+        others = [one.content for one in self.offered.values() if one.is_external]
+        external = [one for one in self.messages.values() if one.origin is Origin.TOOL]
+        return Grounding([*external, *(one for one in sources if one.role is Role.USER)], others)
 
     @property
     def problems(self) -> list[str]:
@@ -85,9 +93,9 @@ class Batch:
 def request_for(batch: Batch, prompt: str, most: int) -> list[BaseMessage]:
     """The messages that ask for at most ``most`` memories of ``batch``; ``prompt`` says what is worth remembering."""
     rules = _RULES.format(types=_TYPES, tool=_TOOL, most=most)
-    known = [f'  <memory name="{_short(one.name)}">{_line(one.content)}</memory>' for one in batch.offered.values()]
+    known = [f'  <memory name="{short(one.name)}">{_line(one.content)}</memory>' for one in batch.offered.values()]
     lines = [
-        f"<now>{_stamp(batch.now, batch.zone)}</now>",
+        f"<now>{stamp(batch.now, batch.zone)}</now>",
         *(["<known_memories>", *known, "</known_memories>"] if known else []),
         "<conversation>",
         *(_said(name, message, batch.zone) for name, message in batch.messages.items()),
@@ -96,15 +104,9 @@ def request_for(batch: Batch, prompt: str, most: int) -> list[BaseMessage]:
     return [SystemMessage(f"{prompt}\n\n{rules}"), HumanMessage("\n".join(lines))]
 
 
-def repair_of(request: Sequence[BaseMessage], answer: str, problem: str) -> list[BaseMessage]:
-    """``request`` again, with the answer that it got and what is wrong with that."""
-    shown = _line(answer, _MAX_SHOWN_ANSWER) or "(nothing)"
-    return [*request, AIMessage(shown), HumanMessage(_REPAIR.format(problem=problem, tool=_TOOL))]
-
-
 def _said(name: str, message: Message, zone: tzinfo) -> str:
-    by = f' name="{_short(message.author)}"' if message.author else ""
-    at = f' at="{_stamp(message.at, zone)}"' if message.at else ""
+    by = f' name="{short(message.author)}"' if message.author else ""
+    at = f' at="{stamp(message.at, zone)}"' if message.at else ""
     tag = {Role.USER: "user", Role.ASSISTANT: "assistant", Role.TOOL: "tool"}[message.role]
     return f'  <message id="{name}" from="{tag}"{by}{at}>{_line(message.text, MAX_MESSAGE)}</message>'
 
@@ -113,11 +115,12 @@ def _line(text: str, most: int = MAX_CONTENT) -> str:
     return neutral_line(text, most)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     """``text`` as the value of an attribute."""
     return neutral_line(text, MAX_LABEL).replace('"', "&quot;")
 
 
-def _stamp(moment: datetime, zone: tzinfo) -> str:
+def stamp(moment: datetime, zone: tzinfo) -> str:
+    """``moment`` for somebody in ``zone``, with the day of the week, to the minute."""
     local = in_zone(moment, zone)
     return f"{local:%A} {local.isoformat(timespec='minutes')}"

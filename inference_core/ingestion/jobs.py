@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from inference_core.drivers import Plan
-from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.errors import InvalidInput
 from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.leftovers import dropped, told
 from inference_core.ingestion.messages import mended, session_name
 from inference_core.ingestion.undoing import Undoing
+from inference_core.lifecycle.restoring import restore
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
-from inference_core.services.operations.update import ATTEMPTS
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row
 
 JOBS: Final = "jobs"
@@ -66,31 +68,37 @@ def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> 
 def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> Plan[int]:
     """Plan: takes back all that one job or the jobs of one session did; how many memories were removed.
 
-    What they added goes, also if it was changed since; what they ended holds again, unless something newer ended it.
-    Each job is undone as a whole. Raises InvalidInput if neither or both are given, StoreError.
+    What they added goes, also if it was changed or forgotten since; what they ended holds again, unless something newer
+    ended it. Each job is undone as a whole. Of a session, what waits in this store's outbox or died goes too, and so do
+    memories of its messages word for word and what tools saved in it. Raises InvalidInput if neither or both are given,
+    StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
+    if session_id is not None:
+        yield from dropped(scope, user_id, session_id)
     rows = yield from jobs(scope, user_id, session_id)
     removed = 0
     for row in rows:
         if job_id in (None, row.key):
             removed += yield from _undone(scope, user_id, row)
+    if session_id is not None:
+        left = yield from told(scope, user_id, session_id)
+        if left:
+            yield from scope.engine.write([Delete(namespace=one.namespace, key=one.id) for one in left])
+        removed += len(left)
     return removed
 
 
 def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
-    for attempt in range(1, ATTEMPTS + 1):
-        records = yield from _concerned(scope, user_id, job)
-        undoing = Undoing(job, records)
-        try:
-            yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
-        except VersionConflict:
-            if attempt == ATTEMPTS:
-                raise
-        else:
-            return len(undoing.added)
-    return 0
+    yield from restore(scope, user_id, list(job.value["places"]))
+
+    def attempt() -> Plan[int]:
+        undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
+        yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
+        return len(undoing.added)
+
+    return (yield from retried(attempt))
 
 
 def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:

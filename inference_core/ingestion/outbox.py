@@ -7,8 +7,6 @@ off those that held it before. The result of a model is kept until it is applied
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,23 +19,20 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import mark, marks_of
 from inference_core.ingestion.messages import Message, mended
+from inference_core.ingestion.partitions import OUTBOX, Partition, digest, places
 from inference_core.ingestion.waiting import Waiting
-from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
+from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
 from inference_core.memory.text import encode_json, text_tokens
 from inference_core.stores.backend import Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
-OUTBOX: Final = "outbox"
-"""Second label of the namespaces, below the user, that hold waiting messages."""
-DEAD: Final = "outbox_dead"
-"""Second label of the namespaces, below the user, that hold messages which could not be dealt with."""
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 """Where it stands which messages could not be dealt with, of all users."""
-SHARDS: Final = 16
-_NO_AGENT: Final = "~shared"
-_STATE: Final = "state"
+TASK_LEASES: Final = 10
+"""For so many leases a worker may do periodic work, which may take many calls of a model."""
 _LEASE: Final = "lease"
-_RESULT: Final = "result"
+RESULT: Final = "result"
+"""The row that keeps what a model made of a batch."""
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
 _MAX_REASON: Final = 500
@@ -75,53 +70,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """The messages of a user with an agent: worked on one batch after the other, in their order."""
-
-    user_id: str
-    agent_name: str | None = None
-    agent_scope_enabled: bool = True
-
-    @property
-    def messages(self) -> Namespace:
-        """Where its waiting messages are."""
-        return (encode_label(self.user_id), OUTBOX, self._agent)
-
-    @property
-    def state(self) -> Namespace:
-        """Where its lease and its result are."""
-        return (*self.messages, _STATE)
-
-    @property
-    def dead(self) -> Namespace:
-        """Where messages are that could not be dealt with."""
-        return (encode_label(self.user_id), DEAD, self._agent)
-
-    @property
-    def place(self) -> tuple[Namespace, str]:
-        """The row that says that it has messages."""
-        key = _digest([self.user_id, self.agent_name, self.agent_scope_enabled])
-        return (QUEUE_ROOT, f"{int(key[:8], 16) % SHARDS:02d}"), key
-
-    @property
-    def _agent(self) -> str:
-        return encode_label(self.agent_name, what="agent_name") if self.agent_name else _NO_AGENT
-
-    def to_value(self) -> dict[str, Any]:
-        """Itself as JSON data."""
-        return {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
-
-    def to_json(self) -> str:
-        """Itself as JSON."""
-        return _json(self.to_value())
-
-    @classmethod
-    def from_value(cls, value: Mapping[str, Any]) -> Partition:
-        """The partition that `to_value` gave."""
-        return cls(value["user"], value["agent"], value["scoped"])
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """A batch that this worker works on.
 
@@ -144,7 +92,7 @@ class Claim:
     @property
     def job_id(self) -> str:
         """Names the work on these very messages."""
-        return _digest([self.partition.to_value(), *(waiting.key for waiting in self.batch)])
+        return digest([self.partition.to_value(), *(waiting.name for waiting in self.batch)])
 
 
 class Outbox:
@@ -175,11 +123,13 @@ class Outbox:
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
         """Plan: those that have messages, each with the version of the row that says so, the longest waiting first."""
-        scopes = [(QUEUE_ROOT, f"{shard:02d}") for shard in range(SHARDS)]
-        rows: list[Row] = []
-        while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
-            rows += page
-        return [(Partition.from_value(row.value), row.version) for row in reversed(rows)]
+        return [(Partition.from_value(row.value), row.version) for row in (yield from self._places(places(None)))]
+
+    def due(self, tasks: Sequence[str]) -> Plan[list[tuple[Partition, int]]]:
+        """Plan: those that may have periodic work of these kinds to do now; otherwise like `partitions`."""
+        rows = yield from self._places([place for task in tasks for place in places(task)])
+        now = self._clock.now().timestamp()
+        return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
 
     def claim(self, partition: Partition, seen: int) -> Plan[Claim | None]:
         """Plan: a batch to work on; None if there is none, it is somebody else's, or its time has not come.
@@ -192,7 +142,7 @@ class Outbox:
     def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
         """Plan: what `claim` would claim, which stays free for others until `take`."""
         now = self._clock.now().timestamp()
-        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, _RESULT)])
+        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and _not_before(lease) > now:
             return None
         rows = yield from self._oldest(partition)
@@ -202,12 +152,14 @@ class Outbox:
         tries = _tries_of(lease)
         batch, extraction = _kept(rows, tries, result)
         batch = batch or self._batch(rows, tries, now)
+        if not batch and partition.task:
+            yield from self._put_off(partition, seen, rows, tries)
         token = 0 if lease is None else lease.version
         return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
 
     def take(self, found: Claim) -> Plan[Claim | None]:
         """Plan: claims what `ready` found; None if somebody else did."""
-        until = self._clock.now().timestamp() + self.limits.lease_s
+        until = self._lease_end(found.partition)
         tries = {**found.before, **{one.key: self._another(found, one, until) for one in found.batch}}
         try:
             (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
@@ -224,24 +176,44 @@ class Outbox:
         with suppress(StoreError):
             yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
 
+    def planned(
+        self, partition: Partition, work: Message, due: datetime, zone: str | None = None, *, puts_off: bool = False
+    ) -> Plan[list[Write]]:
+        """Plan: the writes after which ``work`` of ``partition``'s task waits until ``due``.
+
+        If it waits already it stays due when it was, unless ``puts_off``; either way it is other work from then on.
+        """
+        now = self._clock.now()
+        key = digest([partition.task, work.session_id])
+        where, name = partition.place
+        row, place = yield from self.engine.get([(partition.messages, key), (where, name)])
+        known = None if row is None or puts_off else Waiting.of(row).due
+        one = Waiting(key, 0, work, zone, due if known is None else min(known, due))
+        first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
+        pointer = Put(namespace=where, key=name, value=partition.to_json(first), updated_at=now)
+        return [one.put(partition.messages, now), pointer]
+
     def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
         """Plan: keeps what a model made of the batch. Raises VersionConflict if the lease is somebody else's by now."""
-        until = self._clock.now().timestamp() + self.limits.lease_s
-        value = {"keys": [one.key for one in claim.batch], "extraction": extraction_to_json(extraction)}
+        until = self._lease_end(claim.partition)
+        value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
-        kept = Put(namespace=state, key=_RESULT, value=_json(value), updated_at=self._clock.now())
+        kept = Put(namespace=state, key=RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
         token, _ = yield from self.engine.write([lease, kept])
         return replace(claim, token=token, extraction=extraction)
 
-    def settled(self, claim: Claim) -> list[Write]:
-        """The writes with which the batch is done; they fail if the lease is somebody else's by now."""
+    def settled(self, claim: Claim, again: datetime | None = None) -> list[Write]:
+        """The writes with which the batch is done; they fail if the lease is somebody else's by now.
+
+        Periodic work that is to be done ``again`` waits until then.
+        """
         keys = {one.key for one in claim.batch}
         tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         return [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=_RESULT),
-            *(Delete(namespace=claim.partition.messages, key=key, expected=one.version) for key, one in _by_key(claim)),
+            Delete(namespace=claim.partition.state, key=RESULT),
+            *(_gone(claim.partition, one) if again is None else self._again(claim, one, again) for one in claim.batch),
         ]
 
     def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
@@ -257,11 +229,18 @@ class Outbox:
             del tries[one.key]
         writes: list[Write] = [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=_RESULT),
+            Delete(namespace=claim.partition.state, key=RESULT),
             *(write for one in dead for write in _burial(claim, one, mended(reason)[:_MAX_REASON], now)),
         ]
         yield from self.engine.write(writes)
         return [one.key for one in dead]
+
+    def _again(self, claim: Claim, one: Waiting, due: datetime) -> Put:
+        later = replace(one, due=due)
+        return replace(later.put(claim.partition.messages, self._clock.now()), expected=one.version)
+
+    def _lease_end(self, partition: Partition) -> float:
+        return self._clock.now().timestamp() + self.limits.lease_s * (TASK_LEASES if partition.task else 1)
 
     def _another(self, found: Claim, one: Waiting, until: float) -> Tried:
         """One more try, which ends at ``until``; if its worker ends in the midst, others go first for a while."""
@@ -280,6 +259,13 @@ class Outbox:
             Put(namespace=where, key=key, value=partition.to_json(), updated_at=now),
         ]
 
+    def _places(self, scopes: Sequence[Namespace]) -> Plan[list[Row]]:
+        """Plan: the rows of ``scopes``, the oldest first."""
+        rows: list[Row] = []
+        while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
+            rows += page
+        return rows[::-1]
+
     def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
         """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
         waiting = yield from self.engine.count([partition.messages])
@@ -288,7 +274,7 @@ class Outbox:
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before is tried by itself."""
-        ready = [one for one in waiting if tries.get(one.key, _NEVER).not_before <= now]
+        ready = [one for one in waiting if _time_of(one, tries) <= now]
         batch: list[Waiting] = []
         tokens = 0
         for one in ready[: self.limits.batch_messages]:
@@ -308,20 +294,23 @@ class Outbox:
 
     def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
         where, key = partition.place
-        try:
+        with suppress(VersionConflict):  # a message has come in between
             yield from self.engine.write([Delete(namespace=where, key=key, expected=seen)])
-        except VersionConflict:
-            return  # a message has come in between
+
+    def _put_off(self, partition: Partition, seen: int, waiting: Sequence[Waiting], tries: Tries) -> Plan[None]:
+        """Plan: nobody need look at ``partition`` before the first of what waits is due."""
+        where, key = partition.place
+        due = partition.to_json(min(_time_of(one, tries) for one in waiting))
+        with suppress(VersionConflict):
+            yield from self.engine.write(
+                [Put(namespace=where, key=key, value=due, updated_at=self._clock.now(), expected=seen)]
+            )
 
 
 def _key(partition: Partition, message: Message) -> str:
     """The same for the same message of the same session with the same agent, and for no other."""
     name = message.position if message.id is None else mended(message.id)
-    return _digest([OUTBOX, *partition.messages, message.session_id, name, mended(message.text)])
-
-
-def _digest(what: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+    return digest([OUTBOX, *partition.messages, message.session_id, name, mended(message.text)])
 
 
 def _count(tries: Tries, waiting: Waiting) -> int:
@@ -329,14 +318,19 @@ def _count(tries: Tries, waiting: Waiting) -> int:
     return tries.get(waiting.key, _NEVER).times
 
 
-def _by_key(claim: Claim) -> list[tuple[str, Waiting]]:
-    return [(one.key, one) for one in claim.batch]
+def _time_of(one: Waiting, tries: Tries) -> float:
+    """From when on it may be worked on, in seconds since 1970."""
+    return max(tries.get(one.key, _NEVER).not_before, one.due.timestamp() if one.due else 0.0)
+
+
+def _gone(partition: Partition, one: Waiting) -> Delete:
+    return Delete(namespace=partition.messages, key=one.key, expected=one.version)
 
 
 def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
     """The messages whose extraction is kept, with it. Two workers ended in the midst of them: each by itself then."""
     keys: Sequence[str] = [] if result is None else result.value["keys"]
-    batch = [one for one in rows if one.key in keys]
+    batch = [one for one in rows if one.name in keys]
     is_suspect = len(batch) > 1 and any(_count(tries, one) > 1 for one in batch)
     if result is None or not batch or is_suspect:
         return [], None
@@ -348,7 +342,7 @@ def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Writ
     value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
     pointer = {**claim.partition.to_value(), "key": one.key}
     return [
-        Delete(namespace=claim.partition.messages, key=one.key, expected=one.version),
+        _gone(claim.partition, one),
         Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
         Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
     ]

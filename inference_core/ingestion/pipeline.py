@@ -14,12 +14,15 @@ from inference_core.clock import time_zone
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
 from inference_core.ingestion.candidates import Extraction, Offered
-from inference_core.ingestion.consolidation import consolidated, offered_for
+from inference_core.ingestion.consolidation import Effects, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
+from inference_core.ingestion.periodic import PeriodicWork
+from inference_core.ingestion.work import Work
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.backend import Put, Write
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
@@ -52,27 +55,72 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an attempt did: messages that left the outbox, those of them that died, whether there is more to do now."""
+    """What an attempt did: messages that left the outbox, those of them that died, whether there is more to do now.
+
+    ``periodic`` counts pieces of periodic work instead of messages; of those some may have died, too.
+    """
 
     outcome: Outcome
     messages: int = 0
     dead: int = 0
     has_more: bool = False
+    periodic: int = 0
+
+
+class MessageWork:
+    """Makes memories of messages; what else is to be done then follows in ``periodic``."""
+
+    def __init__(self, outbox: Outbox, extractor: Extractor, periodic: PeriodicWork) -> None:
+        self._outbox = outbox
+        self._extractor = extractor
+        self._periodic = periodic
+
+    def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
+        """Plan: the candidates of the messages. Raises ModelError, StoreError."""
+        messages = _messages(claim)
+        offered = yield from offered_for(scope, claim.partition.user_id, messages)
+        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
+
+    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
+        """Plan: the candidates beside what is known. Raises StoreError."""
+        user = claim.partition.user_id
+        return consolidated(scope, user, extraction.candidates, _messages(claim), claim.job_id)
+
+    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
+        """Plan: the messages leave the outbox. Raises StoreError."""
+        del extraction
+        following = yield from self._periodic.following(scope, self._outbox, claim)
+        return [*self._outbox.settled(claim), *following]
 
 
 class Pipeline:
     """Makes memories of the messages in the outbox of ``scope``'s store, or in ``outbox``, for memories elsewhere.
 
     ``process`` may be called by any number of workers and machines at once. With an outbox in another database the
-    memories are written first, with a note of the work, so that a repetition changes nothing.
+    memories are written first, with a note of the work, so that a repetition changes nothing. ``periodic`` is what else
+    there is to do; by default nothing.
     """
 
     def __init__(
-        self, scope: MemoryScope, extractor: Extractor, *, outbox: Outbox | None = None, limits: Limits | None = None
+        self,
+        scope: MemoryScope,
+        extractor: Extractor,
+        *,
+        outbox: Outbox | None = None,
+        limits: Limits | None = None,
+        periodic: PeriodicWork | None = None,
     ) -> None:
         self.scope = scope
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
+        self.periodic = periodic or PeriodicWork()
         self._extractor = extractor
+        self._messages = MessageWork(self.outbox, self._extractor, self.periodic)
+        self._tasks = self.periodic.works(self.outbox)
+
+    def partitions(self) -> Plan[list[tuple[Partition, int]]]:
+        """Plan: those that may have something to do now, each with the version to give to `process`."""
+        found = yield from self.outbox.partitions()
+        return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
 
     def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Plan[Report]:
         """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
@@ -93,7 +141,7 @@ class Pipeline:
         scope = self._scope_of(claim)
         try:
             if claim.extraction is None:
-                extraction = yield from self._extracted(scope, claim)
+                extraction = yield from self._work(claim).extracted(scope, claim)
                 claim = yield from self.outbox.keep(claim, extraction)
             yield from self._apply(scope, claim)
         except VersionConflict:
@@ -106,29 +154,27 @@ class Pipeline:
             _LOG.warning("Messages of one user could not be made memories: %s", error)
             outcome = Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.LATER
             return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
-        return Report(Outcome.DONE, len(claim.batch), has_more=True)
+        return _report(claim, Outcome.DONE, len(claim.batch), has_more=True)
 
     def _failed(self, claim: Claim, reason: str, outcome: Outcome = Outcome.LATER) -> Plan[Report]:
         dead = yield from self.outbox.failed(claim, reason)
-        return Report(outcome, len(dead), len(dead), has_more=bool(dead) or len(claim.batch) > 1)
+        report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
+        return replace(report, dead=len(dead))
 
-    def _extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
-        messages = [waiting.message for waiting in claim.batch]
-        offered = yield from offered_for(scope, claim.partition.user_id, messages)
-        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
+    def _work(self, claim: Claim) -> Work:
+        return self._tasks[claim.partition.task] if claim.partition.task else self._messages
 
     def _apply(self, scope: MemoryScope, claim: Claim) -> Plan[None]:
-        """Plan: writes what the extraction says, and takes the messages out, as a whole where the store can."""
+        """Plan: writes what the extraction says, and takes the batch out, as a whole where the store can."""
         extraction = claim.extraction or Extraction([])
-        user = claim.partition.user_id
-        messages = [waiting.message for waiting in claim.batch]
-        settled = self.outbox.settled(claim)
+        user, work = claim.partition.user_id, self._work(claim)
         for attempt in range(1, _ATTEMPTS + 1):
+            settled = yield from work.settled(scope, claim, extraction)
             if (yield from is_done(scope, user, claim.job_id)):
                 yield from self.outbox.engine.write(settled)
                 return
-            effects = yield from consolidated(scope, user, extraction.candidates, messages, claim.job_id)
-            writes = [*effects.puts, job_put(scope, user, messages[0].session_id, effects, extraction)]
+            effects = yield from work.effects(scope, claim, extraction)
+            writes = [*effects.puts, *_note(scope, claim, effects, extraction)]
             try:
                 if self.outbox.engine is scope.engine:
                     yield from scope.engine.write([*settled, *writes])
@@ -150,3 +196,20 @@ class Pipeline:
         with suppress(ConfigurationError):
             zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
         return replace(self.scope, namespaces=namespaces, zone=zone)
+
+
+def _note(scope: MemoryScope, claim: Claim, effects: Effects, extraction: Extraction) -> list[Put]:
+    """The note of what was done; periodic work that did nothing, and asked nobody, leaves none."""
+    is_idle = not effects.changed and not effects.problems and not extraction.model_calls
+    if claim.partition.task and is_idle:
+        return []
+    return [job_put(scope, claim.partition.user_id, claim.batch[0].message.session_id, effects, extraction)]
+
+
+def _messages(claim: Claim) -> list[Message]:
+    return [waiting.message for waiting in claim.batch]
+
+
+def _report(claim: Claim, outcome: Outcome, count: int, *, has_more: bool) -> Report:
+    messages, periodic = (0, count) if claim.partition.task else (count, 0)
+    return Report(outcome, messages, has_more=has_more, periodic=periodic)

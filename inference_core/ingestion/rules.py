@@ -16,27 +16,22 @@ from inference_core.clock import in_zone
 from inference_core.drivers import Plan
 from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.slots.comparing import Said, relation_of
-from inference_core.ingestion.slots.plainness import expanded
-from inference_core.ingestion.slots.reading import MAX_CHARACTERS as MAX_SENTENCE
-from inference_core.ingestion.slots.slot import ANY, USER, Holds, Relation, Slot
-from inference_core.ingestion.slots.values import key_of, kind_of
-from inference_core.ingestion.slots.words import MANY, PEOPLE, PETS, word_set
+from inference_core.ingestion.pasting import FENCE, SIGNS
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
+from inference_core.slots.comparing import Said, compare_said
+from inference_core.slots.plainness import expanded
+from inference_core.slots.reading import MAX_STATEMENT
+from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot
+from inference_core.slots.values import key_of, kind_of
+from inference_core.slots.words import MANY, PEOPLE, PETS, word_set
 
 MAX_CHARACTERS: Final = 4_000
 """A message beyond this many characters is pasted, and what follows them is not looked at."""
 MAX_SENTENCES: Final = 40
 MAX_OFFERED: Final = 200
 _MIN_WORDS: Final = 3
-_FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_PASTED: Final = re.compile(
-    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
-    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
-    r"|^[^\n]{0,200}:[ \t]*$",
-    re.IGNORECASE | re.MULTILINE,
-)
+_PASTED: Final = re.compile(rf"{SIGNS}|^[^\n]{{0,200}}:[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _END: Final = re.compile(r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<=[.!?])[)\s]+|\n+")
 _FIRST_PERSON: Final = re.compile(r"\b(?:i|my|we|our|ich|meine?)\b", re.IGNORECASE)
 _AND_I: Final = re.compile(r",? (?:and|but) (?=(?:I|my)\b)")
@@ -100,8 +95,6 @@ _IMPORTANCE: Final = {
 }
 _GUIDING: Final = 0.8
 _PREFERENCES: Final = ("favourite", "prefer", "like", "diet", "length of", "tone of", "language of", "units")
-
-
 _LASTING: Final = re.compile(
     r"name|form of address|residence|address|employer|job|diet|allergy|age|height|weigh #.*|birthday|origin|partner"
     r"|phone|marital status|e-mail|speak|bank with|drive|units|(?:length|tone|language) of answers|prefer|timezone"
@@ -170,24 +163,24 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], no
 def _add(found: list[_Found], candidate: Candidate, sentence: _Sentence) -> None:
     """Adds a candidate; one that says another again joins it, and one that takes its place says until when it held."""
     for place, (earlier, told) in enumerate(found):
-        how = relation_of(told.said, sentence.said)
-        if how is Relation.SAME:
+        how = compare_said(told.said, sentence.said)
+        if how is Comparison.SAME:
             ids = tuple(dict.fromkeys(earlier.message_ids + candidate.message_ids))
             found[place] = replace(earlier, message_ids=ids), told
             return
-        if how is Relation.SUPERSEDES and told.said.clauses == 1:
+        if how is Comparison.SUPERSEDES and told.said.clauses == 1:
             found[place] = replace(earlier, valid_to=candidate.valid_from or sentence.said.at), told
     found.append((candidate, sentence))
 
 
 def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
     """The sentences that are the user's own and may tell something, until the first sign of pasted text."""
-    text = _FENCE.sub("\n", message.text[:MAX_CHARACTERS])
+    text = FENCE.sub("\n", message.text[:MAX_CHARACTERS])
     pasted = _PASTED.search(text)
     text = text[: pasted.start()] if pasted else text
     for part in _END.split(text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
         sentence = part.strip()
-        if len(sentence) <= MAX_SENTENCE and _TELLING.search(sentence) and len(sentence.split()) >= _MIN_WORDS:
+        if len(sentence) <= MAX_STATEMENT and _TELLING.search(sentence) and len(sentence.split()) >= _MIN_WORDS:
             yield from _statements(_Sentence.of(sentence, message, now), now)
 
 
@@ -269,17 +262,17 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Off
     """The candidate with what it does to those that are there."""
     same: str | None = None
     for memory, old in known:
-        found = relation_of(old, sentence.said)
-        ends = found is Relation.SUPERSEDES and old.clauses == 1  # what else it says still holds
+        found = compare_said(old, sentence.said)
+        ends = found is Comparison.SUPERSEDES and old.clauses == 1  # what else it says still holds
         if ends or (candidate.state == "done" and _reaches(sentence, memory)):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
-        same = memory.memory_id if found is Relation.SAME and same is None else same
+        same = memory.memory_id if found is Comparison.SAME and same is None else same
     return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same)
 
 
 def _reaches(sentence: _Sentence, memory: Offered) -> bool:
     """Whether the sentence says that the goal that ``memory`` is has been reached."""
-    goal = _GOAL.fullmatch(expanded(memory.content[:MAX_SENTENCE]).rstrip(".! "))
+    goal = _GOAL.fullmatch(expanded(memory.content[:MAX_STATEMENT]).rstrip(".! "))
     done = _DONE.fullmatch(sentence.plain)
     if goal is None or done is None:
         return False
@@ -288,7 +281,7 @@ def _reaches(sentence: _Sentence, memory: Offered) -> bool:
 
 
 class RuleExtractor:
-    """The rules as what the worker asks for memories: no model, plain statements of the user in English alone."""
+    """The rules as what the worker asks for memories: no model; plain statements in English and a little German."""
 
     def extract(
         self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Final
 
-from inference_core.drivers import run
+from inference_core.drivers import Plan, run
 from inference_core.embeddings.documents import embed_documents_now
-from inference_core.errors import EmbeddingError, InferenceCoreError, VersionConflict
-from inference_core.ingestion.drafts import Draft, Drafts, mark
+from inference_core.errors import EmbeddingError, InferenceCoreError
+from inference_core.ingestion.drafts import Draft, Drafts
 from inference_core.ingestion.messages import EMPTY, OTHER_PARTS, Transcript
-from inference_core.memory.namespaces import Namespace
 from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Put
+from inference_core.stores.engine import StoreEngine
 
 _MESSAGES_AT_ONCE: Final = 32
 _CHARACTERS_AT_ONCE: Final = 4_000
@@ -58,7 +60,7 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
     drafts = Drafts(scope, user_id)
-    writer = _Writer(scope, drafts.marks)
+    writer = _Writer(scope.engine, drafts)
     for batch in _batches(transcript, drafts, report):
         writer.write(batch, report)
         report.seconds = perf_counter() - started
@@ -74,34 +76,27 @@ class _Writer:
     is right for a reply and wrong for thousands of texts in a row.
     """
 
-    def __init__(self, scope: MemoryScope, marks: Namespace) -> None:
-        self._engine = scope.engine
-        self._clock = scope.clock
-        self._marks = marks
+    def __init__(self, engine: StoreEngine, drafts: Drafts) -> None:
+        self._engine = engine
+        self._drafts = drafts
         self._failures = 0
 
     def write(self, batch: Sequence[Draft], report: IngestReport) -> None:
         """Writes those that have no mark yet and counts all. Raises StoreError."""
-        while fresh := self._unmarked(batch):
-            puts = self._embedded([put for draft in fresh for put in draft.puts])
-            try:
-                run(self._engine.write([*puts, *self._marks_of(fresh)], embeds=False))
-            except VersionConflict:
-                continue  # another process has ingested some of them in between
-            report.written += len(puts)
-            report.without_vector += sum(_waits(put) for put in puts) if self._engine.embedder else 0
-            break
+        fresh, puts = run(retried(partial(self._written, batch)))
+        report.written += len(puts)
+        report.without_vector += sum(_waits(put) for put in puts) if self._engine.embedder else 0
         report.messages += len(batch)
         report.already_there += len(batch) - len(fresh)
         report.sessions.update(draft.session for draft in batch)
 
-    def _unmarked(self, batch: Sequence[Draft]) -> list[Draft]:
-        drafts = {draft.key: draft for draft in batch}
-        rows = run(self._engine.get([(self._marks, key) for key in drafts]))
-        return [draft for draft, row in zip(drafts.values(), rows, strict=True) if row is None]
-
-    def _marks_of(self, drafts: Sequence[Draft]) -> list[Put]:
-        return [mark(self._marks, draft.key, self._clock) for draft in drafts]
+    def _written(self, batch: Sequence[Draft]) -> Plan[tuple[list[Draft], list[Put]]]:
+        fresh = yield from self._drafts.fresh(batch)
+        if not fresh:
+            return [], []
+        puts = self._embedded([put for draft in fresh for put in draft.puts])
+        yield from self._engine.write([*puts, *self._drafts.marks_of(fresh)], embeds=False)
+        return fresh, puts
 
     def _embedded(self, puts: list[Put]) -> list[Put]:
         """``puts`` with their vectors; without, if the model fails. After three failures in a row it is left alone."""

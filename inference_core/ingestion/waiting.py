@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from inference_core.ingestion.messages import Message, Role, mended, session_name
+from inference_core.memory.fields import moment_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import Put, Row
@@ -15,21 +16,32 @@ from inference_core.stores.backend import Put, Row
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message in the outbox; ``zone`` names the time zone in which it was said, as far as known."""
+    """A message in the outbox; ``zone`` names the time zone in which it was said, as far as known.
+
+    With ``due`` it is periodic work, which waits until then and may be put off again while it waits.
+    """
 
     key: str
     version: int
     message: Message
     zone: str | None = None
+    due: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """Names what is to be done: the same work at another time is other work."""
+        return f"{self.key}:{self.version}" if self.due else self.key
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON data."""
-        return {**message_to_json(self.message), **({"zone": self.zone} if self.zone else {})}
+        due = {"due": self.due.isoformat()} if self.due else {}
+        return {**message_to_json(self.message), **({"zone": self.zone} if self.zone else {}), **due}
 
     @classmethod
     def of(cls, row: Row) -> Waiting:
         """The message that a row of the outbox holds."""
-        return cls(row.key, row.version, message_from_json(row.value), row.value.get("zone"))
+        due = moment_field(row.value, "due")
+        return cls(row.key, row.version, message_from_json(row.value), row.value.get("zone"), due)
 
     def put(self, namespace: Namespace, at: datetime) -> Put:
         """The write that puts it into the outbox."""
@@ -47,6 +59,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
         "position": message.position,
         "author": message.author and mended(message.author),
         "at": message.at and message.at.isoformat(),
+        **({"after_tool": True} if message.after_tool else {}),
     }
 
 
@@ -60,4 +73,5 @@ def message_from_json(value: Mapping[str, Any]) -> Message:
         position=value["position"],
         author=value["author"],
         at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+        after_tool=value.get("after_tool", False),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -26,26 +27,38 @@ _PARTING_S: Final = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """What a worker has done: batches, the messages in them, those that died, attempts that failed."""
+    """What a worker has done: batches, the messages in them, those that died, attempts that failed.
+
+    ``periodic`` counts the batches that were no messages, but periodic work.
+    """
 
     batches: int = 0
     messages: int = 0
     dead: int = 0
     failures: int = 0
+    periodic: int = 0
 
 
 class Worker:
     """Looks for messages every ``interval_s`` seconds, or when woken, and works on ``threads`` users at once.
 
     After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the tries
-    of all messages. Any number of workers may share an outbox.
+    of all messages. Any number of workers may share an outbox. ``chore`` is done after each look in the background.
     """
 
-    def __init__(self, pipeline: Pipeline, *, interval_s: float = INTERVAL_S, threads: int = THREADS) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        interval_s: float = INTERVAL_S,
+        threads: int = THREADS,
+        chore: Callable[[], object] | None = None,
+    ) -> None:
         self.progress = Progress()
         self._pipeline = pipeline
         self._interval_s = interval_s
         self._threads = threads
+        self._chore = chore
         self._closed = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,6 +104,8 @@ class Worker:
                 self.drain()
             except StoreError as error:
                 _LOG.warning("The outbox cannot be read: %s", error)
+            if self._chore and not self._closed.is_set():
+                self._chore()
             self._wake.wait(self._interval_s)
             self._wake.clear()
 
@@ -98,7 +113,7 @@ class Worker:
         """One batch of each partition; whether there is more to do now."""
         if self._rests:
             return False
-        partitions = run(self._pipeline.outbox.partitions())
+        partitions = run(self._pipeline.partitions())
         futures = [pool.submit(partial(self._tried, one, alone=False)) for one in partitions]
         reports = [future.result() for future in futures]
         for at, one in enumerate(partitions):
@@ -123,6 +138,7 @@ class Worker:
         self.progress.batches += report.outcome is Outcome.DONE
         self.progress.messages += report.messages
         self.progress.dead += report.dead
+        self.progress.periodic += report.periodic
         self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
         if report.outcome is Outcome.DONE:
             self._failures = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ MAX_JSON_DEPTH: Final = 64
 MAX_JSON_PARTS: Final = 1_000_000
 MAX_LABEL_BYTES: Final = 512
 MAX_ID_LENGTH: Final = 255
+CHARACTERS_PER_TOKEN: Final = 4
+"""Of English; see `text_tokens`."""
 _CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -124,6 +127,11 @@ def canonical_id(memory_id: object) -> str:
     if any(not mark.isprintable() or mark.isspace() or mark in _FORBIDDEN_IN_IDS for mark in memory_id):
         raise InvalidMemory("memory_id holds white space, control characters, quotes or angle brackets")
     return memory_id
+
+
+def digest_of(what: Sequence[Any]) -> str:
+    """A name for ``what``, JSON data, that is another for other data: 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
 def text_tokens(text: str) -> int:

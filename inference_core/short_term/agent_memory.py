@@ -24,7 +24,7 @@ from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
 from inference_core.short_term.tokens import TokenCounter, count_tokens
 from inference_core.short_term.view import view
-from inference_core.short_term.window import Window, is_said_by_user
+from inference_core.short_term.window import Window, last_of_user
 from inference_core.stores.factory import open_store
 
 P = ParamSpec("P")
@@ -92,7 +92,7 @@ class AgentMemory:
         conversation = self._owners.conversation(session_id)
         system = yield from sessions.read_system(self._system_scope, conversation)
         stored = yield from sessions.read(self._scope, conversation)
-        asked = _last_of_user(stored.messages) if message is None else one_message(message)
+        asked = last_of_user(stored.messages) if message is None else one_message(message)
         recalled, notices = yield from recalled_for(self._policy.blocks, self._scope, conversation, asked)
         content = MemoryContent(
             messages=[],
@@ -178,10 +178,6 @@ def _with_new_summary(relief: Relief, now: str) -> list[AnyMessage]:
     """The messages that stay; a new summary has an id of its own, so that a message that comes again spares it."""
     summary = relief.summary and _stamped(relief.summary.model_copy(update={"id": None}), now)
     return [summary if summary and one is relief.summary else one for one in relief.messages]
-
-
-def _last_of_user(messages: list[AnyMessage]) -> AnyMessage | None:
-    return next((message for message in reversed(messages) if is_said_by_user(message)), None)
 
 
 def _with_memory(system: AnyMessage | None, block: str) -> AnyMessage | None:

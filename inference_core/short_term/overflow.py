@@ -12,6 +12,8 @@ from inference_core.errors import ConfigurationError, InferenceCoreError, ModelE
 from inference_core.short_term.strategies import Eviction, FlushToLongTerm, OverflowStrategy
 from inference_core.short_term.window import Window
 
+Failures = list[tuple[OverflowStrategy, InferenceCoreError]]
+
 
 @dataclass(frozen=True, slots=True)
 class Relief:
@@ -27,9 +29,9 @@ class Relief:
     model_failed: bool = False
 
 
-def is_full(window: Window, strategies: Sequence[OverflowStrategy], room: int) -> bool:
-    """Whether the messages of ``window`` are more than the first of ``strategies`` to act lets pass."""
-    return window.tokens > _threshold(strategies, room)
+def threshold(strategies: Sequence[OverflowStrategy], room: int) -> int:
+    """The tokens above which the first of ``strategies`` acts, of ``room`` that messages may take."""
+    return min(strategy.threshold(room) for strategy in strategies)
 
 
 def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Plan[Relief]:
@@ -37,23 +39,13 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
 
     Only developers' mistakes are raised, as ConfigurationError.
     """
-    room = _threshold(strategies, eviction.room)
+    room = threshold(strategies, eviction.room)
     start = _start(window, strategies, eviction.room, room)
     leaving = window.leaving(start)
     if not leaving:
         return Relief(window.messages)
     given = replace(eviction, room=room, messages=leaving, previous=window.summary())
-    summary: AnyMessage | None = None
-    failed: list[tuple[OverflowStrategy, InferenceCoreError]] = []
-    for strategy in sorted(strategies, key=_is_in_vain_without_flush):
-        try:
-            summary = (yield from strategy.secured(given)) or summary
-        except ConfigurationError:
-            raise
-        except InferenceCoreError as error:
-            failed.append((strategy, error))
-            if isinstance(strategy, FlushToLongTerm):
-                break
+    summary, failed = yield from _secured(strategies, given)
     notice = "; ".join(f"{strategy.name}: {error}" for strategy, error in failed) or None
     model_failed = any(isinstance(error, ModelError) for _, error in failed)
     if not _is_safe(strategies, [strategy for strategy, _ in failed]):
@@ -62,21 +54,28 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
     return Relief(messages, leaving, summary, notice, model_failed)
 
 
-def _threshold(strategies: Sequence[OverflowStrategy], room: int) -> int:
-    return min(strategy.threshold(room) for strategy in strategies)
-
-
-def _start(window: Window, strategies: Sequence[OverflowStrategy], room: int, threshold: int) -> int:
+def _start(window: Window, strategies: Sequence[OverflowStrategy], room: int, most: int) -> int:
     """The first unit that stays, as the last strategy wants it, and so that the window is not full any more then."""
     previous = window.summary()
     known = window.counter([previous]) if previous else 0
-    added = max(0, *(strategy.reserve(threshold) - known for strategy in strategies))
-    return max(strategies[-1].start(window, room), window.start_for(threshold - added))
+    added = max(0, *(strategy.reserve(most) - known for strategy in strategies))
+    return max(strategies[-1].start(window, room), window.start_for(most - added))
 
 
-def _is_in_vain_without_flush(strategy: OverflowStrategy) -> bool:
-    """Whether it takes care of nothing if a flush fails, and so comes after all of these."""
-    return not isinstance(strategy, FlushToLongTerm)
+def _secured(strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Plan[tuple[AnyMessage | None, Failures]]:
+    """Plan: the summary, and what failed. Flushes come first: when one fails, whatever others did would be in vain."""
+    summary: AnyMessage | None = None
+    failed: Failures = []
+    for strategy in sorted(strategies, key=lambda one: not isinstance(one, FlushToLongTerm)):
+        try:
+            summary = (yield from strategy.secured(eviction)) or summary
+        except ConfigurationError:
+            raise
+        except InferenceCoreError as error:
+            failed.append((strategy, error))
+            if isinstance(strategy, FlushToLongTerm):
+                break
+    return summary, failed
 
 
 def _is_safe(strategies: Sequence[OverflowStrategy], failed: Sequence[OverflowStrategy]) -> bool:

@@ -12,7 +12,7 @@ from inference_core.blocks.conversation import Conversation
 from inference_core.blocks.memory import Block
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError
-from inference_core.short_term.overflow import Relief, is_full, relieved
+from inference_core.short_term.overflow import Relief, relieved, threshold
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, FlushToLongTerm, OverflowStrategy
 from inference_core.short_term.tokens import TokenCounter, count_tokens, model_window, tool_tokens
 from inference_core.short_term.window import Window
@@ -26,8 +26,7 @@ class OverflowPolicy:
 
     The limit is ``max_ratio`` of the model's window if that is known and a ratio is given, else ``max_tokens``, and
     never more than the model's window. After a model has failed, none is asked for half a minute for the same
-    conversation. Raises
-    ConfigurationError for arguments that make no sense.
+    conversation. Raises ConfigurationError for arguments that make no sense.
     """
 
     def __init__(
@@ -71,9 +70,13 @@ class OverflowPolicy:
         fixed = (self.counter([system]) if system else 0) + tool_tokens(tools)
         return max(1, self.limit(model) - fixed)
 
+    def is_full(self, window: Window, room: int) -> bool:
+        """Whether the messages of ``window`` are more than the first strategy to act lets pass."""
+        return window.tokens > threshold(self.strategies, room)
+
     def relieved(self, window: Window, eviction: Eviction) -> Plan[Relief]:
         """Plan: what becomes of ``window``; nothing if it is not too full. Raises ConfigurationError."""
-        if self._is_paused(eviction.conversation) or not is_full(window, self.strategies, eviction.room):
+        if self._is_paused(eviction.conversation) or not self.is_full(window, eviction.room):
             return Relief(window.messages)
         relief = yield from relieved(window, self.strategies, eviction)
         if relief.model_failed:

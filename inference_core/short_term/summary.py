@@ -13,7 +13,7 @@ from inference_core.asking import ask
 from inference_core.context.neutral import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
-from inference_core.memory.text import text_tokens
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, text_tokens
 from inference_core.short_term.tokens import MESSAGE_TOKENS, model_window
 from inference_core.short_term.window import SUMMARY_MARK
 
@@ -27,7 +27,6 @@ HEAD: Final = "CONVERSATION SUMMARY: "
 HEAD_TOKENS: Final = MESSAGE_TOKENS + text_tokens(HEAD)
 """What a summary's message takes besides the summary."""
 SummaryRole = Literal["user", "system"]
-_CHARACTERS_PER_TOKEN: Final = 4
 _SHARE_OF_MODEL: Final = 0.6
 _UNKNOWN_WINDOW_TOKENS: Final = 100_000
 
@@ -59,7 +58,7 @@ def summary_message(summary: str, message_id: str | None, role: SummaryRole) -> 
 
 def shortened(text: str, max_tokens: int) -> str:
     """``text`` with harmless lines, cut where a line or a word ends if it has more than ``max_tokens``."""
-    limit = max_tokens * _CHARACTERS_PER_TOKEN
+    limit = max_tokens * CHARACTERS_PER_TOKEN
     clean = "\n".join(neutral_line(line, limit) for line in text.strip().splitlines())
     while text_tokens(clean) > max_tokens:
         limit = min(limit, len(clean)) * 9 // 10
@@ -72,6 +71,6 @@ def shortened(text: str, max_tokens: int) -> str:
 def _portions(model: BaseChatModel, messages: Sequence[AnyMessage]) -> list[str]:
     """``messages`` as text in parts that fit the model's window; nearly always one."""
     window = model_window(model) or _UNKNOWN_WINDOW_TOKENS
-    room = max(1, int(window * _SHARE_OF_MODEL)) * _CHARACTERS_PER_TOKEN
+    room = max(1, int(window * _SHARE_OF_MODEL)) * CHARACTERS_PER_TOKEN
     text = get_buffer_string(messages, format="xml")
     return [text[at : at + room] for at in range(0, len(text), room)]

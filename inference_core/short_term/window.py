@@ -31,6 +31,11 @@ def is_said_by_user(message: BaseMessage) -> bool:
     return isinstance(message, HumanMessage) and not is_summary(message)
 
 
+def last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:
+    """The last of ``messages`` that the user said."""
+    return next((message for message in reversed(messages) if is_said_by_user(message)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Messages that stay or leave together. ``is_orphan``: a tool's result whose call is not there."""

@@ -30,7 +30,9 @@ class Search:
     ``by_itself``: what a text says counts, not who said it nor what was said around it. ``links``: rows that are linked
     with whom the text names, or with the best rows, gain by it, and some are added. ``patience`` is how long, in
     seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do without.
-    ``now`` is what "last week" is counted from, in the user's time zone.
+    ``prefers_newer``: of the best rows that say something of the same, those of user or application, the newest is
+    given first where the text asks for what holds now. ``now`` is what "last week" is counted from, in the user's time
+    zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -45,6 +47,7 @@ class Search:
     explains: bool = False
     by_itself: bool = False
     links: bool = False
+    prefers_newer: bool = False
     patience: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 

@@ -194,7 +194,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     def run_and_press(plan: Plan[Any]) -> Any:
         result = run_plan(plan)
         plans.append(plan)
-        if len(plans) == 4:  # each batch is a read and a write
+        if len(plans) == 2:
             for _ in range(presses):
                 signal.raise_signal(signal.SIGINT)
         return result

@@ -16,11 +16,13 @@ from langgraph.types import Command, interrupt
 
 from inference_core import (
     AgentMemoryStoreService,
+    CaptureMiddleware,
     Delete,
     ExtractiveMemory,
     FlushToLongTerm,
     MemoryContext,
     MemoryStore,
+    RuleExtractor,
     ShortTermMemoryMiddleware,
     StaticMemory,
     Summarize,
@@ -35,6 +37,12 @@ from inference_core.testing import ScriptedChatModel, call_tool
 ADA = {"user_id": "ada"}
 THREAD: dict[str, Any] = {"configurable": {"thread_id": "first"}}
 SUMMARY = "Ada counts sheep in the hills."
+
+
+@tool
+def wool() -> str:
+    """Counts the wool."""
+    return "three bags"
 
 
 def said(number: int) -> str:
@@ -229,6 +237,50 @@ async def test_beside_long_term_memory_nothing_is_told_twice(store: MemoryStore,
     prompt = system_text(model.requests[-1])
     assert prompt.count("Ada is allergic to clover") == 1
     assert prompt.count("<static_memory>\n    - Dogs must be kept on a leash") == 1
+
+
+async def test_regression_a_memory_that_quotes_a_fact_does_not_hide_it(store: MemoryStore) -> None:
+    AgentMemoryStoreService(store).sync.save_memory("ada", "Heard that dogs need a leash on Sundays alone", "facts")
+    model = ScriptedChatModel(turns=["Noted."])
+    flush = FlushToLongTerm([StaticMemory(["dogs need a leash"]), VectorMemory()], into_system_prompt=True)
+    agent = agent_with(store, patient_memory(), ShortTermMemoryMiddleware(flush, max_tokens=3_000), model=model)
+    await ask(agent, "sync", "When do dogs need a leash?", THREAD, context=ADA)
+    prompt = system_text(model.requests[-1])
+    assert "Heard that dogs need a leash on Sundays alone" in prompt
+    assert "<static_memory>\n    - dogs need a leash\n" in prompt
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_regression_a_failing_user_id_function_does_not_end_the_run(store: MemoryStore, face: str) -> None:
+    def failing(_: Any) -> str:
+        raise LookupError("the session is gone")
+
+    short_term = ShortTermMemoryMiddleware(max_tokens=300, user_id=failing)
+    capture = CaptureMiddleware(RuleExtractor(), works=False, user_id=failing)
+    agent = agent_with(store, patient_memory(user_id=failing), capture, short_term)
+    result = await talk(agent, face, 12)
+    assert [said(number) in texts(result["messages"]) for number in range(12)] == [True] * 12
+    assert (result["memory_status"], result["memory_status_reason"]) == (
+        "closed",
+        "user_id failed: the session is gone",
+    )
+    assert store.engine.backend.namespaces() == []
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_who_the_user_is_is_not_asked_for_each_call_of_the_model(store: MemoryStore, face: str) -> None:
+    asked: list[Any] = []
+
+    def ada(runtime: Any) -> str:
+        asked.append(runtime)
+        return "ada"
+
+    turns = [call_tool("wool"), call_tool("wool"), "Noted."]
+    agent = agent_with(
+        store, ShortTermMemoryMiddleware(user_id=ada), model=ScriptedChatModel(turns=turns), tools=[wool]
+    )
+    await ask(agent, face, "Count the wool", THREAD)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from inference_core.ingestion.candidates import Action, Offered
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.rules import extract_by_rules
-from inference_core.ingestion.slots import Relation, relation, slots_of
+from inference_core.slots import Comparison, compare, slots_of
 
 MANY = settings(max_examples=200, deadline=None)
 NOW = datetime(2026, 6, 15, tzinfo=UTC)
@@ -39,9 +39,9 @@ def test_slots_are_whole_and_a_question_has_none(text: str):
 @MANY
 @given(TEXTS, TEXTS)
 def test_a_relation_is_found_whatever_is_said(old: str, new: str):
-    assert relation(old, new, old_at=NOW, new_at=NOW) in Relation
-    assert relation(old, old) is Relation.SAME
-    assert relation(old, f'She said "{new}"') is not Relation.SUPERSEDES
+    assert compare(old, new, old_at=NOW, new_at=NOW) in Comparison
+    assert compare(old, old) is Comparison.SAME
+    assert compare(old, f'She said "{new}"') is not Comparison.SUPERSEDES
 
 
 @MANY

@@ -5,32 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
-from langchain.agents.middleware.types import (
-    AgentMiddleware,
-    AgentState,
-    ExtendedModelResponse,
-    ModelRequest,
-    ModelResponse,
-    PrivateStateAttr,
-)
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
-from langgraph.types import Command
 
-from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
-from inference_core.agents.identity import UserSource, current_config, field_of
-from inference_core.agents.middleware.calls import AsyncHandler, Handler
-from inference_core.blocks.conversation import NO_THREAD
-from inference_core.clock import Clock
+from inference_core.agents.binding import BindingOptions, MemoryBinding
+from inference_core.agents.identity import UserSource, configurable_of, thread_of
+from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_update
 from inference_core.drivers import Plan, arun, run
-from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
-from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Limits, Outbox, Partition
+from inference_core.ingestion.periodic import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.services.operations.scope import MemoryScope
@@ -61,7 +51,9 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     said in a thread is not captured for the user who goes on with it. ``extractor`` makes
     memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
     outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. Capture never breaks a run: what fails is logged, and captured later. Raises
+    ``open_store("sqlite:///outbox.db")``. ``periodic`` is what else the worker does: summaries of sessions,
+    higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as
+    for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later. Raises
     ConfigurationError in the first run if there is no outbox to use.
     """
 
@@ -75,28 +67,19 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         works: bool = True,
         interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
+        periodic: PeriodicWork | None = None,
         memory_service: Any = None,
         user_id: UserSource = None,
-        agent_name: str | None = None,
-        agent_scope_enabled: bool = True,
-        embeddings: EmbeddingsSpec = None,
-        timezone: str | tzinfo = UTC,
-        clock: Clock | None = None,
+        **options: Unpack[BindingOptions],
     ) -> None:
         super().__init__()
-        options = BindingOptions(
-            agent_name=agent_name,
-            agent_scope_enabled=agent_scope_enabled,
-            embeddings=embeddings,
-            timezone=timezone,
-            clock=clock,
-        )
-        self._binding = MemoryBinding(memory_service, user_id, options)
+        self._binding = MemoryBinding(memory_service, user_id, **options)
         self._extractor = extractor
         self._outbox = outbox
         self._works = works
         self._interval_s = interval_s
         self._limits = limits or Limits()
+        self._periodic = periodic
         self._workers: dict[StoreEngine, tuple[Pipeline, Worker | None]] = {}
         self._lock = threading.Lock()
 
@@ -113,21 +96,15 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         """Like `before_agent`."""
         return self._begun(state, runtime)
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Handler
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
         """Puts what may leave the window with this call into the outbox before. Raises ConfigurationError."""
         update = run(self._secured(request), _TIMEOUT_S)
-        response = handler(request)
-        return ExtendedModelResponse(response, Command(update=update)) if update else response
+        return with_update(handler(request), update)
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: AsyncHandler
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
         """Like `wrap_model_call`."""
         update = await arun(self._secured(request), _TIMEOUT_S)
-        response = await handler(request)
-        return ExtendedModelResponse(response, Command(update=update)) if update else response
+        return with_update(await handler(request), update)
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Puts what is new into the outbox. Raises ConfigurationError."""
@@ -152,7 +129,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         try:
             user = self._binding.user(runtime)
         except (IdentityError, InvalidInput) as error:
-            _LOG.info("Nothing is captured: %s", error)
+            _say(error)
             user = ""
         captured: Mapping[str, str] | None = state.get("captured")
         if captured is not None and captured["user"] == user:
@@ -164,27 +141,29 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     def _secured(self, request: ModelRequest[Any]) -> Plan[dict[str, Any] | None]:
         """Plan: captures what is older than the last exchange, if the user's last message is not all there is."""
         messages: Sequence[AnyMessage] = request.state.get("messages") or []
-        units = Window(messages, count_tokens).units
-        end = len(messages) - (len(units[-1].messages) if units else 0)
         asked = _last_of_user(messages)
-        new = [at for at in _new(request.state, end) if at != asked]
-        return (yield from self._captured(request.state, request.runtime, end)) if new else None
+        new = [at for at in _new(request.state) if at != asked]
+        end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
+        if not any(at < end for at in new):
+            return None
+        return (yield from self._captured(request.state, request.runtime, end))
 
     def _captured(
         self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None
     ) -> Plan[dict[str, Any] | None]:
         """Plan: puts what is new, before ``end``, into the outbox; what becomes of the state."""
-        scope = with_zone(self._binding.scope(runtime.store), field_of(runtime.context, "timezone"))
+        scope = self._binding.scope_of(runtime)
         pipeline, worker = self._pipeline(scope)
         messages: Sequence[AnyMessage] = state.get("messages") or []
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            new = [_message(messages[at], at, scope.clock.now()) for at in _new(state, end)]
+            told = _first_result(messages)
+            new = [_message(messages[at], at, scope.clock.now(), is_told=at > told) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
-            _LOG.info("Nothing was captured: %s", error)
+            _say(error)
             return None
         except InferenceCoreError as error:
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
@@ -198,7 +177,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         with self._lock:
             found = self._workers.get(scope.engine)
             if found is None:
-                pipeline = Pipeline(scope, self._extractor, outbox=self._outbox_of(scope))
+                pipeline = Pipeline(scope, self._extractor, outbox=self._outbox_of(scope), periodic=self._periodic)
                 worker = Worker(pipeline, interval_s=self._interval_s) if self._works else None
                 found = self._workers[scope.engine] = (pipeline, worker)
                 if worker:
@@ -215,15 +194,20 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         return Outbox(engine, scope.clock, self._limits)
 
 
-def _new(state: Mapping[str, Any], end: int | None) -> list[int]:
+def _say(error: Exception) -> None:
+    """Logs that nobody knows the user: a warning, if the application's own function failed."""
+    _LOG.log(logging.INFO if error.__cause__ is None else logging.WARNING, "Nothing is captured: %s", error)
+
+
+def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
     """Where the messages of user and assistant are that were not captured yet, up to ``end``."""
     messages: Sequence[AnyMessage] = state.get("messages") or []
     captured: Mapping[str, str] = state.get("captured") or {}
     start = next((at + 1 for at, message in enumerate(messages) if message.id == captured.get("id")), 0)
     return [
         at
-        for at, message in enumerate(messages[:end])
-        if at >= start and message.text and (is_said_by_user(message) or isinstance(message, AIMessage))
+        for at, message in enumerate(messages[start:end], start)
+        if message.text and (is_said_by_user(message) or isinstance(message, AIMessage))
     ]
 
 
@@ -232,21 +216,26 @@ def _last_of_user(messages: Sequence[AnyMessage]) -> int:
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
 
 
+def _first_result(messages: Sequence[AnyMessage]) -> int:
+    """Where the first result of a tool is: what the assistant says behind it may be the tool's words."""
+    return next((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), len(messages))
+
+
 def _last_id(messages: Sequence[AnyMessage]) -> str:
     return next((message.id for message in reversed(messages) if message.id), "")
 
 
-def _message(message: AnyMessage, at: int, now: datetime) -> Message:
+def _message(message: AnyMessage, at: int, now: datetime, *, is_told: bool) -> Message:
     """Without a checkpointer the whole history comes each time, with new ids: the position names a message then."""
-    configurable: Mapping[str, Any] = current_config().get("configurable") or {}
-    thread = configurable.get("thread_id")
-    is_kept = thread is not None and configurable.get(_CHECKPOINTER, True) is not None
+    thread = thread_of()
+    is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
     return Message(
-        session_id=NO_THREAD if thread is None else str(thread),
+        session_id=NO_THREAD if thread is None else thread,
         role=Role.ASSISTANT if isinstance(message, AIMessage) else Role.USER,
         text=message.text,
         id=message.id if is_kept else None,
         position=at,
         author=None if isinstance(message, AIMessage) else message.name,
         at=now,
+        after_tool=is_told and isinstance(message, AIMessage),
     )

@@ -10,38 +10,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, tzinfo
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Unpack
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
     AgentState,
-    ExtendedModelResponse,
     ModelRequest,
-    ModelResponse,
     OmitFromSchema,
     PrivateStateAttr,
 )
-from langchain_core.messages import AnyMessage
 from langchain_core.tools import BaseTool
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
-from langgraph.types import Command
 
-from inference_core.agents.binding import BindingOptions, MemoryBinding, with_zone
-from inference_core.agents.identity import UserSource, field_of
-from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
+from inference_core.agents.binding import BindingOptions, MemoryBinding
+from inference_core.agents.identity import UserSource
+from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_system_text, with_update
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
-from inference_core.clock import Clock
 from inference_core.context.render import fenced
 from inference_core.drivers import Plan, arun, run
-from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
-from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.context import RecalledContext, recall_context
-from inference_core.short_term.window import is_said_by_user
+from inference_core.short_term.window import last_of_user
 from inference_core.stores.search import RecallMode
 
 if TYPE_CHECKING:
@@ -95,8 +87,8 @@ Update = dict[str, Any]
 class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     """Long-term memory for an agent.
 
-    Without a ``memory_service`` it uses the store that the agent was compiled with; ``embeddings`` is for a store that
-    is not ours. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
+    Without a ``memory_service`` it uses the store that the agent was compiled with, as ``options`` (`BindingOptions`)
+    say. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
     ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds what is recalled of each category,
     ``recall_timeout`` (seconds) how long the reply may wait for it. ``include_tools`` names the tools that the agent
     gets (None: save, recall, update, delete). Raises ConfigurationError or InvalidInput for arguments that make no
@@ -110,8 +102,6 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         memory_service: Any = None,
         *,
         user_id: UserSource = None,
-        agent_name: str | None = None,
-        embeddings: EmbeddingsSpec = None,
         auto_recall: bool = True,
         max_recall_results: int = 5,
         include_memory_types: Sequence[str] | None = None,
@@ -120,25 +110,14 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         tool_instructions_enabled: bool = True,
         session_id: str | None = None,
         recall_timeout: float = RECALL_TIMEOUT_S,
-        agent_scope_enabled: bool = True,
-        timezone: str | tzinfo = UTC,
-        max_content_bytes: int = MAX_CONTENT_BYTES,
-        clock: Clock | None = None,
+        **options: Unpack[BindingOptions],
     ) -> None:
         from inference_core.agents.tools.memory_tools import get_memory_tools  # noqa: PLC0415 - slow to import
 
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
             raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
-        options = BindingOptions(
-            agent_name=agent_name,
-            agent_scope_enabled=agent_scope_enabled,
-            embeddings=embeddings,
-            timezone=timezone,
-            max_content_bytes=max_content_bytes,
-            clock=clock,
-        )
-        self._binding = MemoryBinding(memory_service, user_id, options)
+        self._binding = MemoryBinding(memory_service, user_id, **options)
         self._auto_recall = auto_recall
         self._max_recall_results = max_recall_results
         self._types = None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types]
@@ -175,6 +154,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "embeddings": settings.embeddings_spec,
             "recall_timeout": settings.recall_timeout,
             "max_content_bytes": settings.max_content_bytes,
+            "counts_access": settings.access_counts,
         }
         return cls(memory_service, **chosen | options)
 
@@ -186,26 +166,21 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         """Like `before_agent`."""
         return await arun(self._prepare(state, runtime), self._timeout)
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Handler
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
         """Puts the memory block behind the caller's own system text; recalls again if a resumed run has lost it."""
-        if not self._is_lost(request.state):
-            return handler(self._injected(request, request.state))
-        update = run(self._prepare(request.state, request.runtime, is_resumed=True), self._timeout)
-        return ExtendedModelResponse(handler(self._injected(request, update)), Command(update=update))
+        update = run(self._recovered(request), self._timeout)
+        return with_update(handler(self._injected(request, update or request.state)), update)
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: AsyncHandler
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
         """Like `wrap_model_call`."""
-        if not self._is_lost(request.state):
-            return await handler(self._injected(request, request.state))
-        update = await arun(self._prepare(request.state, request.runtime, is_resumed=True), self._timeout)
-        return ExtendedModelResponse(await handler(self._injected(request, update)), Command(update=update))
+        update = await arun(self._recovered(request), self._timeout)
+        return with_update(await handler(self._injected(request, update or request.state)), update)
 
-    def _is_lost(self, state: Mapping[str, Any]) -> bool:
-        return state.get("memory_status") is None
+    def _recovered(self, request: ModelRequest[Any]) -> Plan[Update | None]:
+        """Plan: what a resumed run has lost of its state; None if nothing."""
+        if request.state.get("memory_status") is not None:
+            return None
+        return (yield from self._prepare(request.state, request.runtime, is_resumed=True))
 
     def _warn(self, problem: str) -> None:
         """Logs ``problem``, at most once in a while: an outage shows in every turn's status anyway."""
@@ -218,21 +193,20 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         """Plan: what this run's state says about memory. Only developers' mistakes are raised."""
         started = time.perf_counter()
         owner = state.get("memory_owner") if is_resumed else None
-        scope = with_zone(self._binding.scope(runtime.store), field_of(runtime.context, "timezone"))
+        scope = self._binding.scope_of(runtime)
         try:
             user = self._binding.user(runtime, owner)
         except (IdentityError, InvalidInput) as error:
+            if error.__cause__ is not None:  # the application's own function failed
+                self._warn(str(error))
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error))
-        except Exception as error:  # noqa: BLE001 - the caller's user_id function failed for this run
-            self._warn(f"user_id failed: {error}")
-            return _update(MemoryStatus.CLOSED, started, owner or "", reason=f"user_id failed: {error}")
         if not self._auto_recall:
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
             recalled = yield from recall_context(
                 scope,
                 user,
-                _last_human_text(state.get("messages") or []),
+                asked.text if (asked := last_of_user(state.get("messages") or [])) else None,
                 types=self._types,
                 categories=self._categories,
                 per_category=self._max_recall_results,
@@ -270,10 +244,6 @@ def _update(
         "memory_types_recalled": sorted({record.memory_type.value for record in records}),
         "memory_categories_recalled": sorted({record.category.value for record in records}),
     }
-
-
-def _last_human_text(messages: Sequence[AnyMessage]) -> str | None:
-    return next((message.text for message in reversed(messages) if is_said_by_user(message)), None)
 
 
 def create_memory_middleware(

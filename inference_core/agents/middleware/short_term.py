@@ -8,34 +8,25 @@ shown as much as fits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
-from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict, Unpack
 
-from langchain.agents.middleware.types import (
-    AgentMiddleware,
-    AgentState,
-    ExtendedModelResponse,
-    ModelRequest,
-    ModelResponse,
-    PrivateStateAttr,
-)
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr
 from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
-from langgraph.types import Command
 
 from inference_core.agents.binding import BindingOptions, MemoryBinding
-from inference_core.agents.identity import UserSource, current_config
-from inference_core.agents.middleware.calls import AsyncHandler, Handler, with_system_text
-from inference_core.blocks.conversation import NO_THREAD, Conversation
-from inference_core.clock import Clock
+from inference_core.agents.identity import UserSource, thread_of
+from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_system_text, with_update
+from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S
+from inference_core.blocks.conversation import Conversation
 from inference_core.context.neutral import neutral_line
-from inference_core.context.render import fenced, render_blocks, with_notice
+from inference_core.context.render import contents_in, fenced, render_blocks, with_notice
 from inference_core.drivers import Plan, arun, run
-from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.ingestion.messages import NO_THREAD
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.content import recalled_for
@@ -44,11 +35,10 @@ from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction
 from inference_core.short_term.tokens import TokenCounter, count_tokens
 from inference_core.short_term.view import view
-from inference_core.short_term.window import Window, is_said_by_user, is_summary
+from inference_core.short_term.window import Window, is_summary, last_of_user
 
 _LOG = logging.getLogger(__name__)
 OVERFLOW_TIMEOUT_S: Final = 60.0
-RECALL_TIMEOUT_S: Final = 0.3
 
 
 class ShortTermMemoryEvent(TypedDict):
@@ -89,9 +79,9 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
 
     ``overflow`` is what happens when the conversation takes more than its limit, a strategy or several; None moves
     older messages into long-term memory word for word. The limit is ``max_ratio`` of the model's window, if that is
-    known, else ``max_tokens``. ``memory_service``, ``user_id``, ``agent_name``, ``embeddings``: whose memory and where,
-    as for `MemoryMiddleware`. ``timeout`` (seconds) bounds dealing with an overflow. Raises ConfigurationError for
-    arguments that make no sense, at the latest in the first run.
+    known, else ``max_tokens``. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as for
+    `MemoryMiddleware`. ``timeout`` (seconds) bounds dealing with an overflow. Raises ConfigurationError for arguments
+    that make no sense, at the latest in the first run.
     """
 
     state_schema = ShortTermMemoryState
@@ -105,23 +95,12 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
         token_counter: TokenCounter = count_tokens,
         memory_service: Any = None,
         user_id: UserSource = None,
-        agent_name: str | None = None,
-        agent_scope_enabled: bool = True,
-        embeddings: EmbeddingsSpec = None,
-        timezone: str | tzinfo = UTC,
         timeout: float | None = OVERFLOW_TIMEOUT_S,
-        clock: Clock | None = None,
+        **options: Unpack[BindingOptions],
     ) -> None:
         super().__init__()
         self._policy = OverflowPolicy(overflow, max_tokens, max_ratio, token_counter)
-        options = BindingOptions(
-            agent_name=agent_name,
-            agent_scope_enabled=agent_scope_enabled,
-            embeddings=embeddings,
-            timezone=timezone,
-            clock=clock,
-        )
-        self._binding = MemoryBinding(memory_service, user_id, options)
+        self._binding = MemoryBinding(memory_service, user_id, **options)
         self._timeout = timeout
         self._needs_store = any(not block.has_store for block in self._policy.blocks)
 
@@ -138,21 +117,15 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
         """Like `before_agent`."""
         return await arun(self._begun(state, runtime), RECALL_TIMEOUT_S)
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Handler
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
         """Gives the model what fits; what left the window leaves the state with its answer."""
         fitted = run(self._fitted(request), self._timeout)
-        response = handler(fitted.request)
-        return ExtendedModelResponse(response, Command(update=fitted.update)) if fitted.update else response
+        return with_update(handler(fitted.request), fitted.update)
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: AsyncHandler
-    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
         """Like `wrap_model_call`."""
         fitted = await arun(self._fitted(request), self._timeout)
-        response = await handler(fitted.request)
-        return ExtendedModelResponse(response, Command(update=fitted.update)) if fitted.update else response
+        return with_update(await handler(fitted.request), fitted.update)
 
     def _begun(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[dict[str, Any]]:
         """Plan: whose run it is; a thread stays with the user who was the first in it."""
@@ -172,7 +145,7 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
             return ""
         try:
             conversation = self._conversation(state, runtime)
-            asked = _last_of_user(state.get("messages") or [])
+            asked = last_of_user(state.get("messages") or [])
             found, notices = yield from recalled_for(self._policy.blocks, self._scope(runtime), conversation, asked)
         except ConfigurationError:
             raise
@@ -180,7 +153,7 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
             found, notices = {}, [str(error)]
         if notices:
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
-        told = state.get("memory_context") or ""
+        told = contents_in(state.get("memory_context") or "")
         return render_blocks({name: _untold(documents, told) for name, documents in found.items()})
 
     def _fitted(self, request: ModelRequest[Any]) -> Plan[_Fitted]:
@@ -194,13 +167,19 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
             request = with_system_text(request, [fenced(with_notice(recalled))])
         room = self._policy.room(request.system_message, request.tools, request.model)
         window = Window(request.messages, self._policy.counter)
-        relief = yield from self._policy.relieved(window, self._eviction(request, room))
+        relief = yield from self._relieved(request, window, room)
         shown = view(Window(relief.messages, self._policy.counter) if relief.evicted else window, room)
         if relief.evicted or relief.notice:
             self._tell(request.runtime, window, relief, shown)
         if relief.evicted:
             update["messages"] = _changes(request.state.get("messages") or [], relief)
         return _Fitted(_shown(request, shown), update)
+
+    def _relieved(self, request: ModelRequest[Any], window: Window, room: int) -> Plan[Relief]:
+        """Plan: what becomes of ``window``; nobody is asked whose it is as long as it is not too full."""
+        if not self._policy.is_full(window, room):
+            return Relief(window.messages)
+        return (yield from self._policy.relieved(window, self._eviction(request, room)))
 
     def _eviction(self, request: ModelRequest[Any], room: int) -> Eviction:
         try:
@@ -220,12 +199,12 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
         user = self._binding.user(runtime, state.get("short_term_user"))
         if state.get("short_term_owner") != user:
             raise IdentityError("This conversation belongs to another user")
-        thread: Any = current_config().get("configurable", {}).get("thread_id")
-        return Conversation(user, NO_THREAD if thread is None else str(thread))
+        thread = thread_of()
+        return Conversation(user, NO_THREAD if thread is None else thread)
 
     def _scope(self, runtime: Runtime[Any]) -> MemoryScope | None:
         """The memory of blocks without a store of their own. Raises ConfigurationError if they need one."""
-        return self._binding.scope(runtime.store) if self._needs_store else None
+        return self._binding.scope_of(runtime) if self._needs_store else None
 
     def _tell(self, runtime: Runtime[Any], window: Window, relief: Relief, shown: Sequence[AnyMessage]) -> None:
         if relief.notice:
@@ -265,10 +244,6 @@ def _shown(request: ModelRequest[Any], messages: list[AnyMessage]) -> ModelReque
     return request.override(messages=messages)
 
 
-def _untold(documents: Sequence[MemoryStoreDocument], told: str) -> list[str]:
-    """The contents of ``documents`` that the block of `MemoryMiddleware` does not hold."""
+def _untold(documents: Sequence[MemoryStoreDocument], told: Collection[str]) -> list[str]:
+    """The contents of ``documents`` that are none of ``told``, the memories in the block of `MemoryMiddleware`."""
     return [document.content for document in documents if neutral_line(document.content) not in told]
-
-
-def _last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:
-    return next((message for message in reversed(messages) if is_said_by_user(message)), None)

@@ -10,7 +10,7 @@ from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
 from inference_core.agents.binding import MemoryBinding
-from inference_core.agents.identity import current_config, field_of
+from inference_core.agents.identity import field_of, thread_of
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
@@ -97,15 +97,11 @@ class MemoryTool(BaseTool):
             return f"✗ Failed to {self.verb}: {error}"
 
     def _call(self, runtime: Any) -> Call:
-        configurable: Mapping[str, Any] = (getattr(runtime, "config", None) or current_config()).get(
-            "configurable"
-        ) or {}
-        thread = configurable.get("thread_id")
         owner = field_of(getattr(runtime, "state", None), "memory_owner")
         tool_call = getattr(runtime, "tool_call_id", None)
         source = MemorySource(
             origin=Origin.AGENT,
-            thread_id=None if thread is None else str(thread),
+            thread_id=thread_of(getattr(runtime, "config", None)),
             message_ids=(str(tool_call),) if tool_call else (),
             tool=self.name,
         )

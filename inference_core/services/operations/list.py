@@ -32,13 +32,15 @@ def list_memories(
     search: str | None = None,
     limit: int | None = 50,
     offset: int = 0,
+    session_id: str | None = None,
 ) -> Plan[tuple[list[MemoryStoreDocument], int]]:
     """A page of the memories that the agent reads, the newest first, and how many there are in all.
 
-    ``search`` keeps those whose content or topic holds it, in any case. ``limit`` None gives all of them.
+    ``search`` keeps those whose content or topic holds it, in any case; ``session_id`` those of this
+    session, which together are an episode. ``limit`` None gives all of them.
     """
     scopes = scope.namespaces.read_scopes(user_id, category)
-    records, total = yield from page_of(scope.engine, scopes, memory_type, search, limit, offset)
+    records, total = yield from page_of(scope.engine, scopes, memory_type, search, limit, offset, session_id)
     return [MemoryStoreDocument.of(record) for record in records], total
 
 
@@ -57,6 +59,7 @@ def page_of(
     search: str | None,
     limit: int | None,
     offset: int,
+    session_id: str | None = None,
 ) -> Plan[tuple[list[MemoryRecord], int]]:
     """A page of the memories in exactly ``scopes``, the newest first, and how many match in all."""
     if offset < 0 or (limit is not None and limit < 0):
@@ -67,7 +70,11 @@ def page_of(
     start = 0
     while True:
         rows = yield from engine.newest(scopes, kinds=kinds, limit=PAGE, offset=start)
-        matching += [record for record in map(record_of, rows) if needle in _searched(record)]
+        matching += [
+            record
+            for record in map(record_of, rows)
+            if needle in _searched(record) and session_id in (None, record.session_id)
+        ]
         start += PAGE
         if len(rows) < PAGE:
             break

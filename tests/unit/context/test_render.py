@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from support import expanded, load
 
-from inference_core.context.render import NOTICE, TITLES, fenced, render_memories
+from inference_core.context.neutral import neutral_line
+from inference_core.context.render import NOTICE, TITLES, contents_in, fenced, render_memories
 from inference_core.errors import InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, optional_text
@@ -160,3 +161,11 @@ def test_hostile_text_leaves_the_form_of_the_block_as_it_is(entry: dict[str, Any
     assert len(TAG.findall(block)) == 2 * 2 * 4
     assert not STEERING & set(block)
     assert not [mark for mark in block if mark != "\n" and unicodedata.category(mark) == "Cc"]
+
+
+@pytest.mark.parametrize("entry", HOSTILE, ids=lambda entry: entry["kind"])
+def test_a_block_tells_its_contents_whole(entry: dict[str, str]):
+    text = canonical_text(expanded(entry["text"]), max_bytes=8_192)
+    tool = MemorySource(origin=Origin.TOOL)
+    records = [_record(text, topic="] x (type: facts"), _record(f"{text} (type: facts)", source=tool, trust=tool.trust)]
+    assert contents_in(_block(*records)) == {neutral_line(record.content) for record in records}

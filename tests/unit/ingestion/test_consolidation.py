@@ -22,7 +22,7 @@ from inference_core.ingestion.candidates import (
     extraction_from_json,
     extraction_to_json,
 )
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.jobs import jobs, undo
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox, Partition
 from inference_core.ingestion.pipeline import Outcome, Pipeline
@@ -84,6 +84,15 @@ def world(clock: FrozenClock) -> Iterator[World]:
 
 def ends(content: str, target: str, **options: Any) -> Candidate:
     return Candidate(content=content, action=Action.SUPERSEDE, target=target, **options)
+
+
+@pytest.mark.parametrize("session", ["\x01", "\u0958" * 170], ids=["control character", "longer in NFC"])
+def test_regression_an_id_that_is_no_label_costs_no_memory(world: World, session: str) -> None:
+    world.tell(Candidate(content=LISBON), session=session)
+    assert (contents(world.store), world.problems()) == ([LISBON], [])
+    assert world.memory.list_memories("ada")[0][0].value.get("session_id") is None
+    assert run(undo(world.service.scope, "ada", session_id=session)) == 1
+    assert contents(world.store) == []
 
 
 def test_a_candidate_becomes_a_memory_with_all_that_is_known_of_it(world: World) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 from supersession_support import pairs, scored
 
-from inference_core.ingestion.slots import Holds, Relation, Slot, relation, slot_of, slots_of
+from inference_core.slots import Comparison, Holds, Slot, compare, slot_of, slots_of
 
 SAID = datetime(2026, 6, 15, tzinfo=UTC)
 
@@ -142,29 +142,29 @@ def test_some_attributes_hold_one_value_at_a_time(text: str, holds: Holds):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("I live in Berlin.", "I moved to Hamburg.", Relation.SUPERSEDES),
-        ("I live in Berlin.", "My home is in Berlin.", Relation.SAME),
-        ("I live in Berlin.", "My brother lives in Hamburg.", Relation.BOTH),
-        ("My brother lives in Rome.", "My brother lives in Milan.", Relation.BOTH),
-        ("My brother lives in Rome.", "My brother lives in Milan now.", Relation.SUPERSEDES),
-        ("Alice uses the billing service.", "The billing service uses Stripe.", Relation.BOTH),
-        ("I worked at Acme until 2021.", "I work at Globex.", Relation.BOTH),
-        ("I live in Rome.", "I used to live in Rome.", Relation.SUPERSEDES),
-        ("I have lived in Rome since 2019.", "I have lived in Italy since 2010.", Relation.BOTH),
-        ("I live in Berlin.", "I live in Berlin since May.", Relation.BOTH),
-        ("I'm 180 cm tall.", "I'm 1.80 m tall.", Relation.SAME),
-        ("My dog is called Pip.", "My dog is ill.", Relation.BOTH),
+        ("I live in Berlin.", "I moved to Hamburg.", Comparison.SUPERSEDES),
+        ("I live in Berlin.", "My home is in Berlin.", Comparison.SAME),
+        ("I live in Berlin.", "My brother lives in Hamburg.", Comparison.BOTH),
+        ("My brother lives in Rome.", "My brother lives in Milan.", Comparison.BOTH),
+        ("My brother lives in Rome.", "My brother lives in Milan now.", Comparison.SUPERSEDES),
+        ("Alice uses the billing service.", "The billing service uses Stripe.", Comparison.BOTH),
+        ("I worked at Acme until 2021.", "I work at Globex.", Comparison.BOTH),
+        ("I live in Rome.", "I used to live in Rome.", Comparison.SUPERSEDES),
+        ("I have lived in Rome since 2019.", "I have lived in Italy since 2010.", Comparison.BOTH),
+        ("I live in Berlin.", "I live in Berlin since May.", Comparison.BOTH),
+        ("I'm 180 cm tall.", "I'm 1.80 m tall.", Comparison.SAME),
+        ("My dog is called Pip.", "My dog is ill.", Comparison.BOTH),
     ],
     ids=str,
 )
-def test_a_newer_statement_supersedes_repeats_or_leaves(old: str, new: str, expected: Relation):
-    assert relation(old, new, new_at=SAID) is expected
+def test_a_newer_statement_supersedes_repeats_or_leaves(old: str, new: str, expected: Comparison):
+    assert compare(old, new, new_at=SAID) is expected
 
 
 def test_what_was_said_earlier_supersedes_nothing():
     earlier, later = datetime(2026, 1, 1, tzinfo=UTC), SAID
-    assert relation("I live in Rome", "I live in Oslo", old_at=earlier, new_at=later) is Relation.SUPERSEDES
-    assert relation("I live in Rome", "I live in Oslo", old_at=later, new_at=earlier) is Relation.BOTH
+    assert compare("I live in Rome", "I live in Oslo", old_at=earlier, new_at=later) is Comparison.SUPERSEDES
+    assert compare("I live in Rome", "I live in Oslo", old_at=later, new_at=earlier) is Comparison.BOTH
 
 
 def test_the_bars_hold_on_all_labelled_pairs():

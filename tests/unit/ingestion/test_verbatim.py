@@ -141,6 +141,11 @@ def test_what_cannot_be_stored_is_mended_or_skipped_and_counted(service: AgentMe
     assert (report.skipped, report.done) == ({"empty": 2}, 3)
 
 
+def test_regression_sessions_whose_long_ids_begin_alike_stay_apart(service: AgentMemoryStoreService):
+    ingested(service, [said("Hi", session="s" * 600 + end) for end in ("1", "2", "2")])
+    assert len({memory.value["session_id"] for memory in stored(service)}) == 2
+
+
 def test_when_reading_fails_what_came_before_is_kept(service: AgentMemoryStoreService):
     def broken() -> Iterator[Message]:
         yield said("Hi")

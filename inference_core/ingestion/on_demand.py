@@ -1,0 +1,95 @@
+"""Periodic work when somebody asks for it: what there is to do for a user, and doing it now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from inference_core.drivers import Plan
+from inference_core.ingestion.insights import Beliefs, beliefs, changed_groups, groups_answered
+from inference_core.ingestion.messages import Message, session_name
+from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.periodic import insight_work, session_work
+from inference_core.ingestion.pipeline import Outcome, Pipeline
+from inference_core.ingestion.session_content import content_of
+from inference_core.ingestion.sessions import all_said
+from inference_core.ingestion.waiting import Waiting
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.validity import why_invalid
+from inference_core.services.operations.list import page_of
+from inference_core.services.operations.scope import MemoryScope
+
+
+@dataclass(frozen=True, slots=True)
+class SessionNews:
+    """How much a session has told since its last summary: messages and memories, the last of them at ``last``."""
+
+    session_id: str
+    sources: int
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done: pieces of work, and those that failed and are tried again later, or died."""
+
+    done: int = 0
+    failed: int = 0
+
+
+def partition_of(scope: MemoryScope, user_id: str) -> Partition:
+    """The partition of the agent whose view ``scope`` is."""
+    return Partition(user_id, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
+
+
+def sessions_with_news(scope: MemoryScope, outbox: Outbox, user_id: str) -> Plan[list[SessionNews]]:
+    """Plan: the user's sessions that have told something since their last summary, the oldest first."""
+    now = scope.clock.now()
+    records, _ = yield from page_of(scope.engine, scope.namespaces.read_scopes(user_id), None, None, None, 0)
+    said = yield from all_said(outbox, partition_of(scope, user_id))
+    by_session: dict[str, tuple[list[MemoryRecord], list[Waiting]]] = {}
+    for record in records:
+        if record.session_id and why_invalid(record.to_value(), now) is None:
+            by_session.setdefault(record.session_id, ([], []))[0].append(record)
+    for one in said:
+        by_session.setdefault(one.message.session_id or "", ([], []))[1].append(one)
+    contents = {name: content_of(*told, now) for name, told in by_session.items()}
+    found = [
+        SessionNews(name, content.news, max(one.at for one in content.sources))
+        for name, content in contents.items()
+        if content.news
+    ]
+    return sorted(found, key=lambda one: (one.last, one.session_id))
+
+
+def insights_to_do(pipeline: Pipeline, user_id: str) -> Plan[tuple[Beliefs, list[str]]]:
+    """Plan: what is known of the user, and the names of the groups that a model would be asked about."""
+    found = yield from beliefs(pipeline.scope, user_id)
+    answered = yield from groups_answered(pipeline.outbox, insight_work(user_id)[0])
+    return found, [group.name for group in changed_groups(found, answered)]
+
+
+def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Plan[Done]:
+    """Plan: sums up these sessions of the user, which are over. Raises StoreError; a session that fails waits."""
+    partition = partition_of(pipeline.scope, user_id)
+    works = [session_work(partition, session_name(session) or "") for session in sessions]
+    return (yield from _done_now(pipeline, works))
+
+
+def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Plan[Done]:
+    """Plan: makes and ends higher-level memories of the user. Raises StoreError; what fails waits."""
+    return (yield from _done_now(pipeline, [insight_work(user_id)]))
+
+
+def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Message]]) -> Plan[Done]:
+    outbox, now = pipeline.outbox, pipeline.scope.clock.now()
+    for partition, work in works:
+        writes = yield from outbox.planned(partition, work, now, str(pipeline.scope.zone), puts_off=True)
+        yield from outbox.engine.write(writes)
+    done = failed = 0
+    for partition, _ in works:  # as often as there is work: what fails once waits longer than this
+        report = yield from pipeline.process(partition, 0)
+        done += report.periodic - report.dead
+        failed += report.dead or report.outcome not in (Outcome.DONE, Outcome.NOTHING)
+    return Done(done, failed)

@@ -1,0 +1,97 @@
+"""Partition: whose messages, or which periodic work of whom, a worker has by itself; and where that lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
+from inference_core.memory.text import encode_json
+
+OUTBOX: Final = "outbox"
+"""Second label of the namespaces, below the user, that hold waiting messages."""
+DEAD: Final = "outbox_dead"
+"""Second label of the namespaces, below the user, that hold messages which could not be dealt with."""
+SESSIONS: Final = "sessions"
+"""The task of summarizing sessions."""
+INSIGHTS: Final = "insights"
+"""The task of drawing higher-level memories from several."""
+SHARDS: Final = 16
+_NO_AGENT: Final = "~shared"
+STATE: Final = "state"
+"""Last label of the namespace that holds the lease and the result of those before it."""
+_SAID: Final = "said"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The messages of a user with an agent: worked on one batch after the other, in their order.
+
+    With a ``task`` the periodic work of that kind instead, each piece of it as a message that waits until it is due.
+    """
+
+    user_id: str
+    agent_name: str | None = None
+    agent_scope_enabled: bool = True
+    task: str | None = None
+
+    @property
+    def messages(self) -> Namespace:
+        """Where its waiting messages are."""
+        return (*self._base, *([self.task] if self.task else []))
+
+    @property
+    def state(self) -> Namespace:
+        """Where its lease and its result are."""
+        return (*self.messages, STATE)
+
+    @property
+    def said(self) -> Namespace:
+        """Where messages are that became memories and wait for the summary of their session."""
+        return (*self._base, _SAID)
+
+    @property
+    def dead(self) -> Namespace:
+        """Where messages are that could not be dealt with."""
+        return (encode_label(self.user_id), DEAD, self._agent)
+
+    @property
+    def place(self) -> tuple[Namespace, str]:
+        """The row that says that it has messages."""
+        key = digest([self.user_id, self.agent_name, self.agent_scope_enabled, *([self.task] if self.task else [])])
+        return places(self.task)[int(key[:8], 16) % SHARDS], key
+
+    @property
+    def _base(self) -> Namespace:
+        return (encode_label(self.user_id), OUTBOX, self._agent)
+
+    @property
+    def _agent(self) -> str:
+        return encode_label(self.agent_name, what="agent_name") if self.agent_name else _NO_AGENT
+
+    def to_value(self) -> dict[str, Any]:
+        """Itself as JSON data."""
+        value = {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
+        return {**value, **({"task": self.task} if self.task else {})}
+
+    def to_json(self, due: float | None = None) -> str:
+        """Itself as JSON, with the time (seconds since 1970) before which nobody need look at it."""
+        return encode_json(self.to_value() | ({} if due is None else {"due": due}), what="outbox")
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Partition:
+        """The partition that `to_value` gave."""
+        return cls(value["user"], value["agent"], value["scoped"], value.get("task"))
+
+
+def places(task: str | None) -> list[Namespace]:
+    """Where the rows are that say who has messages, or work of this kind."""
+    return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
+
+
+def digest(what: Sequence[Any]) -> str:
+    """A key that is the same for the same JSON data, and for no other."""
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]

@@ -1,0 +1,174 @@
+"""SessionWork: one memory that sums up a session, written when the session has been quiet for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from typing import Any, Final, Protocol
+
+from inference_core.drivers import Plan
+from inference_core.errors import InvalidMemory
+from inference_core.ingestion.candidates import Candidate, Extraction
+from inference_core.ingestion.consolidation import JOB, Effects
+from inference_core.ingestion.messages import mended, session_name
+from inference_core.ingestion.outbox import Claim, Outbox
+from inference_core.ingestion.partitions import Partition, digest
+from inference_core.ingestion.session_content import (
+    GENERATION,
+    MAX_CITED,
+    READ_TO,
+    SUMMARY,
+    SessionContent,
+    content_of,
+    generation_of,
+    is_summary,
+    session_records,
+)
+from inference_core.ingestion.splitting import split_text
+from inference_core.ingestion.waiting import Waiting
+from inference_core.memory.fields import texts_field
+from inference_core.memory.record import CITES, MemoryRecord
+from inference_core.memory.text import canonical_text, optional_text
+from inference_core.memory.trust import MemorySource
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.services.operations.scope import MemoryScope, put_of
+from inference_core.stores.backend import Delete, Write
+
+MAX_SUMMARY_BYTES: Final = 64 * 1024
+_PAGE: Final = 500
+
+
+class Summarizer(Protocol):
+    """Sums up what a session has told, by a language model or without one."""
+
+    def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Plan[Extraction]:
+        """Plan: one candidate, or none if there is nothing to say. Raises ModelError."""
+        ...
+
+
+class SessionWork:
+    """Writes the summary of a session, which takes the place of an earlier one; what it sums up stays as it is."""
+
+    def __init__(self, outbox: Outbox, summarizer: Summarizer) -> None:
+        self._outbox = outbox
+        self._summarizer = summarizer
+
+    def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
+        """Plan: the summary; nothing if nothing is new since the last one. Raises ModelError, StoreError."""
+        said = yield from messages_said(self._outbox, claim.partition, _session(claim))
+        records = yield from session_records(scope, claim.partition.user_id, _session(claim))
+        now = scope.clock.now()
+        content = content_of(records, said, now)
+        if not content.news:
+            return Extraction(())
+        found = yield from self._summarizer.summarize(content, now, scope.zone)
+        return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
+
+    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
+        """Plan: the summary beside the earlier one, which ends unless it is pinned. Raises StoreError."""
+        effects = Effects(claim.job_id)
+        user = claim.partition.user_id
+        records = yield from session_records(scope, user, _session(claim))
+        summaries = sorted(filter(is_summary, records), key=generation_of)
+        made = next((one for one in summaries if one.extra_metadata.get(JOB) == claim.job_id), None)
+        before = [one for one in summaries if one is not made]
+        for candidate in extraction.candidates:
+            try:
+                record = _record(scope, claim, candidate, extraction, before[-1] if before else None)
+            except InvalidMemory as error:
+                effects.problems.append(mended(str(error)))
+                continue
+            heir = yield from _place(scope, effects, record, made)
+            _end(effects, [one for one in before if not one.pinned], heir)
+        return effects
+
+    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
+        """Plan: the work is done, and the messages need not be kept for it any more. Raises StoreError."""
+        del scope, extraction
+        said = yield from messages_said(self._outbox, claim.partition, _session(claim))
+        gone = [Delete(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
+        return [*self._outbox.settled(claim), *gone]
+
+
+def messages_said(outbox: Outbox, partition: Partition, session_id: str) -> Plan[list[Waiting]]:
+    """Plan: the messages of the session that became memories and are in no summary, the oldest first."""
+    name = session_name(session_id)
+    found = yield from all_said(outbox, partition)
+    return [one for one in found if one.message.session_id == name]
+
+
+def all_said(outbox: Outbox, partition: Partition) -> Plan[list[Waiting]]:
+    """Plan: the messages that became memories and are in no summary, the oldest first. Raises StoreError."""
+    found: list[Waiting] = []
+    while page := (yield from outbox.engine.newest([partition.said], limit=_PAGE, offset=len(found))):
+        found += map(Waiting.of, page)
+    return found[::-1]
+
+
+def _session(claim: Claim) -> str:
+    return claim.batch[0].message.session_id or ""
+
+
+def _record(
+    scope: MemoryScope, claim: Claim, candidate: Candidate, extraction: Extraction, earlier: MemoryRecord | None
+) -> MemoryRecord:
+    """The memory that the summary would be, of the generation after ``earlier``. Raises InvalidMemory."""
+    session = optional_text(session_name(_session(claim)), what="session_id")
+    namespace = scope.namespaces.namespace_for(claim.partition.user_id, MemoryCategory.EPISODIC)
+    generation = 1 + (generation_of(earlier) if earlier else 0)
+    before = texts_field(earlier.extra_metadata, CITES) if earlier else ()
+    source = MemorySource(
+        origin=candidate.origin, thread_id=session, message_ids=candidate.message_ids[:MAX_CITED], tool=SUMMARY
+    )
+    metadata: dict[str, Any] = {
+        JOB: claim.job_id,
+        GENERATION: generation,
+        READ_TO: extraction.notes.get(READ_TO),
+        CITES: list(dict.fromkeys([*candidate.cites, *before]))[:MAX_CITED],
+        "participants": [mended(one.name) for one in candidate.entities],
+        "until": candidate.valid_to and candidate.valid_to.isoformat(),
+    }
+    text = canonical_text(mended(candidate.content), max_bytes=MAX_SUMMARY_BYTES)
+    now = scope.clock.now()
+    record = MemoryRecord(
+        id=digest([*namespace, SUMMARY, session, generation]),
+        content=split_text(text, scope.max_content_bytes)[0],
+        memory_type=MemoryType.SESSION_SUMMARY,
+        category=MemoryCategory.EPISODIC,
+        namespace=namespace,
+        created_at=now,
+        updated_at=now,
+        topic=optional_text(candidate.topic, what="topic"),
+        session_id=session,
+        agent_name=scope.namespaces.agent_name,
+        extra_metadata={name: value for name, value in metadata.items() if value},
+        source=source,
+        trust=source.trust,
+        valid_from=candidate.valid_from,
+    )
+    put_of(record)  # what cannot be written is told here
+    return record
+
+
+def _place(scope: MemoryScope, effects: Effects, record: MemoryRecord, made: MemoryRecord | None) -> Plan[str]:
+    """Plan: ``record`` is to be there, beside what is there, unless this very job has ``made`` it before; its id."""
+    while made is None:
+        (row,) = yield from scope.engine.get([(record.namespace, record.id)])
+        if row is None:
+            made = record
+        else:
+            record = replace(record, id=digest([record.id]))
+    effects.set(made)
+    effects.added.append(made.id)
+    return made.id
+
+
+def _end(effects: Effects, before: list[MemoryRecord], heir_id: str) -> None:
+    """The summary of this id takes the place of those ``before``."""
+    heir = next(one for one in effects.changed.values() if one.id == heir_id)
+    for one in before:
+        now = heir.created_at
+        effects.set(replace(one, valid_to=now, superseded_by=heir.id, updated_at=now))
+        effects.superseded.append(one.id)
+    known = [*heir.supersedes, *(one.id for one in before)]
+    effects.set(replace(heir, supersedes=tuple(dict.fromkeys(known))))

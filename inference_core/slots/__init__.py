@@ -1,0 +1,9 @@
+"""Plain statements read without a model: who has what attribute, and what a newer statement does to an older one."""
+
+from __future__ import annotations
+
+from inference_core.slots.comparing import compare
+from inference_core.slots.reading import slot_of, slots_of
+from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot
+
+__all__ = ["ANY", "USER", "Comparison", "Holds", "Slot", "compare", "slot_of", "slots_of"]

@@ -1,0 +1,83 @@
+"""A fault at every effect of periodic work: nothing is lost, no second summary, no second higher-level memory."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage
+from periodic_support import DAY, QUIET, Life, insight, names_in, summarizer, summary
+from test_outbox_crash import FAULTS, with_fault
+
+from inference_core import open_store
+from inference_core.drivers import run
+from inference_core.ingestion import jobs, queue
+from inference_core.ingestion.insights import INSIGHT
+from inference_core.ingestion.partitions import Partition
+from inference_core.ingestion.sessions import all_said
+from inference_core.testing import FrozenClock
+
+NUMBERS = count()
+
+
+def fickle(messages: list[BaseMessage]) -> AIMessage:
+    """Sums up otherwise each time; the names of all messages are in it."""
+    words = [word for word in ("One", "Two", "Three") if word in messages[-1].text]
+    return summary(f"{' '.join(words)} {next(NUMBERS)}", names_in(messages))
+
+
+def fickle_insight(messages: list[BaseMessage]) -> AIMessage:
+    assert len(names_in(messages)) >= 3
+    return insight(f"Climbs {next(NUMBERS)} times")
+
+
+def stages(kind: str, life: Life) -> Partition:
+    """Everything is there for the work, which is due."""
+    if kind == "summary":
+        life.says("One", "Two")
+        life.works(QUIET)
+        life.says("Three")
+        life.clock.advance(QUIET)
+        return Partition("ada", task="sessions")
+    for at in range(4):
+        life.service.sync.save_memory("ada", f"Climbs {at}", "facts", topic="climbing", memory_id=f"c{at}")
+    life.says("Hello")
+    life.works(DAY)
+    life.service.sync.delete_memory("ada", "c0")
+    life.clock.advance(DAY)
+    return Partition("ada", task="insights")
+
+
+@pytest.mark.parametrize("kind", ["summary", "insight"])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["one database", "outbox elsewhere"])
+@pytest.mark.parametrize("is_done", [False, True], ids=["instead", "after"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_after_a_fault_at_any_effect_there_is_one_and_nothing_is_lost(
+    fault: BaseException, is_done: bool, elsewhere: bool, kind: str
+) -> None:
+    came = [True]
+    while came[-1]:
+        clock = FrozenClock()
+        with open_store("memory://", embeddings=None) as store, open_store("memory://", embeddings=None) as other:
+            chosen: dict[str, Any] = (
+                {"summarizer": summarizer(fickle)} if kind == "summary" else {"insights": [fickle_insight]}
+            )
+            life = Life(store, clock, outbox=other if elsewhere else None, **chosen)
+            partition = stages(kind, life)
+            seen = dict(run(life.pipeline.partitions()))[partition]
+            came.append(with_fault(life.pipeline.process(partition, seen), len(came) - 1, fault, is_done=is_done))
+            for _ in range(4):
+                life.works(timedelta(days=365))
+            made = life.summaries() if kind == "summary" else life.made_by(INSIGHT)
+            assert len(made) == 2
+            (holding,) = life.holding(made)
+            assert kind == "insight" or "Three" in holding
+            old = next(one for one in made if one.content != holding)
+            assert old.value["superseded_by"] == next(one.id for one in made if one.content == holding)
+            assert run(all_said(life.pipeline.outbox, Partition("ada"))) == []
+            assert run(queue.status(life.pipeline.outbox, clock)).dead == 0
+            done = [row for row in run(jobs.jobs(life.service.scope, "ada")) if row.value["model_calls"]]
+            assert len(done) == 2
+    assert len(came) > 8
