@@ -91,8 +91,6 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
 
 
 def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
-    yield from restore(scope, user_id, list(job.value["places"]))
-
     def attempt() -> Plan[int]:
         undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
         yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
@@ -102,13 +100,18 @@ def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
 
 
 def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:
-    """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids."""
+    """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids.
+
+    Those of them that were forgotten are brought back.
+    """
     places: Mapping[str, Sequence[str]] = job.value["places"]
+    yield from restore(scope, user_id, list(places))
     found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
     records = {row.key: record_of(row) for row in found if row}
     added = [records[key] for key in job.value["added"] if key in records]
     linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
     if linked:
+        yield from restore(scope, user_id, sorted(linked))
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         homes = [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
         rows = yield from scope.engine.get([(home, key) for home in homes for key in linked])

@@ -1,7 +1,8 @@
 """The outbox: messages that wait to become memories, in the memories' own database.
 
 A message is put in once, however often it comes, and leaves in the very transaction that writes what was made of it,
-so that nothing is lost and nothing happens twice. Whoever works on a user's messages holds a lease whose version fences
+so that nothing is lost and nothing happens twice. What it leaves behind is a mark: the reply path only looks whether
+there is one, the worker writes it. Whoever works on a user's messages holds a lease whose version fences
 off those that held it before. The result of a model is kept until it is applied: a replay never asks again.
 """
 
@@ -17,13 +18,13 @@ from inference_core.clock import Clock
 from inference_core.drivers import Plan
 from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.ingestion.drafts import mark, marks_of
+from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
 from inference_core.ingestion.partitions import OUTBOX, Partition, digest, places
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
 from inference_core.memory.text import encode_json, text_tokens
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
@@ -35,6 +36,7 @@ RESULT: Final = "result"
 """The row that keeps what a model made of a batch."""
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
+_MAX_LISTED: Final = 10_000
 _MAX_REASON: Final = 500
 
 
@@ -102,23 +104,24 @@ class Outbox:
         self.engine = engine
         self.limits = limits or Limits()
         self._clock = clock
+        self._listed: dict[Partition, int] = {}
 
     def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Plan[int]:
         """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit.
 
         ``zone`` names the user's time zone.
         """
-        marks = marks_of(partition.user_id)
         found = [Waiting(_key(partition, message), 0, message, zone) for message in messages]
         fresh = {one.key: one for one in found}
         while fresh:
+            listed = self._listed.get(partition, 0)
             try:
-                yield from self.engine.write(self._puts(partition, marks, fresh))
-                break
+                versions = yield from self.engine.write(self._puts(partition, fresh, listed))
             except VersionConflict:
-                rows = yield from self.engine.get([(marks, key) for key in fresh])
-                known = {row.key for row in rows if row}
-                fresh = {key: one for key, one in fresh.items() if key not in known}
+                fresh = yield from self._unknown(partition, fresh)
+            else:
+                self._note(partition, versions[0])
+                break
         return len(fresh)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
@@ -130,6 +133,11 @@ class Outbox:
         rows = yield from self._places([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
         return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
+
+    def seen(self, partition: Partition) -> Plan[int]:
+        """Plan: the version of the row that says that ``partition`` has messages; 0 if none does."""
+        (row,) = yield from self.engine.get([partition.place])
+        return row.version if row else 0
 
     def claim(self, partition: Partition, seen: int) -> Plan[Claim | None]:
         """Plan: a batch to work on; None if there is none, it is somebody else's, or its time has not come.
@@ -185,13 +193,11 @@ class Outbox:
         """
         now = self._clock.now()
         key = digest([partition.task, work.session_id])
-        where, name = partition.place
-        row, place = yield from self.engine.get([(partition.messages, key), (where, name)])
+        row, place = yield from self.engine.get([(partition.messages, key), partition.place])
         known = None if row is None or puts_off else Waiting.of(row).due
         one = Waiting(key, 0, work, zone, due if known is None else min(known, due))
         first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
-        pointer = Put(namespace=where, key=name, value=partition.to_json(first), updated_at=now)
-        return [one.put(partition.messages, now), pointer]
+        return [one.put(partition.messages, now), self._listing(partition, due=first)]
 
     def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
         """Plan: keeps what a model made of the batch. Raises VersionConflict if the lease is somebody else's by now."""
@@ -213,7 +219,7 @@ class Outbox:
         return [
             self._lease(claim.partition, 0.0, tries, claim.token),
             Delete(namespace=claim.partition.state, key=RESULT),
-            *(_gone(claim.partition, one) if again is None else self._again(claim, one, again) for one in claim.batch),
+            *(write for one in claim.batch for write in self._left(claim, one, again)),
         ]
 
     def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
@@ -235,9 +241,10 @@ class Outbox:
         yield from self.engine.write(writes)
         return [one.key for one in dead]
 
-    def _again(self, claim: Claim, one: Waiting, due: datetime) -> Put:
-        later = replace(one, due=due)
-        return replace(later.put(claim.partition.messages, self._clock.now()), expected=one.version)
+    def _left(self, claim: Claim, one: Waiting, again: datetime | None) -> list[Write]:
+        now = self._clock.now()
+        later = replace(one, due=again)
+        return [later.put(claim.partition.messages, now, one.version)] if again else _gone(claim.partition, one, now)
 
     def _lease_end(self, partition: Partition) -> float:
         return self._clock.now().timestamp() + self.limits.lease_s * (TASK_LEASES if partition.task else 1)
@@ -250,14 +257,37 @@ class Outbox:
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
 
-    def _puts(self, partition: Partition, marks: Namespace, fresh: Mapping[str, Waiting]) -> list[Write]:
+    def _puts(self, partition: Partition, fresh: Mapping[str, Waiting], listed: int) -> list[Write]:
+        """The writes that put in what is neither waiting nor marked; ``listed`` as the partition should be listed."""
         now = self._clock.now()
-        where, key = partition.place
+        where, place = partition.place
+        marks, messages = marks_of(partition.user_id), partition.messages
         return [
-            *(mark(marks, key, self._clock) for key in fresh),
-            *(one.put(partition.messages, now + at * _TICK) for at, one in enumerate(fresh.values())),
-            Put(namespace=where, key=key, value=partition.to_json(), updated_at=now),
+            Check(namespace=where, key=place, expected=listed) if listed else self._listing(partition),
+            *(Check(namespace=marks, key=key, expected=0) for key in fresh),
+            *(one.put(messages, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
         ]
+
+    def _listing(self, partition: Partition, expected: int | None = None, due: float | None = None) -> Put:
+        """The write that lists the partition."""
+        where, key = partition.place
+        value = partition.to_json(due)
+        return Put(namespace=where, key=key, value=value, updated_at=self._clock.now(), expected=expected)
+
+    def _unknown(self, partition: Partition, fresh: Mapping[str, Waiting]) -> Plan[dict[str, Waiting]]:
+        """Plan: those of ``fresh`` that are neither waiting nor marked; learns anew how the partition is listed."""
+        marks, messages = marks_of(partition.user_id), partition.messages
+        keys = [partition.place, *((scope, key) for scope in (marks, messages) for key in fresh)]
+        place, *rows = yield from self.engine.get(keys)
+        self._note(partition, place.version if place else 0)
+        known = {row.key for row in rows if row}
+        return {key: one for key, one in fresh.items() if key not in known}
+
+    def _note(self, partition: Partition, version: int) -> None:
+        """Remembers at which version the partition is listed, 0 if it is not: a guess that every put verifies."""
+        if len(self._listed) >= _MAX_LISTED:
+            self._listed.clear()
+        self._listed[partition] = version
 
     def _places(self, scopes: Sequence[Namespace]) -> Plan[list[Row]]:
         """Plan: the rows of ``scopes``, the oldest first."""
@@ -293,18 +323,22 @@ class Outbox:
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
+        """Plan: takes a partition off the list, unless a message came in meanwhile.
+
+        The first write ends what others know of the list, so that no message comes in unseen after it.
+        """
         where, key = partition.place
         with suppress(VersionConflict):  # a message has come in between
-            yield from self.engine.write([Delete(namespace=where, key=key, expected=seen)])
+            (version,) = yield from self.engine.write([self._listing(partition, seen)])
+            if not (yield from self.engine.count([partition.messages])):
+                yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
+                self._note(partition, 0)
 
     def _put_off(self, partition: Partition, seen: int, waiting: Sequence[Waiting], tries: Tries) -> Plan[None]:
         """Plan: nobody need look at ``partition`` before the first of what waits is due."""
-        where, key = partition.place
-        due = partition.to_json(min(_time_of(one, tries) for one in waiting))
+        due = min(_time_of(one, tries) for one in waiting)
         with suppress(VersionConflict):
-            yield from self.engine.write(
-                [Put(namespace=where, key=key, value=due, updated_at=self._clock.now(), expected=seen)]
-            )
+            yield from self.engine.write([self._listing(partition, seen, due)])
 
 
 def _key(partition: Partition, message: Message) -> str:
@@ -323,8 +357,11 @@ def _time_of(one: Waiting, tries: Tries) -> float:
     return max(tries.get(one.key, _NEVER).not_before, one.due.timestamp() if one.due else 0.0)
 
 
-def _gone(partition: Partition, one: Waiting) -> Delete:
-    return Delete(namespace=partition.messages, key=one.key, expected=one.version)
+def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
+    """The writes with which it leaves; the mark of a message stays."""
+    gone = Delete(namespace=partition.messages, key=one.key, expected=one.version)
+    marks = marks_of(partition.user_id)
+    return [gone] if partition.task else [gone, Put(namespace=marks, key=one.key, value="{}", updated_at=now)]
 
 
 def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
@@ -342,7 +379,7 @@ def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Writ
     value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
     pointer = {**claim.partition.to_value(), "key": one.key}
     return [
-        _gone(claim.partition, one),
+        *_gone(claim.partition, one, now),
         Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
         Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
     ]

@@ -43,10 +43,10 @@ class Waiting:
         due = moment_field(row.value, "due")
         return cls(row.key, row.version, message_from_json(row.value), row.value.get("zone"), due)
 
-    def put(self, namespace: Namespace, at: datetime) -> Put:
+    def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
         """The write that puts it into the outbox."""
         value = encode_json(self.to_json(), what="outbox")
-        return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at)
+        return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
 
 
 def message_to_json(message: Message) -> dict[str, Any]:

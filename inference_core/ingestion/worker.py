@@ -12,7 +12,7 @@ from typing import Final
 
 from inference_core.drivers import Pool, run
 from inference_core.errors import StoreError
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Outcome, Pipeline, Report
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +75,20 @@ class Worker:
         finally:
             pool.close()
         return self.progress
+
+    def waiting(self) -> list[Partition]:
+        """Those that may have something to do now. Raises StoreError."""
+        return [partition for partition, _ in run(self._pipeline.partitions())]
+
+    def work_on(self, partition: Partition) -> None:
+        """Works on ``partition`` alone, until nothing is left that can be worked on now.
+
+        Raises StoreError if the outbox cannot be read.
+        """
+        has_more = True
+        while has_more:
+            seen = run(self._pipeline.outbox.seen(partition))
+            has_more = seen > 0 and self._tried((partition, seen), alone=True).has_more
 
     def start(self) -> None:
         """Starts working in the background; does nothing if that has begun."""

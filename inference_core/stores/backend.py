@@ -103,7 +103,16 @@ class Expire:
     key: str
 
 
-Write = Put | Delete | SetVector | Touch | Expire
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Changes nothing, but refuses the batch unless a row is at version ``expected`` (0: nothing is there)."""
+
+    namespace: Namespace
+    key: str
+    expected: int
+
+
+Write = Put | Delete | SetVector | Touch | Expire | Check
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
 

@@ -11,6 +11,7 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import (
+    Check,
     Delete,
     Expire,
     Expiry,
@@ -72,13 +73,17 @@ class Cell:
 
 
 class Staging:
-    """What a batch makes of the cells that ``find`` gives, and of its scopes' heads; nothing is stored by it."""
+    """What a batch makes of the cells that ``find`` gives, and of its scopes' heads; nothing is stored by it.
+
+    ``checked`` are the cells whose version was asked for by a Check.
+    """
 
     def __init__(self, find: Callable[[Key], Cell | None], head: Callable[[Namespace], int], now: datetime) -> None:
         self._find = find
         self._head = head
         self._now = now
         self.cells: dict[Key, Cell] = {}
+        self.checked: set[Key] = set()
         self.heads: dict[Namespace, int] = {}
 
     def apply(self, batch: Sequence[Write]) -> list[int]:
@@ -90,8 +95,11 @@ class Staging:
         cell = self.cells.get(address) or self._find(address)
         alive = cell if cell and cell.is_alive(self._now) else None
         version = alive.version if alive else 0
-        if isinstance(write, Put | Delete) and write.expected not in (None, version):
+        if isinstance(write, Put | Delete | Check) and write.expected not in (None, version):
             raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
+        if isinstance(write, Check):
+            self.checked.add(address)
+            return version
         if isinstance(write, Touch):
             if alive and alive.expiry and version == write.version:
                 self.cells[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))

@@ -46,8 +46,8 @@ class Search:
     diversity: float = 0.0
     explains: bool = False
     by_itself: bool = False
-    links: bool = False
     prefers_newer: bool = False
+    links: bool = False
     patience: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from databases import BACKEND_KINDS, database
+from databases import BACKEND_KINDS, SHARED_KINDS, database
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from mongo_support import KIND as MONGODB
@@ -26,7 +26,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.late_interaction import pack_tokens
-from inference_core.stores.backend import Backend, Delete, Outcome, Put, Row, SetVector, Write
+from inference_core.stores.backend import Backend, Check, Delete, Outcome, Put, Row, SetVector, Write
 from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
@@ -257,6 +257,46 @@ def test_a_delete_of_another_version_is_refused(backend: Backend, expected: int)
     (outcome,) = backend.apply([[Delete(namespace=USER, key="a", expected=expected)]])
     assert isinstance(outcome, VersionConflict)
     assert some(backend, "a").version == 1
+
+
+@pytest.mark.parametrize(("expected", "is_refused"), [(0, True), (1, False), (2, True)])
+def test_a_check_changes_nothing_but_whether_its_batch_is_applied(backend: Backend, expected: int, is_refused: bool):
+    done(backend, put("a", text="tea"))
+    heads = backend.heads([USER, ("v", "semantic")])
+    other = replace(put("b"), namespace=("v", "semantic"))
+    for key, wanted, refused in (("a", expected, is_refused), ("none", 0, False), ("none", 1, True)):
+        check = Check(namespace=USER, key=key, expected=wanted)
+        assert [isinstance(outcome, VersionConflict) for outcome in backend.apply([[check]])] == [refused]
+    assert backend.heads([USER, ("v", "semantic")]) == heads
+    outcomes = backend.apply([[other, Check(namespace=USER, key="a", expected=expected)]])
+    assert [isinstance(outcome, VersionConflict) for outcome in outcomes] == [is_refused]
+    if backend.capabilities.atomic:
+        assert (backend.get([(("v", "semantic"), "b")]) == [None]) is is_refused
+
+
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_nothing_follows_a_check_that_another_process_overtook(kind: str, tmp_path: Path):
+    gates: Namespace = ("v", "gates")
+    with database(kind, tmp_path) as url, closing(open_backend(url)) as one, closing(open_backend(url)) as other:
+        for turn in range(4):
+            gate = replace(put(f"gate{turn}"), namespace=gates)
+            one.apply([[gate]])
+            check = Check(namespace=gates, key=gate.key, expected=1)
+            began = threading.Event()
+
+            def passing(turn: int = turn, check: Check = check, began: threading.Event = began) -> None:
+                for number in range(500):
+                    if isinstance(one.apply([[check, put(f"{turn} {number}")]])[0], VersionConflict):
+                        break
+                    began.set()
+
+            thread = threading.Thread(target=passing)
+            thread.start()
+            assert began.wait(10)
+            other.apply([[gate]])
+            passed = other.count([USER])
+            thread.join()
+            assert other.count([USER]) == passed
 
 
 def test_the_version_grows_over_a_delete(own: Backend):

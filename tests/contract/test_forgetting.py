@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from inference_core.lifecycle.rounds import ForgettingRounds, users_of
 from inference_core.lifecycle.service import SyncMemoryLifecycle
 from inference_core.portability.json_lines import export_store, import_store
 from inference_core.retrieval.documents import Document
+from inference_core.services.operations.scope import put_of, record_of
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.stores.backend import Key, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
@@ -161,6 +163,27 @@ def test_what_changes_meanwhile_stays(
     report = face.forget("ada", NONE)
     assert set(report.kept) == {"n0", "n1", "n2", "n3"}
     assert set(rows(filled)) == {"n0", "n1", "n2"}
+
+
+def test_history_stays_with_what_stays(
+    own_store: MemoryStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = AgentMemoryStoreService(own_store, clock=clock)
+    face = MemoryLifecycle(service).sync
+    service.sync.save_memory("ada", "Lives in Lisbon", memory_id="old")
+    service.sync.save_memory("ada", "Lives in Porto", memory_id="new", expires_at=clock.now())
+    (row,) = own_store.engine.backend.get([(("ada", "semantic"), "old")])
+    assert row is not None
+    run(own_store.engine.write([put_of(replace(record_of(row), superseded_by="new"))]))
+    assert names(face.forget("ada", dry_run=True)) == ["new", "old"]
+
+    def late(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Document]]:
+        service.sync.update_memory("ada", "new", pinned=True)
+        return documents(engine, keys)
+
+    monkeypatch.setattr(forgetting, "documents", late)
+    report = face.forget("ada")
+    assert (names(report), report.kept, report.remaining) == ([], ["new", "old"], 2)
 
 
 def test_a_change_in_the_last_moment_is_not_lost(

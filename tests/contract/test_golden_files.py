@@ -17,7 +17,15 @@ from inference_core.portability.json_lines import import_store
 from inference_core.stores.factory import open_backend
 
 GOLDEN = DATA / "golden"
-NAMES = ("sqlite-1.sqlite", "sqlite-2.sqlite", "file-1", "export-1.jsonl", "postgres-1.sql", "redis-1.jsonl")
+NAMES = (
+    "sqlite-1.sqlite",
+    "sqlite-2.sqlite",
+    "sqlite-3.sqlite",
+    "file-1",
+    "export-1.jsonl",
+    "postgres-1.sql",
+    "redis-1.jsonl",
+)
 
 
 @contextmanager

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+from itertools import count
+from typing import Any
 
 import pytest
 from langgraph.store.base import BaseStore
 from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, seen, step, word_for_word
 
 from inference_core import open_store
-from inference_core.drivers import run
-from inference_core.errors import ModelError, StoreUnavailable, VersionConflict
+from inference_core.drivers import Plan, run
+from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import queue
 from inference_core.ingestion.candidates import Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message
@@ -43,6 +46,23 @@ def claimed(outbox: Outbox, partition: Partition = ADA) -> Claim:
 
 def texts(claim: Claim | None) -> list[str]:
     return [] if claim is None else [waiting.message.text for waiting in claim.batch]
+
+
+def before(plan: Plan[Any], at: int, act: Callable[[], object]) -> Plan[Any]:
+    """``plan``, but before its effect number ``at`` comes ``act``."""
+    advance: Callable[[], Any] = partial(next, plan)
+    for number in count():
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        if number == at:
+            act()
+        try:
+            advance = partial(plan.send, (yield effect))
+        except StoreError as error:
+            advance = partial(plan.throw, error)
+    return None
 
 
 def settle(outbox: Outbox, claim: Claim) -> None:
@@ -201,19 +221,21 @@ def test_dead_messages_are_put_back_or_dropped(store: BaseStore, clock: FrozenCl
 def test_a_partition_leaves_the_list_when_it_is_done_unless_a_message_comes_in_between(
     store: BaseStore, clock: FrozenClock
 ) -> None:
-    outbox = outbox_on(store, clock)
-    put(outbox, said("first"))
-    settle(outbox, claimed(outbox))
-    version = seen(outbox)
-    put(outbox, said("second"))
-    settle(outbox, claimed(outbox))
-    assert run(outbox.claim(ADA, version)) is None
-    assert seen(outbox) > version
-    assert run(outbox.claim(ADA, seen(outbox))) is None
-    assert run(outbox.partitions()) == []
-    put(outbox, said("third"))
-    assert seen(outbox) > version
-    assert texts(claimed(outbox)) == ["third"]
+    outbox, elsewhere = outbox_on(store, clock), outbox_on(store, clock)
+    came: list[str] = []
+    for writer in (outbox, elsewhere):
+        for at in range(10):
+            for one in (outbox, elsewhere):
+                put(one, said(f"settled {len(came)} {at}", session=str(id(one))))
+                settle(outbox, claimed(outbox))
+            late = said(f"late {at}", session=str(id(writer)))
+            claim = run(before(outbox.claim(ADA, seen(outbox)), at, lambda: came.append(f"{put(writer, late)}")))  # noqa: B023
+            if claim is None and not seen(outbox):
+                break
+            settle(outbox, claim or claimed(outbox))
+            assert put(writer, late) == 0
+        assert run(outbox.partitions()) == []
+    assert came == ["1"] * 12
 
 
 def test_two_agents_of_a_user_are_apart(store: BaseStore, clock: FrozenClock) -> None:

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
     *("quickstart", "concepts", "migration", "errors", "filters", "conformance"),
-    *("short-term-memory", "background", "forgetting", "retrieval"),
+    *("short-term-memory", "background", "context", "forgetting", "retrieval"),
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)

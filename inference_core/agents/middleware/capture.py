@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
@@ -51,10 +51,11 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     said in a thread is not captured for the user who goes on with it. ``extractor`` makes
     memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
     outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. ``periodic`` is what else the worker does: summaries of sessions,
-    higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as
-    for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later. Raises
-    ConfigurationError in the first run if there is no outbox to use.
+    ``open_store("sqlite:///outbox.db")``. ``dispatch`` is called with the user and agent whose messages wait, as
+    `Dispatcher.dispatch` calls a worker; if it fails, workers look by themselves later. ``periodic`` is what else the
+    worker does: summaries of sessions, higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose
+    memory and where, as for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later.
+    Raises ConfigurationError in the first run if there is no outbox to use.
     """
 
     state_schema = CaptureState
@@ -67,6 +68,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         works: bool = True,
         interval_s: float = INTERVAL_S,
         limits: Limits | None = None,
+        dispatch: Callable[[Partition], object] | None = None,
         periodic: PeriodicWork | None = None,
         memory_service: Any = None,
         user_id: UserSource = None,
@@ -79,6 +81,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         self._works = works
         self._interval_s = interval_s
         self._limits = limits or Limits()
+        self._dispatch = dispatch
         self._periodic = periodic
         self._workers: dict[StoreEngine, tuple[Pipeline, Worker | None]] = {}
         self._lock = threading.Lock()
@@ -168,9 +171,19 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         except InferenceCoreError as error:
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
             return None
+        if self._dispatch and count:
+            yield from self._dispatched(scope, self._dispatch, partition)
         if worker and count >= self._limits.batch_messages:
             worker.wake()
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
+
+    def _dispatched(
+        self, scope: MemoryScope, dispatch: Callable[[Partition], object], partition: Partition
+    ) -> Plan[None]:
+        try:
+            yield from scope.engine.pool.call(dispatch, partition)
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
+            _LOG.warning("No worker was called: %s", error)
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
         """The way from the outbox into ``scope``'s store, with its worker; made once a store."""

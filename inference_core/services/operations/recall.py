@@ -47,10 +47,10 @@ def recall(
     ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
     ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
     match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``by_itself``:
-    what a memory says counts, not who said it nor what was said around it; the recall is not counted. ``links``:
-    memories about whom the query names, and those that share an entity, a tag or rare words with the best, gain by it,
-    within the same scopes; each says by which links. ``explain`` adds to each memory the shares of its score, and to
-    the result what was left out and why. Raises InvalidInput, StoreUnavailable.
+    what a memory says counts, not who said it nor what was said around it; the recall is not counted.
+    ``links``: memories about whom the query names, and those that share an entity, a tag or rare words with the best,
+    gain by it, within the same scopes; each says by which links. ``explain`` adds to each memory the shares of its
+    score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
     _check_options(max_characters, diversity)
@@ -73,8 +73,8 @@ def recall(
         diversity=diversity,
         fills=fills,
         by_itself=by_itself,
-        links=links,
         prefers_newer=as_of is None and not by_itself,
+        links=links,
         explains=explain,
         now=in_zone(now, scope.zone),
     )

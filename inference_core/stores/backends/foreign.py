@@ -30,6 +30,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores.backend import (
     Capabilities,
+    Check,
     Delete,
     Expire,
     Key,
@@ -291,6 +292,8 @@ def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
         return PutOp(write.namespace, write.key, row.value | {EXTRA: extra}, index=False), version
     if write.expected is not None and write.expected != version:
         raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
+    if isinstance(write, Check):
+        return None, version
     if isinstance(write, Delete):
         return PutOp(write.namespace, write.key, None) if row else None, 0
     return PutOp(write.namespace, write.key, _value(write, row), index=False), version + 1

@@ -219,7 +219,8 @@ class RedisBackend:
         changes = [
             Changed(address, known.get(address, nothing), cell, _new_stamp()) for address, cell in staging.cells.items()
         ]
-        call = invocation(self._keys, changes, staging.heads) if changes else []
+        checked = {address: known.get(address, nothing).stamp for address in staging.checked - staging.cells.keys()}
+        call = invocation(self._keys, changes, staging.heads, checked) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return _Decided(versions, call)
 

@@ -63,9 +63,12 @@ class Changed(NamedTuple):
     stamp: bytes
 
 
-def invocation(layout: Layout, changes: Sequence[Changed], heads: Mapping[Namespace, int]) -> list[Argument]:
+def invocation(
+    layout: Layout, changes: Sequence[Changed], heads: Mapping[Namespace, int], checked: Mapping[Key, bytes]
+) -> list[Argument]:
     """The number of keys, the keys and the arguments of the script.
 
+    ``checked`` are the stamps of cells on which the batch was decided besides those that it changes.
     ``heads`` tells how many writes of the batch change each scope; the sequence numbers of ``changes`` count from 1 in
     each scope, 0 means that the feed does not hear of it.
     """
@@ -73,7 +76,7 @@ def invocation(layout: Layout, changes: Sequence[Changed], heads: Mapping[Namesp
     keys.number(layout.whole("heads"))
     arguments: list[Argument] = []
     for entries in (
-        _checks(layout, keys, changes),
+        _checks(layout, keys, {change.address: change.old.stamp for change in changes} | {**checked}),
         _feeds(layout, keys, changes, heads),
         _commands(layout, keys, changes),
         _registers(layout, keys, changes),
@@ -95,10 +98,9 @@ class _Keys:
 _Entries = list[list[Argument]]
 
 
-def _checks(layout: Layout, keys: _Keys, changes: Sequence[Changed]) -> _Entries:
+def _checks(layout: Layout, keys: _Keys, stamps: Mapping[Key, bytes]) -> _Entries:
     return [
-        [keys.number(layout.of("cells", *namespace)), encoded(key), old.stamp]
-        for (namespace, key), old, _, _ in changes
+        [keys.number(layout.of("cells", *namespace)), encoded(key), stamp] for (namespace, key), stamp in stamps.items()
     ]
 
 

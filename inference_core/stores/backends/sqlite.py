@@ -65,6 +65,8 @@ class SqliteBackend:
         """Applies each batch in its own savepoint of one durable transaction."""
         with self._transaction() as writer:
             now = self._now()
+            if len(batches) == 1:
+                return [_apply_alone(writer, batches[0], now)]
             return [_apply_batch(writer, batch, now) for batch in batches]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
@@ -122,7 +124,8 @@ class SqliteBackend:
         """The sequence number of each scope's last write."""
         packed = [pack_namespace(scope) for scope in scopes]
         with self._reader() as reader:
-            query = f"SELECT namespace, seq FROM memory_scopes WHERE namespace IN ({_marks(packed)})"
+            last = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
+            query = f"SELECT s.namespace, ({last}) FROM memory_scopes s WHERE s.namespace IN ({_marks(packed)})"
             found = dict(reader.execute(query, packed).fetchall())
         return [found.get(name, 0) for name in packed]
 
@@ -220,7 +223,8 @@ class SqliteBackend:
                 self._writer.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._writer
-                    self._writer.execute("COMMIT")
+                    if self._writer.in_transaction:
+                        self._writer.execute("COMMIT")
                 finally:
                     if self._writer.in_transaction:
                         self._writer.execute("ROLLBACK")
@@ -234,6 +238,14 @@ def _translated() -> Generator[None]:
         raise StoreUnavailable(f"SQLite: {error}") from error
     except (UnicodeEncodeError, OverflowError) as error:
         raise StoreError(f"SQLite cannot hold this: {error}") from error
+
+
+def _apply_alone(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:
+    """Applies the only batch of a transaction, which ends with it if it fails."""
+    outcome = _apply_all(writer, batch, now)
+    if isinstance(outcome, Exception):
+        writer.execute("ROLLBACK")
+    return outcome
 
 
 def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:

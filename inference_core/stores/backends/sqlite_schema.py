@@ -7,7 +7,7 @@ from typing import Final
 
 from inference_core.errors import UnsupportedSchema
 
-VERSION: Final = 2
+VERSION: Final = 3
 BUSY_TIMEOUT_MS: Final = 5_000
 _MIGRATIONS: Final = {
     1: """
@@ -52,6 +52,11 @@ _MIGRATIONS: Final = {
     ALTER TABLE memory_rows ADD COLUMN expires INTEGER;
     ALTER TABLE memory_rows ADD COLUMN ttl INTEGER;
     CREATE INDEX memory_rows_by_expiry ON memory_rows (expires) WHERE expires IS NOT NULL;
+    """,
+    3: """
+    DROP INDEX memory_rows_by_age;
+    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created, key DESC) WHERE value IS NOT NULL;
+    ALTER TABLE memory_scopes DROP COLUMN seq;
     """,
 }
 

@@ -7,36 +7,38 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import VersionConflict
 from inference_core.retrieval.documents import Situation
-from inference_core.stores.backend import Delete, Expire, Put, SetVector, Touch, Write
+from inference_core.stores.backend import Check, Delete, Expire, Put, SetVector, Touch, Write
 from inference_core.stores.codec import micros_of, pack_namespace, to_micros
 
-_SET_VECTOR: Final = """
-UPDATE memory_rows SET seq = ?, model = ?, vector = ? WHERE scope = ? AND key = ? AND text IS NOT NULL
+_NEXT: Final = "(SELECT coalesce(max(seq), 0) + 1 FROM memory_rows AS known WHERE known.scope = {})"
+"""A scope's next sequence number; no row is ever removed, so that none comes twice."""
+_SET_VECTOR: Final = f"""
+UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, model = ?, vector = ?
+WHERE scope = ? AND key = ? AND text IS NOT NULL
 """
 _SET_TOKENS: Final = """
 INSERT OR REPLACE INTO memory_tokens (row, tokens) SELECT id, ? FROM memory_rows WHERE scope = ? AND key = ?
 """
 _CLEAR_TOKENS: Final = "DELETE FROM memory_tokens WHERE row = (SELECT id FROM memory_rows WHERE scope = ? AND key = ?)"
 _FIND: Final = """
-SELECT s.id, s.seq, r.version, r.created, r.value IS NOT NULL, r.expires <= ?
+SELECT s.id, r.version, r.created, r.value IS NOT NULL, r.expires <= ?
 FROM memory_scopes s LEFT JOIN memory_rows r ON r.scope = s.id AND r.key = ? WHERE s.namespace = ?
 """
 _TOUCH: Final = "UPDATE memory_rows SET expires = ? WHERE scope = ? AND key = ? AND expires IS NOT NULL"
 _NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?) RETURNING id"
-_NEW_SEQ: Final = "UPDATE memory_scopes SET seq = ? WHERE id = ?"
-_UPSERT: Final = """
+_UPSERT: Final = f"""
 INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer,
     session, by_assistant, happened, importance, model, vector, expires, ttl)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?1, ?, {_NEXT.format("?1")}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.version, created = excluded.created,
     updated = excluded.updated, kind = excluded.kind, value = excluded.value, text = excluded.text,
     terms = excluded.terms, analyzer = excluded.analyzer, session = excluded.session,
     by_assistant = excluded.by_assistant, happened = excluded.happened, importance = excluded.importance,
     model = excluded.model, vector = excluded.vector, expires = excluded.expires, ttl = excluded.ttl
 """
-_CLEAR: Final = """
-UPDATE memory_rows SET seq = ?, version = version + 1, kind = '', value = NULL, text = NULL, terms = NULL,
-    analyzer = NULL, model = '', vector = NULL, expires = NULL, ttl = NULL
+_CLEAR: Final = f"""
+UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, version = version + 1, kind = '', value = NULL,
+    text = NULL, terms = NULL, analyzer = NULL, model = '', vector = NULL, expires = NULL, ttl = NULL
 WHERE scope = ? AND key = ?
 """
 
@@ -45,7 +47,6 @@ class _Found(NamedTuple):
     """What is known of a key before a write; ``version`` and ``created`` also of one that was deleted."""
 
     scope: int | None = None
-    seq: int = 0
     version: int | None = None
     created: int | None = None
     is_there: bool = False
@@ -64,16 +65,15 @@ def apply_write(writer: sqlite3.Connection, write: Write, now: int) -> int:
     """
     packed = pack_namespace(write.namespace)
     found = _Found(*(writer.execute(_FIND, (now, write.key, packed)).fetchone() or ()))
-    if isinstance(write, Put | Delete) and write.expected not in (None, found.known):
+    if isinstance(write, Put | Delete | Check) and write.expected not in (None, found.known):
         raise VersionConflict(f"{write.key!r} is at version {found.known}, not {write.expected}")
     if isinstance(write, Put):
         return _put(writer, write, found, packed)
-    if not found.is_there or (isinstance(write, Expire) and not found.is_expired):
+    if isinstance(write, Check) or not found.is_there or (isinstance(write, Expire) and not found.is_expired):
         return found.known
     if isinstance(write, Delete | Expire):
-        writer.execute(_CLEAR, (found.seq + 1, found.scope, write.key))
+        writer.execute(_CLEAR, (found.scope, write.key))
         _set_tokens(writer, None, found.scope, write.key, is_new=False)
-        writer.execute(_NEW_SEQ, (found.seq + 1, found.scope))
         return 0
     if found.version == write.version and (found.known or isinstance(write, SetVector)):
         _amend(writer, write, found)
@@ -85,10 +85,9 @@ def _put(writer: sqlite3.Connection, write: Put, found: _Found, packed: str) -> 
     if scope is None:
         scope = writer.execute(_NEW_SCOPE, (write.namespace[0], packed)).fetchone()[0]
     columns = _columns(write, found.created if found.known else None)
-    writer.execute(_UPSERT, (scope, write.key, found.seq + 1, version, *columns))
+    writer.execute(_UPSERT, (scope, write.key, version, *columns))
     tokens = write.document.tokens if write.document else None
     _set_tokens(writer, tokens, scope, write.key, is_new=found.version is None)
-    writer.execute(_NEW_SEQ, (found.seq + 1, scope))
     return version
 
 
@@ -96,9 +95,8 @@ def _amend(writer: sqlite3.Connection, write: SetVector | Touch, found: _Found) 
     address = (found.scope, write.key)
     if isinstance(write, Touch):
         writer.execute(_TOUCH, (to_micros(write.at), *address))
-    elif writer.execute(_SET_VECTOR, (found.seq + 1, write.model, write.vector, *address)).rowcount:
+    elif writer.execute(_SET_VECTOR, (write.model, write.vector, *address)).rowcount:
         _set_tokens(writer, write.tokens, *address, is_new=False)
-        writer.execute(_NEW_SEQ, (found.seq + 1, found.scope))
 
 
 def _set_tokens(writer: sqlite3.Connection, tokens: bytes | None, scope: int | None, key: str, *, is_new: bool) -> None:

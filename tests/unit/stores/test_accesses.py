@@ -150,7 +150,8 @@ def test_a_race_that_is_always_lost_is_tried_later(store: MemoryStore, monkeypat
     assert counts(store) == {"tea": 8}
 
 
-def test_while_the_database_is_away_notes_are_kept() -> None:
+def test_while_the_database_is_away_notes_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     backend = FlakyBackend()
     store = MemoryStore(StoreEngine(backend, access_interval_s=0.01))
     with store:
@@ -161,6 +162,7 @@ def test_while_the_database_is_away_notes_are_kept() -> None:
         store.engine.accesses.note([(HOME, "tea"), (("bob", "semantic"), "x")], FrozenClock().now())
         with pytest.raises(StoreUnavailable):
             store.engine.accesses.flush()
+        until(lambda: "written later" in caplog.text)
         backend.heal()
         until(lambda: counts(store) == {"tea": 2})
 

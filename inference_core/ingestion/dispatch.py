@@ -1,0 +1,73 @@
+"""Dispatcher: Procrastinate on the database of the outbox tells workers at once that a user's messages wait.
+
+It is a bell, not the record: what waits stands in the outbox alone, whose leases keep workers apart. A job that is
+lost, or comes twice, costs nothing: each minute workers are called to all that waits, and where nothing waits, nothing
+is done.
+Needs the extra ``procrastinate``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+from procrastinate.exceptions import AlreadyEnqueued
+
+from inference_core.ingestion.partitions import Partition
+from inference_core.ingestion.worker import Worker
+
+QUEUE: Final = "inference_core"
+"""Procrastinate's queue of these jobs; others may share the tables."""
+_PROCESS: Final = "inference_core.process"
+_EACH_MINUTE: Final = "* * * * *"
+
+
+class Dispatcher:
+    """Calls workers over the PostgreSQL database at ``url``, whose tables `set_up` makes once.
+
+    ``dispatch`` is for agents: `CaptureMiddleware(..., works=False, dispatch=dispatcher.dispatch)`; it may be called
+    from any thread and raises Procrastinate's ConnectorException. `work` is for the processes that work.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._app = App(connector=PsycopgConnector(conninfo=url))
+        self._caller = App(connector=SyncPsycopgConnector(conninfo=url)).open()
+
+    def set_up(self) -> None:
+        """Makes Procrastinate's tables if they are not there; not by several processes at once."""
+        if not self._caller.check_connection():
+            self._caller.schema_manager.apply_schema()
+
+    def dispatch(self, partition: Partition) -> None:
+        """Says that ``partition`` has messages, unless that was said and nobody has come yet."""
+        name = partition.place[1]
+        job = self._caller.configure_task(_PROCESS, queue=QUEUE, queueing_lock=name)
+        with suppress(AlreadyEnqueued):
+            job.defer(**partition.to_value())
+
+    async def work(self, worker: Worker, **options: Any) -> None:
+        """Works with ``worker``, one user after the other, until it is cancelled; run a process a core.
+
+        ``options`` are those of Procrastinate's ``run_worker_async``.
+        """
+
+        def process(**value: Any) -> None:
+            worker.work_on(Partition.from_value(value))
+
+        def call(timestamp: int) -> None:
+            del timestamp
+            for partition in worker.waiting():
+                self.dispatch(partition)
+
+        self._app.task(name=_PROCESS, queue=QUEUE)(process)
+        self._app.periodic(cron=_EACH_MINUTE)(self._app.task(name=f"{QUEUE}.call", queue=QUEUE)(call))
+        async with self._app.open_async():
+            await asyncio.to_thread(call, 0)
+            given: dict[str, Any] = {"queues": [QUEUE], "concurrency": 1, "delete_jobs": "successful", **options}
+            await self._app.run_worker_async(**given)
+
+    def close(self) -> None:
+        """Closes the connections of ``dispatch``."""
+        self._caller.close()
