@@ -96,7 +96,9 @@ def test_a_failed_statement_leaves_the_store_usable(backend: PostgresBackend):
     assert backend.get_meta("a") == "b"
 
 
-def test_rows_are_looked_up_by_their_address_before_there_are_statistics(backend: PostgresBackend):
+def test_rows_are_looked_up_by_their_address_before_there_are_statistics(url: str, backend: PostgresBackend):
+    with psycopg.connect(url) as connection:
+        connection.execute("ALTER TABLE memory_rows SET (autovacuum_enabled = off)")
     done(backend, *(put(f"k{number}", text="tea") for number in range(3_000)))
     wanted = {"names": ['["u","semantic"]'] * 9, "keys": [f"k{number}" for number in range(9)]}
     plan = backend._connections.read(f"EXPLAIN SELECT r.value FROM {WANTED}", wanted)
