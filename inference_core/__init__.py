@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from inference_core.errors import InferenceCoreError
     from inference_core.ingestion.extraction import ModelExtractor
     from inference_core.ingestion.rules import RuleExtractor
+    from inference_core.lifecycle.policy import ForgettingPolicy
+    from inference_core.lifecycle.service import MemoryLifecycle
     from inference_core.memory.document import MemoryStoreDocument
     from inference_core.memory.namespaces import MemoryNamespaceBuilder
     from inference_core.memory.record import MemoryRecord
@@ -64,12 +66,14 @@ _HOMES = {
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
     "ExtractiveMemory": "inference_core.blocks.extractive",
+    "ForgettingPolicy": "inference_core.lifecycle.policy",
     "FlushToLongTerm": "inference_core.short_term.strategies",
     "InferenceCoreError": "inference_core.errors",
     "Memory": "inference_core.blocks.memory",
     "MemoryCategory": "inference_core.memory.types",
     "MemoryContent": "inference_core.short_term.content",
     "MemoryContext": "inference_core.agents.identity",
+    "MemoryLifecycle": "inference_core.lifecycle.service",
     "MemoryMiddleware": "inference_core.agents.middleware.memory",
     "MemoryNamespaceBuilder": "inference_core.memory.namespaces",
     "MemoryRecord": "inference_core.memory.record",
@@ -116,11 +120,13 @@ __all__ = [
     "Embedder",
     "ExtractiveMemory",
     "FlushToLongTerm",
+    "ForgettingPolicy",
     "InferenceCoreError",
     "Memory",
     "MemoryCategory",
     "MemoryContent",
     "MemoryContext",
+    "MemoryLifecycle",
     "MemoryMiddleware",
     "MemoryNamespaceBuilder",
     "MemoryRecord",

@@ -77,6 +77,28 @@ class MemorySettings(BaseSettings):
     insights_hours: float = Field(
         default=24.0, gt=0, description="Hours between two looks at a user's higher-level memories."
     )
+    access_counts: bool = Field(default=True, description="Count how often each memory is recalled, off the read path.")
+    forget_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Hours after which the worker forgets again what the following say. None: never.",
+    )
+    forget_half_life: float | None = Field(
+        default=None,
+        gt=0,
+        description="Days in which a memory that is not used loses half its strength. None: it keeps it.",
+    )
+    forget_below: float = Field(
+        default=0.1, ge=0, le=1, description="The strength, from 0 to 1, below which a memory is forgotten."
+    )
+    forget_max_memories: str | None = Field(
+        default=None,
+        description="Most memories of a user, and of single types, as in 5000,context=200; the weakest are forgotten.",
+    )
+    forget_max_tokens: str | None = Field(default=None, description="The same in tokens.")
+    forgotten_days: float = Field(
+        default=90.0, ge=0, description="Days in which what was forgotten can be restored; then it is erased."
+    )
 
     @property
     def embeddings_spec(self) -> str | None:

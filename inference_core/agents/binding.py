@@ -31,6 +31,7 @@ class BindingOptions(TypedDict, total=False):
 
     ``agent_name`` and ``agent_scope_enabled`` say which memories are the agent's own, ``embeddings`` how a store is
     ranked that is not ours, ``timezone`` (an IANA name or tzinfo) what days are, if the run's context names no zone.
+    ``counts_access``: what is recalled is counted.
     """
 
     agent_name: str | None
@@ -38,6 +39,7 @@ class BindingOptions(TypedDict, total=False):
     embeddings: EmbeddingsSpec
     timezone: str | tzinfo
     max_content_bytes: int
+    counts_access: bool
     clock: Clock | None
 
 
@@ -58,6 +60,7 @@ class MemoryBinding:
         embeddings: EmbeddingsSpec = None,
         timezone: str | tzinfo = UTC,
         max_content_bytes: int = MAX_CONTENT_BYTES,
+        counts_access: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if service is not None and not isinstance(service, AgentMemoryStoreService | SyncMemoryService):
@@ -68,6 +71,7 @@ class MemoryBinding:
         self._embeddings = embeddings
         self._zone = time_zone(timezone) if isinstance(timezone, str) else timezone
         self._max_content_bytes = max_content_bytes
+        self._counts_access = counts_access
         self._clock = clock or SystemClock()
         self._embedder: Embedder | None = None
         self._scopes: WeakKeyDictionary[BaseStore, MemoryScope] = WeakKeyDictionary()
@@ -107,6 +111,7 @@ class MemoryBinding:
             clock=self._clock,
             zone=self._zone,
             max_content_bytes=self._max_content_bytes,
+            counts_access=self._counts_access,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
 
-from inference_core.ingestion.messages import Message, Role, label
+from inference_core.ingestion.messages import Message, Role, label, traced
 
 _MAX_REFERENCE: Final = 300
 _CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
@@ -30,7 +30,7 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
 
 def passages(messages: Sequence[AnyMessage], session_id: str) -> list[Message]:
     """The passages of ``messages``, in their order."""
-    return [passage(message, session_id, at) for at, message in enumerate(messages)]
+    return list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
 
 
 def text_in(message: AnyMessage) -> str:

@@ -17,6 +17,7 @@ from inference_core.cli import (
     chat,
     demo,
     doctor,
+    forgetting,
     ingest,
     memories,
     migrate,
@@ -62,6 +63,10 @@ for _name, _command in {
     "stats": queue.stats,
     "summarize": periodic.summarize,
     "insights": periodic.insights,
+    "pin": memories.pin,
+    "unpin": memories.unpin,
+    "forget": forgetting.forget,
+    "restore": forgetting.restore,
 }.items():
     app.command(_name)(_command)
 

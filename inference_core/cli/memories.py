@@ -29,6 +29,7 @@ from inference_core.clock import time_zone
 from inference_core.errors import InvalidInput, MemoryNotFound
 from inference_core.memory.types import MemoryType
 
+Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
 _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
 
 
@@ -226,8 +227,29 @@ def update(
         note(f"Updated {memory_id}")
 
 
+def pin(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
+    """Keep a memory from ever being forgotten."""
+    _pin(memory_id, user, agent, url, pinned=True, as_json=json)
+
+
+def unpin(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
+    """Let a pinned memory be forgotten like any other."""
+    _pin(memory_id, user, agent, url, pinned=False, as_json=json)
+
+
+def _pin(memory_id: str, user: str, agent: str | None, url: str | None, *, pinned: bool, as_json: bool) -> None:
+    with opened(url, agent, embeds=True) as memory:
+        done = memory.sync.update_memory(user, memory_id, pinned=pinned)
+    if not done:
+        raise MemoryNotFound(memory_id)
+    if as_json:
+        print_json({"id": memory_id, "pinned": pinned})
+    else:
+        note(f"{'Pinned' if pinned else 'Unpinned'} {memory_id}")
+
+
 def history(
-    memory_id: Annotated[str, typer.Argument(help="The id that save, recall and list print.")],
+    memory_id: Id,
     user: User,
     agent: Agent = None,
     url: Url = None,

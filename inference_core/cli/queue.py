@@ -14,6 +14,7 @@ from inference_core.cli.rendering import print_figures
 from inference_core.drivers import run
 from inference_core.errors import InvalidInput
 
+_SHOWN = 60
 _ACTIONS = ("status", "list", "retry", "drop")
 
 
@@ -94,6 +95,8 @@ def _show(figures: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _told(value: Any) -> Any:
+    if isinstance(value, list):
+        return "; ".join(f"{one['content'][:_SHOWN]} ({one['recalls']})" for one in value) or "none"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, dict):
         return ", ".join(f"{name} {count}" for name, count in value.items()) or "none"  # pyright: ignore[reportUnknownVariableType]
     return round(value, 1) if isinstance(value, float) else value

@@ -51,6 +51,11 @@ def print_left_out(left_out: Sequence[tuple[MemoryStoreDocument, str]]) -> None:
         )
 
 
+def print_reasons(memories: Iterable[tuple[str, *tuple[str, ...]]]) -> None:
+    """Contents with what is said of each."""
+    _print_numbered([(content, facts) for content, *facts in memories], 1)
+
+
 def print_figures(figures: Mapping[str, Any]) -> None:
     """Names and values, one pair a line."""
     from rich.table import Table  # noqa: PLC0415 - an extra

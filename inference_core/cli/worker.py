@@ -16,6 +16,7 @@ from inference_core.cli.rendering import print_figures
 
 if TYPE_CHECKING:
     from inference_core.ingestion.worker import Worker
+    from inference_core.lifecycle.rounds import ForgettingRounds
 
 _THREADS = 4
 
@@ -31,7 +32,8 @@ def worker(
 ) -> None:
     """Make memories of the messages that wait: with the models of AGENT_MEMORY_MODEL, or by rules.
 
-    Also sums up sessions and looks after higher-level memories, where the settings say so.
+    Also sums up sessions, looks after higher-level memories and forgets (AGENT_MEMORY_FORGET_HOURS), where the settings
+    say so.
 
     Stops on Ctrl-C and SIGTERM after the batches in hand. Any number of workers may share a store.
     """
@@ -39,6 +41,7 @@ def worker(
         made = _worker(memory, threads)
         if once:
             made.drain()
+            _rounds(memory).run_if_due()
         else:
             _work(made)
         figures = asdict(made.progress)
@@ -60,7 +63,17 @@ def _worker(memory: Opened, threads: int) -> Worker:
         limits=limits_of(settings),
         periodic=make_periodic(settings),
     )
-    return Worker(pipeline, interval_s=settings.worker_interval, threads=threads)
+    return Worker(pipeline, interval_s=settings.worker_interval, threads=threads, chore=_rounds(memory).run_if_due)
+
+
+def _rounds(memory: Opened) -> ForgettingRounds:
+    """Forgets as the settings say, each time that it is due; never unless they name an interval."""
+    from inference_core.lifecycle.policy import ForgettingPolicy  # noqa: PLC0415 - slow to import
+    from inference_core.lifecycle.rounds import ForgettingRounds  # noqa: PLC0415
+
+    return ForgettingRounds(
+        memory.service.scope, ForgettingPolicy.from_settings(memory.settings), memory.settings.forget_hours
+    )
 
 
 def _work(made: Worker) -> None:

@@ -21,7 +21,6 @@ _TURNING: Final = word_set(
 )
 """Words by which a text says something else than the same text without them."""
 _NAME: Final = re.compile(r"(?<![.!?:] )(?<!\A)\b[A-Z][\w'-]*")
-_NUMBER: Final = re.compile(r"\w*\d\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,11 @@ class _Said:
     def of(cls, item: ContextItem) -> _Said:
         words = words_of(item.text)
         turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
-        exact = frozenset(word.casefold() for word in (*_NAME.findall(item.text), *_NUMBER.findall(item.text)))
-        return cls(item, frozenset(analyze(item.text)), gist(item.text), turning, exact)
+        numbers = (word for word in words if any(map(str.isdigit, word)))
+        exact = frozenset([*map(str.casefold, _NAME.findall(item.text)), *numbers])
+        meant = gist(item.text)
+        stems = frozenset(stem for word in meant for stem in analyze(word) or (word,))
+        return cls(item, stems, meant, turning, exact)
 
 
 def collapsed(

@@ -6,5 +6,5 @@ from typing import Final
 
 DATASETS: Final = ("locomo", "beam", "atomic")
 """Names of the formats that can be read."""
-SYSTEMS: Final = ("ours", "ours-no-late", "lexical", "langgraph-inmemory", "dense", "bm25")
+SYSTEMS: Final = ("ours", "ours-no-late", "ours-links", "lexical", "langgraph-inmemory", "dense", "bm25")
 """Names of what can be measured."""

@@ -91,12 +91,13 @@ async def run_experiment(conversations: Sequence[Conversation], system: System, 
         for conversation in conversations:
             recall = await system.ingest(conversation, advance)
             for question in conversation.questions:
-                outcomes.append(await _asked(conversation, question, recall))
+                outcomes.append(await asked(conversation, question, recall))
                 advance()
     return outcomes
 
 
-async def _asked(conversation: Conversation, question: Question, recall: Recall) -> Outcome:
+async def asked(conversation: Conversation, question: Question, recall: Recall) -> Outcome:
+    """How one question goes."""
     started = perf_counter()
     hits = await recall(question.text, DEPTH)
     took = (perf_counter() - started) * _MS

@@ -75,6 +75,8 @@ def make_system(name: str, embeddings: str | None = "auto") -> System:
         return MemoryService(embeddings)
     if name == "ours-no-late":
         return MemoryService(embeddings, late_interaction=False)
+    if name == "ours-links":
+        return MemoryService(embeddings, links=True)
     if name == "lexical":
         return MemoryService(None)
     if name == "langgraph-inmemory":
@@ -87,9 +89,13 @@ def make_system(name: str, embeddings: str | None = "auto") -> System:
 
 
 class MemoryService:
-    """AgentMemoryStoreService over a new SQLite file, one memory a turn, one user a conversation."""
+    """AgentMemoryStoreService over a new SQLite file, one memory a turn, one user a conversation.
 
-    def __init__(self, embeddings: str | None, **options: Any) -> None:
+    ``links``: recall follows links; it may be changed between two questions.
+    """
+
+    def __init__(self, embeddings: str | None, *, links: bool = False, **options: Any) -> None:
+        self.links = links
         self._folder = tempfile.TemporaryDirectory()
         try:
             self._store = open_store(f"sqlite:///{self._folder.name}/memory.db", embeddings=embeddings, **options)
@@ -117,7 +123,7 @@ class MemoryService:
             await self._until_embedded(embedder)
 
         async def recall(query: str, k: int) -> list[Hit]:
-            found = await self._service.recall_memories(conversation.id, query, k)
+            found = await self._service.recall_memories(conversation.id, query, k, links=self.links)
             return [Hit(turn_of[memory.id], getattr(memory, "relevance", None)) for memory in found]
 
         return recall

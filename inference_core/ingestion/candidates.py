@@ -29,11 +29,15 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A memory that is there and that a candidate may reinforce or supersede; ``name`` is what the model calls it."""
+    """A memory that is there and that a candidate may reinforce or supersede; ``name`` is what the model calls it.
+
+    ``is_external``: it is a tool's or a document's words.
+    """
 
     name: str
     memory_id: str
     content: str
+    is_external: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory, UntrustedWrite
 from inference_core.ingestion.candidates import Action, Candidate, Offered
-from inference_core.ingestion.messages import Message, Role, mended, session_label, session_name
+from inference_core.ingestion.grounding import Grounding
+from inference_core.ingestion.messages import Message, Role, mended, session_label, session_name, traced
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
 from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
@@ -71,8 +72,13 @@ class Effects:
 def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Plan[list[Offered]]:
     """Plan: the memories that ``messages`` may say again or change, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
-    found = yield from recall(scope, user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True)
-    return [Offered(f"k{at}", document.id, document.content) for at, document in enumerate(found, 1)]
+    found = yield from recall(
+        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True
+    )
+    return [
+        Offered(f"k{at}", document.id, document.content, document.value.get("trust") == Trust.EXTERNAL)
+        for at, document in enumerate(found, 1)
+    ]
 
 
 def consolidated(
@@ -218,15 +224,20 @@ def _label(text: str | None, limit: int) -> str | None:
 
 
 def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
-    """Where a candidate comes from: what rests on a tool's words alone is not believed as what somebody said."""
-    named = [message for message in messages if message.id in candidate.message_ids]
-    is_external = Role.TOOL in {message.role for message in named or messages} and not any(
-        message.role is not Role.TOOL for message in named
+    """Where a candidate comes from: what is made of a tool's words is not believed as what somebody said."""
+    traces = list(traced(messages))
+    named = [message for message in traces if message.id in candidate.message_ids]
+    users = [message for message in named or traces if message.role is Role.USER]
+    told = [message for message in traces if message.origin is Origin.TOOL]
+    is_external = (
+        (bool(told) and not named)
+        or (bool(named) and all(message.origin is Origin.TOOL for message in named))
+        or Grounding([*told, *users]).is_external(candidate.content)
     )
     return MemorySource(
         origin=Origin.TOOL if is_external else candidate.origin,
         thread_id=session_name(messages[0].session_id),
-        message_ids=tuple(mended(message.id) for message in named or messages if message.id),
+        message_ids=tuple(mended(message.id) for message in named or traces if message.id),
         tool=_TOOL,
     )
 

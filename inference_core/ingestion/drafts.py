@@ -10,12 +10,12 @@ from typing import Any, Final
 from inference_core.clock import Clock
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.messages import Message, Role, mended, session_label
+from inference_core.ingestion.messages import Message, mended, session_label
 from inference_core.ingestion.splitting import split_text
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
-from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of
 from inference_core.stores.backend import Put
@@ -25,7 +25,6 @@ MARKS: Final = "ingested"
 """Second label of the namespace, below the user, that holds the marks."""
 _NO_LIMIT: Final = 1 << 40
 _TICK: Final = timedelta(microseconds=1)
-_ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TOOL: Origin.TOOL}
 
 
 def marks_of(user_id: UserId) -> Namespace:
@@ -115,9 +114,7 @@ class Drafts:
     def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()
         self._last = now = now if self._last is None else max(now, self._last + _TICK)
-        source = MemorySource(
-            origin=_ORIGINS[message.role], message_ids=() if message.id is None else (mended(message.id),)
-        )
+        source = MemorySource(origin=message.origin, message_ids=() if message.id is None else (mended(message.id),))
         return MemoryRecord(
             id=memory_id,
             content=canonical_text(content, max_bytes=self._scope.max_content_bytes),

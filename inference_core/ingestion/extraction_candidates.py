@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -33,6 +33,7 @@ from inference_core.ingestion.extraction_values import (
     share_of,
     start_of,
 )
+from inference_core.ingestion.grounding import Grounding
 from inference_core.ingestion.messages import Message, Role, mended
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import canonical_text
@@ -104,14 +105,16 @@ class _Reader:
         self._reading.understood += 1
         sources = self._sources()
         said = list(sources.values()) or list(self._batch.messages.values())
-        is_stated = any(one.role is Role.USER for one in said) if sources else all(_is_users(one) for one in said)
+        grounding = self._batch.grounding(said)
+        is_named = any(map(_is_users, said)) if sources else all(map(_is_users, said))
+        is_stated = is_named and not grounding.is_external(content)
         action, target = self._action(is_stated=is_stated)
         kind = self._type()
         if action is None or not self._is_allowed(kind, is_stated=is_stated):
             return None
-        is_told = not is_stated and any(one.role is Role.TOOL for one in said)
+        is_told = not is_stated and (is_named or any(one.origin is Origin.TOOL for one in said))
         found = replace(
-            self._described(content, kind),
+            self._described(content, kind, grounding),
             message_ids=tuple(dict.fromkeys(one.id for one in sources.values() if one.id is not None)),
             origin=Origin.TOOL if is_told else Origin.AGENT,
             action=action,
@@ -119,15 +122,18 @@ class _Reader:
         )
         return self._with_times(found, next((one.at for one in said if one.at is not None), self._batch.now))
 
-    def _described(self, content: str, kind: MemoryType) -> Candidate:
+    def _described(self, content: str, kind: MemoryType, grounding: Grounding) -> Candidate:
+        """The candidate with what describes it; of that, nothing that only a tool said stands beside a user's words."""
+        is_left_out: Callable[[str], bool] = _never if grounding.is_external(content) else grounding.is_external
+        topic = _label(self._entry.get("topic"))
         return Candidate(
             content=content,
             memory_type=kind,
-            topic=_label(self._entry.get("topic")),
-            tags=_labels(self._entry.get("tags"), MAX_TAGS),
+            topic=None if topic is None or is_left_out(topic) else topic,
+            tags=tuple(tag for tag in _labels(self._entry.get("tags"), MAX_TAGS) if not is_left_out(tag)),
             importance=self._importance(),
             state=STATE_NAMES.get(folded(first_of(self._entry, _STATE) or "")),
-            **self._graph(),
+            **self._graph(is_left_out),
         )
 
     def _content(self) -> str | None:
@@ -217,10 +223,12 @@ class _Reader:
             self._note(f"has no readable time: {_shown(given)}")
         return moment
 
-    def _graph(self) -> dict[str, Any]:
+    def _graph(self, is_left_out: Callable[[str], bool]) -> dict[str, Any]:
         """The entities and relations; the ends of a relation are entities too, if there is room for them."""
-        entities = {name.casefold(): Entity(name, kind) for name, kind in _entities(self._entry.get("entities"))}
-        relations = [Relation(*ends) for ends in _relations(self._entry.get("relations"))]
+        named = [(name, kind) for name, kind in _entities(self._entry.get("entities")) if not is_left_out(name)]
+        entities = {name.casefold(): Entity(name, kind) for name, kind in named}
+        told = [ends for ends in _relations(self._entry.get("relations")) if not any(map(is_left_out, ends))]
+        relations = [Relation(*ends) for ends in told]
         for name in [end for relation in relations for end in (relation.source, relation.target)]:
             entities.setdefault(name.casefold(), Entity(name))
         kept = dict(islice(entities.items(), MAX_ENTITIES))
@@ -235,6 +243,10 @@ def _without_quotes(text: str) -> str:
     while len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1].strip()
     return text
+
+
+def _never(_text: str) -> bool:
+    return False
 
 
 def _is_users(message: Message) -> bool:

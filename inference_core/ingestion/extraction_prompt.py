@@ -13,7 +13,9 @@ from inference_core.clock import in_zone
 from inference_core.context.neutral import neutral_line
 from inference_core.ingestion.candidates import Offered
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, MAX_CONTENT, MAX_LABEL, ExtractedMemories
-from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.grounding import Grounding
+from inference_core.ingestion.messages import Message, Role, traced
+from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryTypeDescription
 
 EXTRACTION_PROMPT: Final = """\
@@ -68,13 +70,19 @@ class Batch:
     @classmethod
     def of(cls, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo) -> Batch:
         """The batch; messages without text are left out."""
-        said = [message for message in messages if message.text.strip()]
+        said = [message for message in traced(messages) if message.text.strip()]
         return cls(
             {f"m{number}": message for number, message in enumerate(said, 1)},
             {one.name.casefold(): one for one in offered},
             now,
             zone,
         )
+
+    def grounding(self, sources: Sequence[Message]) -> Grounding:
+        """Whose words the batch holds: of users, those in ``sources`` alone."""
+        others = [one.content for one in self.offered.values() if one.is_external]
+        external = [one for one in self.messages.values() if one.origin is Origin.TOOL]
+        return Grounding([*external, *(one for one in sources if one.role is Role.USER)], others)
 
     @property
     def problems(self) -> list[str]:

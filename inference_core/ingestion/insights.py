@@ -15,9 +15,8 @@ from inference_core.ingestion.groups import Group, groups_of
 from inference_core.ingestion.messages import mended
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import Partition, digest
-from inference_core.ingestion.sessions import CITES
-from inference_core.memory.fields import mapping_field, text_field, texts_field
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.fields import mapping_field, text_field
+from inference_core.memory.record import CITES, MemoryRecord
 from inference_core.memory.text import canonical_text, encode_json
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory
@@ -166,7 +165,7 @@ def is_insight(record: MemoryRecord) -> bool:
 
 def cited_by(record: MemoryRecord) -> tuple[str, ...]:
     """The memories that a higher-level one follows from."""
-    return texts_field(record.extra_metadata, CITES)
+    return record.cites
 
 
 def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, found: Beliefs) -> MemoryRecord:

@@ -9,8 +9,10 @@ from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.leftovers import dropped, told
 from inference_core.ingestion.messages import mended, session_name
 from inference_core.ingestion.undoing import Undoing
+from inference_core.lifecycle.restoring import restore
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
@@ -66,16 +68,25 @@ def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> 
 def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> Plan[int]:
     """Plan: takes back all that one job or the jobs of one session did; how many memories were removed.
 
-    What they added goes, also if it was changed since; what they ended holds again, unless something newer ended it.
-    Each job is undone as a whole. Raises InvalidInput if neither or both are given, StoreError.
+    What they added goes, also if it was changed or forgotten since; what they ended holds again, unless something newer
+    ended it. Each job is undone as a whole. Of a session, what waits in this store's outbox or died goes too, and so do
+    memories of its messages word for word and what tools saved in it. Raises InvalidInput if neither or both are given,
+    StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
+    if session_id is not None:
+        yield from dropped(scope, user_id, session_id)
     rows = yield from jobs(scope, user_id, session_id)
     removed = 0
     for row in rows:
         if job_id in (None, row.key):
             removed += yield from _undone(scope, user_id, row)
+    if session_id is not None:
+        left = yield from told(scope, user_id, session_id)
+        if left:
+            yield from scope.engine.write([Delete(namespace=one.namespace, key=one.id) for one in left])
+        removed += len(left)
     return removed
 
 
@@ -89,13 +100,18 @@ def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
 
 
 def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:
-    """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids."""
+    """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids.
+
+    Those of them that were forgotten are brought back.
+    """
     places: Mapping[str, Sequence[str]] = job.value["places"]
+    yield from restore(scope, user_id, list(places))
     found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
     records = {row.key: record_of(row) for row in found if row}
     added = [records[key] for key in job.value["added"] if key in records]
     linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
     if linked:
+        yield from restore(scope, user_id, sorted(linked))
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         homes = [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
         rows = yield from scope.engine.get([(home, key) for home in homes for key in linked])

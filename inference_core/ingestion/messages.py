@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Final
 
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
+from inference_core.memory.trust import Origin
 
 NO_THREAD: Final = "threadless"
 """The session of runs without a thread: whoever runs them passes the whole history each time."""
@@ -29,12 +30,15 @@ class Role(str, Enum):
     TOOL = "tool"
 
 
+_ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TOOL: Origin.TOOL}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message. ``at`` is when it was said, aware; None where the source does not say.
 
     ``id`` is the source's own; where it has none, ``position``, counted from 0 in the session, tells equal messages
-    apart.
+    apart. ``after_tool``: an assistant said it that had a tool's results before it, and may only repeat them.
     """
 
     session_id: str | None
@@ -44,6 +48,12 @@ class Message:
     position: int = 0
     author: str | None = None
     at: datetime | None = None
+    after_tool: bool = False
+
+    @property
+    def origin(self) -> Origin:
+        """Whose words they are, as far as that is sure: what may be a tool's is taken for a tool's."""
+        return Origin.TOOL if self.after_tool else _ORIGINS[self.role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,16 @@ class Transcript:
     messages: Iterable[Message]
     total: int
     skipped: Counter[str] = field(default_factory=Counter[str])
+
+
+def traced(messages: Iterable[Message]) -> Iterator[Message]:
+    """``messages`` with those of the assistant marked that follow a tool's in the same session."""
+    told: set[str | None] = set()
+    for message in messages:
+        if message.role is Role.TOOL:
+            told.add(message.session_id)
+        is_told = message.role is Role.ASSISTANT and message.session_id in told
+        yield replace(message, after_tool=True) if is_told else message
 
 
 def label(text: str | None) -> str | None:

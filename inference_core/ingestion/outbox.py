@@ -32,7 +32,8 @@ DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 TASK_LEASES: Final = 10
 """For so many leases a worker may do periodic work, which may take many calls of a model."""
 _LEASE: Final = "lease"
-_RESULT: Final = "result"
+RESULT: Final = "result"
+"""The row that keeps what a model made of a batch."""
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
 _MAX_LISTED: Final = 10_000
@@ -149,7 +150,7 @@ class Outbox:
     def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
         """Plan: what `claim` would claim, which stays free for others until `take`."""
         now = self._clock.now().timestamp()
-        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, _RESULT)])
+        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and _not_before(lease) > now:
             return None
         rows = yield from self._oldest(partition)
@@ -203,7 +204,7 @@ class Outbox:
         until = self._lease_end(claim.partition)
         value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
-        kept = Put(namespace=state, key=_RESULT, value=_json(value), updated_at=self._clock.now())
+        kept = Put(namespace=state, key=RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
         token, _ = yield from self.engine.write([lease, kept])
         return replace(claim, token=token, extraction=extraction)
@@ -217,7 +218,7 @@ class Outbox:
         tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         return [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=_RESULT),
+            Delete(namespace=claim.partition.state, key=RESULT),
             *(write for one in claim.batch for write in self._left(claim, one, again)),
         ]
 
@@ -234,7 +235,7 @@ class Outbox:
             del tries[one.key]
         writes: list[Write] = [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=_RESULT),
+            Delete(namespace=claim.partition.state, key=RESULT),
             *(write for one in dead for write in _burial(claim, one, mended(reason)[:_MAX_REASON], now)),
         ]
         yield from self.engine.write(writes)

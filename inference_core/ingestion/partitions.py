@@ -21,7 +21,8 @@ INSIGHTS: Final = "insights"
 """The task of drawing higher-level memories from several."""
 SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
-_STATE: Final = "state"
+STATE: Final = "state"
+"""Last label of the namespace that holds the lease and the result of those before it."""
 _SAID: Final = "said"
 
 
@@ -45,7 +46,7 @@ class Partition:
     @property
     def state(self) -> Namespace:
         """Where its lease and its result are."""
-        return (*self.messages, _STATE)
+        return (*self.messages, STATE)
 
     @property
     def said(self) -> Namespace:

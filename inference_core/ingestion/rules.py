@@ -16,6 +16,7 @@ from inference_core.clock import in_zone
 from inference_core.drivers import Plan
 from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message, Role
+from inference_core.ingestion.pasting import FENCE, SIGNS
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
 from inference_core.slots.comparing import Said, compare_said
@@ -30,13 +31,7 @@ MAX_CHARACTERS: Final = 4_000
 MAX_SENTENCES: Final = 40
 MAX_OFFERED: Final = 200
 _MIN_WORDS: Final = 3
-_FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_PASTED: Final = re.compile(
-    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
-    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
-    r"|^[^\n]{0,200}:[ \t]*$",
-    re.IGNORECASE | re.MULTILINE,
-)
+_PASTED: Final = re.compile(rf"{SIGNS}|^[^\n]{{0,200}}:[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _END: Final = re.compile(r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<=[.!?])[)\s]+|\n+")
 _FIRST_PERSON: Final = re.compile(r"\b(?:i|my|we|our|ich|meine?)\b", re.IGNORECASE)
 _AND_I: Final = re.compile(r",? (?:and|but) (?=(?:I|my)\b)")
@@ -180,7 +175,7 @@ def _add(found: list[_Found], candidate: Candidate, sentence: _Sentence) -> None
 
 def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
     """The sentences that are the user's own and may tell something, until the first sign of pasted text."""
-    text = _FENCE.sub("\n", message.text[:MAX_CHARACTERS])
+    text = FENCE.sub("\n", message.text[:MAX_CHARACTERS])
     pasted = _PASTED.search(text)
     text = text[: pasted.start()] if pasted else text
     for part in _END.split(text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:

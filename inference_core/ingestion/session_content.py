@@ -26,7 +26,6 @@ GENERATION: Final = "generation"
 READ_TO: Final = "read_to"
 """The name in a summary's metadata of when the newest memory was stored that it has seen."""
 MAX_CITED: Final = 200
-_ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TOOL: Origin.TOOL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +166,11 @@ def _of_memory(record: MemoryRecord) -> Source:
 
 def _of_message(one: Waiting, now: datetime) -> Source:
     message = one.message
-    origin = _ORIGINS[message.role]
     return Source(
         text=message.text,
         at=message.at or now,
-        origin=origin,
-        trust=MemorySource(origin=origin).trust,
+        origin=message.origin,
+        trust=MemorySource(origin=message.origin).trust,
         role=message.role,
         author=message.author,
         message_id=message.id,

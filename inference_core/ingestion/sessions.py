@@ -27,15 +27,13 @@ from inference_core.ingestion.session_content import (
 from inference_core.ingestion.splitting import split_text
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.fields import texts_field
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import CITES, MemoryRecord
 from inference_core.memory.text import canonical_text, optional_text
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.scope import MemoryScope, put_of
 from inference_core.stores.backend import Delete, Write
 
-CITES: Final = "cites"
-"""The name in a memory's metadata of the memories that it follows from."""
 MAX_SUMMARY_BYTES: Final = 64 * 1024
 _PAGE: Final = 500
 

@@ -26,6 +26,7 @@ _START_BYTES: Final = 1024 * 1024
 _FORM: Final = "an object with 'role' and 'content'"
 _ROLES: Final = {"user": Role.USER, "human": Role.USER, "assistant": Role.ASSISTANT, "ai": Role.ASSISTANT}
 _UNSPOKEN: Final = frozenset({"system", "developer", "tool", "function"})
+_RESULTS: Final = frozenset({"tool", "function"})
 _SESSIONS: Final = ("session_id", "thread_id", "conversation_id")
 _TIMES: Final = ("timestamp", "created_at")
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
@@ -70,6 +71,7 @@ class _Reader:
         self.skipped: Counter[str] = Counter()
         self._session = session
         self._positions: Counter[str] = Counter()
+        self._told: set[str] = set()
 
     def messages(self, path: Path) -> Iterator[Message]:
         for number, line in _lines(path):
@@ -92,6 +94,8 @@ class _Reader:
         position = self._positions[session]
         self._positions[session] += 1
         if name in _UNSPOKEN:
+            if name in _RESULTS:
+                self._told.add(session)
             return self._skip(name)
         if name not in _ROLES:
             _refuse(f"its role {name[:40]!r} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
@@ -105,6 +109,7 @@ class _Reader:
             position=position,
             author=_label(fields, "name"),
             at=_moment(fields),
+            after_tool=_ROLES[name] is Role.ASSISTANT and session in self._told,
         )
 
     def _skip(self, reason: str) -> None:

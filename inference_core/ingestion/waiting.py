@@ -59,6 +59,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
         "position": message.position,
         "author": message.author and mended(message.author),
         "at": message.at and message.at.isoformat(),
+        **({"after_tool": True} if message.after_tool else {}),
     }
 
 
@@ -72,4 +73,5 @@ def message_from_json(value: Mapping[str, Any]) -> Message:
         position=value["position"],
         author=value["author"],
         at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+        after_tool=value.get("after_tool", False),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -42,14 +43,22 @@ class Worker:
     """Looks for messages every ``interval_s`` seconds, or when woken, and works on ``threads`` users at once.
 
     After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the tries
-    of all messages. Any number of workers may share an outbox.
+    of all messages. Any number of workers may share an outbox. ``chore`` is done after each look in the background.
     """
 
-    def __init__(self, pipeline: Pipeline, *, interval_s: float = INTERVAL_S, threads: int = THREADS) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        interval_s: float = INTERVAL_S,
+        threads: int = THREADS,
+        chore: Callable[[], object] | None = None,
+    ) -> None:
         self.progress = Progress()
         self._pipeline = pipeline
         self._interval_s = interval_s
         self._threads = threads
+        self._chore = chore
         self._closed = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -109,6 +118,8 @@ class Worker:
                 self.drain()
             except StoreError as error:
                 _LOG.warning("The outbox cannot be read: %s", error)
+            if self._chore and not self._closed.is_set():
+                self._chore()
             self._wake.wait(self._interval_s)
             self._wake.clear()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from inference_core.memory.links import MemoryLink
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, get_category_for_type
 
@@ -25,7 +26,8 @@ class MemoryStoreDocument:
 
     ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
     the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
-    by kind of evidence. ``is_queued``: it waits on this machine until the database is back.
+    by kind of evidence. ``links`` are those that add to the score, if links were asked for. ``is_queued``: it waits on
+    this machine until the database is back.
     """
 
     id: str
@@ -37,6 +39,7 @@ class MemoryStoreDocument:
     relevance: float | None = None
     explanation: dict[str, float] | None = None
     is_queued: bool = False
+    links: tuple[MemoryLink, ...] = ()
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:

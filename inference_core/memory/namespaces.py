@@ -8,6 +8,7 @@ from uuid import UUID
 
 from inference_core.errors import InvalidId
 from inference_core.memory.types import (
+    MEMORY_CATEGORIES,
     MemoryCategory,
     get_category_for_type,
     validate_memory_category,
@@ -25,6 +26,10 @@ _ESCAPE = "~"
 _GLOBAL = "~global"
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that say who has work waiting. No user id has it."""
+USAGE: Final = "usage"
+"""Second label of the namespaces that hold how often the memories of another one were recalled."""
+FORGOTTEN: Final = "forgotten"
+"""Second label of the namespaces that hold what was forgotten of another one."""
 
 
 def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
@@ -70,6 +75,26 @@ def global_namespace(category: MemoryCategory | str, name: str) -> Namespace:
     Raises InvalidCategory, InvalidId.
     """
     return (_GLOBAL, validate_memory_category(category), encode_label(name, what="name"))
+
+
+def holds_memories(namespace: Namespace) -> bool:
+    """Whether ``namespace`` is one of a user's for memories of a category."""
+    return len(namespace) > 1 and namespace[1] in MEMORY_CATEGORIES
+
+
+def beside(namespace: Namespace, place: str) -> Namespace:
+    """Where ``place`` (USAGE or FORGOTTEN) lies for the memories of ``namespace``; never one that holds memories."""
+    return (namespace[0], place, *namespace[1:])
+
+
+def holds_forgotten(namespace: Namespace) -> bool:
+    """Whether ``namespace`` is one of a user's for memories that were forgotten."""
+    return namespace[1:2] == (FORGOTTEN,) and holds_memories(home_of(namespace))
+
+
+def home_of(namespace: Namespace) -> Namespace:
+    """The namespace of the memories that ``namespace`` lies beside."""
+    return (namespace[0], *namespace[2:])
 
 
 def _agent_label(agent_name: str | None) -> str | None:

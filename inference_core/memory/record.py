@@ -24,6 +24,8 @@ from inference_core.memory.types import (
 SCHEMA_VERSION: Final = 1
 DEFAULT_IMPORTANCE: Final = 0.5
 _LEVELS: Final = tuple(Trust)
+CITES: Final = "cites"
+"""The name in a memory's metadata of the memories that it follows from."""
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
 
@@ -65,6 +67,11 @@ class MemoryRecord:
     def happened_at(self) -> datetime:
         """When it happened if that is known, else when it was stored."""
         return self.valid_from or self.created_at
+
+    @property
+    def cites(self) -> tuple[str, ...]:
+        """The ids of the memories that it follows from."""
+        return texts_field(self.extra_metadata, CITES)
 
     @property
     def indexed_text(self) -> str:

@@ -58,6 +58,12 @@ def analyze(text: str) -> list[str]:
     return terms
 
 
+def words_by_term(text: str) -> dict[str, str]:
+    """The different index terms at the start of ``text``, as much as of a query, each with the last word it is of."""
+    words, language = _words(text[:MAX_QUERY_CHARACTERS])
+    return {term: word for word in words for term in _long_terms(word[:MAX_TERM_CHARACTERS], language)}
+
+
 def analyze_query(text: str) -> list[str]:
     """The different index terms by which ``text`` is looked for: those of `query_alternatives`."""
     return list(dict.fromkeys(chain.from_iterable(query_alternatives(text))))

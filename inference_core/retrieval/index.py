@@ -152,6 +152,16 @@ class ScopeIndex:
             return len(slots)
         return int(np.count_nonzero(self.alive[slots]))
 
+    def holding(self, term: Term, most: int) -> list[int]:
+        """The slots of the living documents that hold ``term``; of more than ``most``, some that are more."""
+        slots, _ = self._postings.find(term)
+        living = slots[self.alive[slots]]
+        return living[: most + 1].tolist()
+
+    def slots_of(self, keys: Iterable[str]) -> list[int]:
+        """The slots of those of ``keys`` that have a document here."""
+        return [self._slots[key] for key in keys if key in self._slots]
+
     def bm25(self, terms: Sequence[Term], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
         """Per slot its BM25 score, and its coverage: the share of the query's idf that it matches, 0 to 1.
 

@@ -6,15 +6,13 @@ helpers that work on a store without an agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC, tzinfo
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock, SystemClock, time_zone
-from inference_core.drivers import Plan, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder
@@ -35,6 +33,7 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
+from inference_core.services.faces import Face, asynchronous, synchronous
 from inference_core.services.operations.context import format_context
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.history import history
@@ -66,77 +65,50 @@ from inference_core.stores.factory import engine_of
 if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
 
-P = ParamSpec("P")
-T = TypeVar("T")
 DEFAULT_TIMEOUT_S: Final = 10.0
 
 
-class _Face:
-    """What both faces of the service run operations with."""
-
-    def __init__(self, scope: MemoryScope, timeout: float | None) -> None:
-        self.scope = scope
-        self.timeout = timeout
-
-
-def _synchronous(operation: Callable[Concatenate[MemoryScope, P], Plan[T]]) -> Callable[Concatenate[_Face, P], T]:
-    @wraps(operation)
-    def method(self: _Face, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(self.scope, *args, **kwargs), self.timeout)
-
-    return method
-
-
-def _asynchronous(
-    operation: Callable[Concatenate[MemoryScope, P], Plan[T]],
-) -> Callable[Concatenate[_Face, P], Coroutine[Any, Any, T]]:
-    @wraps(operation)
-    async def method(self: _Face, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(operation(self.scope, *args, **kwargs), self.timeout)
-
-    return method
-
-
-class SyncMemoryService(_Face):
+class SyncMemoryService(Face):
     """The service without async: the same methods, which block."""
 
-    save_memory = _synchronous(save)
-    get_memory = _synchronous(get)
-    recall_memories = _synchronous(recall)
-    recall_by_category = _synchronous(recall_by_category)
-    update_memory = _synchronous(update)
-    delete_memory = _synchronous(delete)
-    delete_user_memories = _synchronous(delete_all)
-    list_memories = _synchronous(list_memories)
-    count_memories = _synchronous(count)
-    get_memory_history = _synchronous(history)
-    get_user_context = _synchronous(user_context)
-    get_user_context_with_timestamps = _synchronous(user_context_with_timestamps)
-    format_context_for_prompt = _synchronous(format_context)
+    save_memory = synchronous(save)
+    get_memory = synchronous(get)
+    recall_memories = synchronous(recall)
+    recall_by_category = synchronous(recall_by_category)
+    update_memory = synchronous(update)
+    delete_memory = synchronous(delete)
+    delete_user_memories = synchronous(delete_all)
+    list_memories = synchronous(list_memories)
+    count_memories = synchronous(count)
+    get_memory_history = synchronous(history)
+    get_user_context = synchronous(user_context)
+    get_user_context_with_timestamps = synchronous(user_context_with_timestamps)
+    format_context_for_prompt = synchronous(format_context)
 
 
-class AgentMemoryStoreService(_Face):
+class AgentMemoryStoreService(Face):
     """A user's long-term memory on a LangGraph store, as one agent sees it; every method takes the ``user_id`` first.
 
     ``agent_name`` scopes episodic and procedural memory. ``embeddings`` is for stores that are not ours: `open_store`
     takes its own. ``timeout`` bounds every operation, in seconds; None waits for ever. ``timezone`` (IANA name or
-    tzinfo) decides which day a memory is of. ``base_namespace`` is accepted for compatibility. Methods raise
-    InvalidInput, StoreUnavailable and its kinds, and what their operation names besides.
+    tzinfo) decides which day a memory is of. ``counts_access``: what is recalled is counted.
+    ``base_namespace`` is accepted for compatibility. Methods raise InvalidInput, StoreUnavailable and its kinds, and
+    what their operation names besides.
     """
 
-    save_memory = _asynchronous(save)
-    get_memory = _asynchronous(get)
-    recall_memories = _asynchronous(recall)
-    recall_by_category = _asynchronous(recall_by_category)
-    update_memory = _asynchronous(update)
-    delete_memory = _asynchronous(delete)
-    delete_user_memories = _asynchronous(delete_all)
-    list_memories = _asynchronous(list_memories)
-    count_memories = _asynchronous(count)
-    get_memory_history = _asynchronous(history)
-    get_user_context = _asynchronous(user_context)
-    get_user_context_with_timestamps = _asynchronous(user_context_with_timestamps)
-    format_context_for_prompt = _asynchronous(format_context)
+    save_memory = asynchronous(save)
+    get_memory = asynchronous(get)
+    recall_memories = asynchronous(recall)
+    recall_by_category = asynchronous(recall_by_category)
+    update_memory = asynchronous(update)
+    delete_memory = asynchronous(delete)
+    delete_user_memories = asynchronous(delete_all)
+    list_memories = asynchronous(list_memories)
+    count_memories = asynchronous(count)
+    get_memory_history = asynchronous(history)
+    get_user_context = asynchronous(user_context)
+    get_user_context_with_timestamps = asynchronous(user_context_with_timestamps)
+    format_context_for_prompt = asynchronous(format_context)
 
     def __init__(
         self,
@@ -149,6 +121,7 @@ class AgentMemoryStoreService(_Face):
         agent_scope_enabled: bool = True,
         max_content_bytes: int = MAX_CONTENT_BYTES,
         timezone: str | tzinfo = UTC,
+        counts_access: bool = True,
         clock: Clock | None = None,
         timeout: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
@@ -164,6 +137,7 @@ class AgentMemoryStoreService(_Face):
             zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
             max_results=max_results,
             max_content_bytes=max_content_bytes,
+            counts_access=counts_access,
         )
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)
@@ -177,6 +151,7 @@ class AgentMemoryStoreService(_Face):
             "agent_scope_enabled": settings.agent_scope_enabled,
             "max_content_bytes": settings.max_content_bytes,
             "timezone": settings.timezone,
+            "counts_access": settings.access_counts,
             "timeout": settings.timeout,
         }
         return cls(store, **chosen | options)

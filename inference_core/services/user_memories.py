@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
 from inference_core.drivers import Plan, run
-from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, encode_label, home_of
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
@@ -27,6 +27,7 @@ from inference_core.stores.store import MemoryStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_BESIDE: Final = ((USAGE,), (FORGOTTEN,))
 
 
 @contextmanager
@@ -61,8 +62,12 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 
 def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
-    """Removes all memories of the user, every agent's; of one category, if given. How many."""
-    return (yield from empty(engine, (yield from _scopes(engine, user_id, category, everything=True))))
+    """Removes all memories of the user, every agent's, also what was forgotten; of one category, if given. How many."""
+    scopes = yield from _scopes(engine, user_id, category, everything=True)
+    figures = [name for name in scopes if name[1:2] == (USAGE,)]
+    removed = yield from empty(engine, [name for name in scopes if name not in figures])
+    yield from empty(engine, figures)
+    return removed
 
 
 def _count(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
@@ -109,11 +114,14 @@ def _delete_entry(engine: StoreEngine, user_id: UserId, namespace: Sequence[str]
 def _scopes(
     engine: StoreEngine, user_id: UserId, category: str | None = None, *, everything: bool = False
 ) -> Plan[list[Namespace]]:
-    """The user's namespaces of one category or of all; ``everything``: also those of no category."""
+    """The user's namespaces of one category or of all; ``everything``: also those beside them, and those of none."""
     wanted = set(MemoryCategory) if category is None else {MemoryCategory(validate_memory_category(category))}
     labels = {one.value for one in wanted}
     names = yield from engine.namespaces((encode_label(user_id),))
-    return [name for name in names if (name[1:2] and name[1] in labels) or (everything and category is None)]
+    if everything and category is None:
+        return names
+    homes = {name: home_of(name) if everything and name[1:2] in _BESIDE else name for name in names}
+    return [name for name, home in homes.items() if home[1:2] and home[1] in labels]
 
 
 def _entry(record: MemoryRecord) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from inference_core.embeddings.documents import DocumentVectors, QueryVectors, e
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
+from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
 from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
@@ -48,9 +49,9 @@ class StoreEngine:
 
     ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
-    the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds.
-    ``spool`` is a folder for memories that are saved while the database is away. ``may_block`` raises in a thread that
-    must not wait for the database.
+    the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
+    recalls that were noted are written every ``access_interval_s``. ``spool`` is a folder for memories that are
+    saved while the database is away. ``may_block`` raises in a thread that must not wait for the database.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class StoreEngine:
         late_interaction: bool = True,
         reranker: Reranker | BaseDocumentCompressor | None = None,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
+        access_interval_s: float = ACCESS_INTERVAL_S,
         spool: str | Path | None = None,
         may_block: Callable[[], None] = any_thread,
     ) -> None:
@@ -83,6 +85,7 @@ class StoreEngine:
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self.queued = Queued(Path(spool), backend, self._replayed) if spool else None
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
+        self.accesses = AccessCounts(backend, self._writer, access_interval_s)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -99,7 +102,7 @@ class StoreEngine:
         """
         embedded = (yield from self._embedded(batch)) if embeds else batch
         try:
-            versions = yield from self._writing.guarded(self._written(embedded))
+            written = yield from self._writing.guarded(self._written(with_their_usage(embedded)))
         except StoreUnavailable:
             puts = [write for write in embedded if isinstance(write, Put)]
             if self.queued is None or not may_wait or len(puts) < len(embedded):
@@ -109,7 +112,7 @@ class StoreEngine:
             self.queued.written(embedded)
         if embeds and any(map(_waits_for_vector, embedded)):
             self.embed_later()
-        return versions
+        return written[: len(batch)]
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""
@@ -169,6 +172,7 @@ class StoreEngine:
         if self._backfill:
             self._backfill.close()
         self._sweeper.close()
+        self.accesses.close()
         self._writer.close()
         if self.queued:
             self.queued.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 
+from inference_core.memory.links import MemoryLink
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Row
 
@@ -26,9 +27,12 @@ class Search:
     contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
     ``fills``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
     repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
-    ``by_itself``: what a text says counts, not who said it nor what was said around it. ``patience`` is how long, in
+    ``by_itself``: what a text says counts, not who said it nor what was said around it. ``links``: rows that are linked
+    with whom the text names, or with the best rows, gain by it, and some are added. ``patience`` is how long, in
     seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do without.
-    ``now`` is what "last week" is counted from, in the user's time zone.
+    ``prefers_newer``: of the best rows that say something of the same, those of user or application, the newest is
+    given first where the text asks for what holds now. ``now`` is what "last week" is counted from, in the user's time
+    zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -42,18 +46,24 @@ class Search:
     diversity: float = 0.0
     explains: bool = False
     by_itself: bool = False
+    prefers_newer: bool = False
+    links: bool = False
     patience: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score."""
+    """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
+
+    ``links`` are those that add to the score.
+    """
 
     row: Row
     score: float
     relevance: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict[str, float])
+    links: tuple[MemoryLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +82,9 @@ class SearchResult:
     mode: RecallMode
     reason: str | None = None
     left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+
+
+def content_of(row: Row) -> str:
+    """The text of the memory that ``row`` holds, "" if it holds none."""
+    content = row.value.get("content")
+    return content if isinstance(content, str) else ""

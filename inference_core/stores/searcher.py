@@ -15,8 +15,9 @@ from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import HeadFirst, Hit, Ranking, rank
-from inference_core.stores.backend import Backend
+from inference_core.stores.backend import Backend, Key
 from inference_core.stores.indexes import IndexCache, one_user_at_a_time
+from inference_core.stores.linking import Territory, linked
 from inference_core.stores.search import Found, LeftOut, Search
 from inference_core.stores.selection import Selection
 
@@ -32,11 +33,20 @@ class Ranked(NamedTuple):
 
 
 class _View(NamedTuple):
-    """The scopes that hold something, their indexes, and the order of what these hold."""
+    """The scopes that hold something, their indexes, and the order of what these hold.
+
+    ``linked`` has, by the scopes of a group that hold something, what comes before that order.
+    """
 
     scopes: Sequence[Namespace]
     indexes: Sequence[ScopeIndex]
     ranking: Ranking | HeadFirst
+    linked: dict[tuple[int, ...], list[Found]]
+
+    def key(self, hit: Hit) -> Key:
+        """Where the hit is stored."""
+        owner, slot = hit.place
+        return self.scopes[owner], self.indexes[owner].keys[slot]
 
 
 class Searcher:
@@ -60,9 +70,9 @@ class Searcher:
             is_far = self.indexes.are_far(scopes, search.patience)
             if is_far:
                 by_words = replace(query, vector=None, tokens=None)
-                view = self._view(search.groups, by_words, scopes, self.indexes.scanned(scopes, query.terms))
+                view = self._view(search, by_words, scopes, self.indexes.scanned(scopes, query.terms))
             else:
-                view = self.indexes.use(scopes, partial(self._view, search.groups, query, scopes))
+                view = self.indexes.use(scopes, partial(self._view, search, query, scopes))
             for at, group in enumerate(search.groups):
                 selection = self._selected(search, view, group)
                 if is_far and search.fills:
@@ -76,7 +86,7 @@ class Searcher:
 
     def _view(
         self,
-        groups: Sequence[Sequence[Namespace]],
+        search: Search,
         query: Query,
         scopes: Sequence[Namespace],
         indexes: Sequence[ScopeIndex],
@@ -87,20 +97,25 @@ class Searcher:
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
             return self._backend.tokens([(scopes[owner], indexes[owner].keys[slot]) for owner, slot in places])
 
-        owners = list(filter(None, (_owners(scopes, group) for group in groups)))
-        return _View(scopes, indexes, rank(indexes, query, tokens_of, owners))
+        owners = list(filter(None, (_owners(scopes, group) for group in search.groups)))
+        ranking = rank(indexes, query, tokens_of, owners)
+        view = _View(scopes, indexes, ranking, {})
+        for group in owners if search.links else ():
+            territory = Territory(self._backend, scopes, indexes, group)
+            view.linked[tuple(group)] = linked(search, query, territory, _hits(search, view, group))
+        return view
 
     def _selected(self, search: Search, view: _View, group: Sequence[Namespace]) -> Selection:
         """The best rows that the search takes, fetched in small portions until there are enough."""
         selection = Selection(search)
         owners = _owners(view.scopes, group)
-        hits = view.ranking.of(owners) if owners else iter(())
-        if owners and search.fills:
-            hits = chain(hits, view.ranking.others(owners))
-        hits = _of_kinds(view, search.kinds, hits)
+        for found in view.linked.get(tuple(owners), ()):
+            if selection.missing > 0:
+                selection.offer(found)
+        offered = selection.keys()
+        hits = (hit for hit in _hits(search, view, owners) if view.key(hit) not in offered)
         while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
-            places = [hit.place for hit in portion]
-            rows = self._backend.get([(view.scopes[owner], view.indexes[owner].keys[slot]) for owner, slot in places])
+            rows = self._backend.get([view.key(hit) for hit in portion])
             for row, hit in zip(rows, portion, strict=True):
                 if row is not None and selection.missing > 0:
                     shares = hit.shares if search.explains else {}
@@ -120,10 +135,15 @@ def _owners(scopes: Sequence[Namespace], group: Sequence[Namespace]) -> list[int
     return [owner for owner, scope in enumerate(scopes) if scope in group]
 
 
-def _of_kinds(view: _View, kinds: frozenset[str] | None, hits: Iterator[Hit]) -> Iterator[Hit]:
-    if kinds is None:
+def _hits(search: Search, view: _View, owners: Sequence[int]) -> Iterator[Hit]:
+    """The hits of some scopes, the best first, and, if the search is to be filled, what is no hit after them."""
+    if not owners:
+        return iter(())
+    hits = view.ranking.of(owners)
+    hits = chain(hits, view.ranking.others(owners)) if search.fills else hits
+    if search.kinds is None:
         return hits
-    return (hit for hit in hits if view.indexes[hit.place.owner].kinds[hit.place.slot] in kinds)
+    return (hit for hit in hits if view.indexes[hit.place.owner].kinds[hit.place.slot] in search.kinds)
 
 
 def _by_score(found: Found) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from inference_core.memory.fields import moment_field
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.retrieval.recency import WINDOW, Moment, asks_for_present, newest_first
 from inference_core.retrieval.similarity import diversified, gist
 from inference_core.stores.backend import Key, Row
-from inference_core.stores.search import Found, LeftOut, Search
+from inference_core.stores.search import Found, LeftOut, Search, content_of
 
 _CHOICE: Final = 3
 """Diversity chooses among this many times as many rows as are wanted."""
@@ -46,11 +50,19 @@ class Selection:
         """What is given, the best first."""
         chosen = self._found
         if self._search.diversity:
-            texts, scores = [_content(found.row) for found in chosen], [found.score for found in chosen]
+            texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
             picked = diversified(scores, texts, self._search.limit, self._search.diversity)
             self._leave_out([found for at, found in enumerate(chosen) if at not in picked], "repeats others")
             chosen = [chosen[at] for at in picked]
+        elif self._search.prefers_newer and asks_for_present(self._search.text):
+            chosen = [*self._newer_first(chosen[:WINDOW]), *chosen[WINDOW:]]
         return self._within_budget(chosen)
+
+    def _newer_first(self, best: list[Found]) -> list[Found]:
+        """``best`` with newer rows before older ones of the same; each takes the score of its new place."""
+        contents = [content_of(found.row) for found in best]
+        order = newest_first(self._search.text, contents, [_moment(found.row) for found in best])
+        return [_at_score(best[at], place.score) for at, place in zip(order, best, strict=True)]
 
     def _within_budget(self, chosen: list[Found]) -> list[Found]:
         left = self._search.max_characters
@@ -58,7 +70,7 @@ class Selection:
             return chosen
         kept: list[Found] = []
         for found in chosen:
-            size = len(_content(found.row))
+            size = len(content_of(found.row))
             if size <= left:
                 kept.append(found)
                 left -= size
@@ -67,7 +79,7 @@ class Selection:
         return kept
 
     def _duplicate(self, row: Row) -> str | None:
-        meant = gist(_content(row))
+        meant = gist(content_of(row))
         if meant in self._said:
             return f"duplicate of {self._said[meant]}"
         if meant:
@@ -78,6 +90,15 @@ class Selection:
         self.left_out += [LeftOut(found, reason) for found in rows]
 
 
-def _content(row: Row) -> str:
-    content = row.value.get("content")
-    return content if isinstance(content, str) else ""
+def _at_score(found: Found, score: float) -> Found:
+    shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
+    return found if score == found.score else replace(found, score=score, shares=shares)
+
+
+def _moment(row: Row) -> Moment | None:
+    """When what a memory says began to hold, and when it was stored; None for what an assistant or a tool said."""
+    source = MemorySource.from_value(row.value.get("source") or {})
+    if source.tool is None and source.origin not in (Origin.USER, Origin.APPLICATION):
+        return None
+    happened = moment_field(row.value, "valid_from") or row.created_at
+    return happened.timestamp(), row.created_at.timestamp()

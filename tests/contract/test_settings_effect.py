@@ -11,7 +11,13 @@ import pytest
 from langchain.agents import create_agent
 from support import HangingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_configured_store
+from inference_core import (
+    AgentMemoryStoreService,
+    MemoryLifecycle,
+    MemoryMiddleware,
+    MemoryStore,
+    open_configured_store,
+)
 from inference_core.embeddings.local import FINGERPRINT
 from inference_core.errors import ConfigurationError, DeadlineExceeded, InvalidInput, StoreUnavailable
 from inference_core.settings import MemorySettings
@@ -72,6 +78,17 @@ def test_the_spool(opened: Any, tmp_path: Path):
     store = opened("SPOOL", str(tmp_path / "spool"))
     assert store.engine.queued is not None
     assert (tmp_path / "spool").is_dir()
+
+
+def test_access_counts(opened: Any):
+    store = opened("ACCESS_COUNTS", "false")
+    service = AgentMemoryStoreService.from_settings(MemorySettings(), store).sync
+    service.save_memory(U, "tea")
+    service.recall_memories(U, "tea")
+    middleware = MemoryMiddleware.from_settings(MemorySettings(), user_id=U)
+    agent: Any = create_agent(ScriptedChatModel(turns=["ok"]), store=store, middleware=[middleware])
+    assert agent.invoke({"messages": [("user", "tea")]})["memories_recalled"] == 1
+    assert MemoryLifecycle(AgentMemoryStoreService(store)).sync.usage(U)[0].count == 0
 
 
 def test_the_size_of_the_indexes(opened: Any):

@@ -32,7 +32,10 @@ from inference_core.testing import call_tool
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("quickstart", "concepts", "migration", "errors", "filters", "conformance", "short-term-memory", "background")
+PAGES = (
+    *("quickstart", "concepts", "migration", "errors", "filters", "conformance"),
+    *("short-term-memory", "background", "context", "forgetting", "retrieval"),
+)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
 

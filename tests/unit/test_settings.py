@@ -47,6 +47,13 @@ def test_the_defaults_are_the_documented_ones():
         "session_quiet": 1_800.0,
         "insights": False,
         "insights_hours": 24.0,
+        "access_counts": True,
+        "forget_hours": None,
+        "forget_half_life": None,
+        "forget_below": 0.1,
+        "forget_max_memories": None,
+        "forget_max_tokens": None,
+        "forgotten_days": 90.0,
     }
     assert AgentSettings().model_dump() == {
         "model": None,

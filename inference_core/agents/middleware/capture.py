@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
@@ -161,7 +161,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            new = [_message(messages[at], at, scope.clock.now()) for at in _new(state, end)]
+            told = _first_result(messages)
+            new = [_message(messages[at], at, scope.clock.now(), is_told=at > told) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
@@ -228,11 +229,16 @@ def _last_of_user(messages: Sequence[AnyMessage]) -> int:
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
 
 
+def _first_result(messages: Sequence[AnyMessage]) -> int:
+    """Where the first result of a tool is: what the assistant says behind it may be the tool's words."""
+    return next((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), len(messages))
+
+
 def _last_id(messages: Sequence[AnyMessage]) -> str:
     return next((message.id for message in reversed(messages) if message.id), "")
 
 
-def _message(message: AnyMessage, at: int, now: datetime) -> Message:
+def _message(message: AnyMessage, at: int, now: datetime, *, is_told: bool) -> Message:
     """Without a checkpointer the whole history comes each time, with new ids: the position names a message then."""
     thread = thread_of()
     is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
@@ -244,4 +250,5 @@ def _message(message: AnyMessage, at: int, now: datetime) -> Message:
         position=at,
         author=None if isinstance(message, AIMessage) else message.name,
         at=now,
+        after_tool=is_told and isinstance(message, AIMessage),
     )

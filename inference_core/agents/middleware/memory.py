@@ -154,6 +154,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "embeddings": settings.embeddings_spec,
             "recall_timeout": settings.recall_timeout,
             "max_content_bytes": settings.max_content_bytes,
+            "counts_access": settings.access_counts,
         }
         return cls(memory_service, **chosen | options)
 

@@ -80,6 +80,7 @@ def recall_context(
         result = yield from scope.engine.search(search)
         found = [[one.row for one in group] for group in result.groups]
         mode, reason = result.mode, result.reason
+    scope.note_recalled([row for rows in found for row in rows], now)
     memories = {category: _told_once(rows) for category, rows in zip(groups, found, strict=True) if rows}
     return RecalledContext(memories, mode, reason, now)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from inference_core.drivers import Plan
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import FORGOTTEN, Namespace, beside
 from inference_core.memory.types import validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, find
 from inference_core.stores.backend import Delete
@@ -18,13 +18,24 @@ PORTION: Final = 500
 def delete(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[bool]:
     """Removes the memory with this id from whichever scope that the agent reads; False if it is in none of them.
 
-    Text, vector and index entry go with it. Raises InvalidInput, StoreUnavailable, WriteUnknown.
+    Text, vector and index entry go with it, and so does one that was forgotten. Raises InvalidInput, StoreUnavailable,
+    WriteUnknown.
     """
     record = yield from find(scope, user_id, memory_id, category)
     if record is None:
-        return False
-    yield from scope.engine.write([Delete(namespace=record.namespace, key=record.id)])
+        return (yield from _delete_forgotten(scope, user_id, memory_id, category))
+    places = [record.namespace, beside(record.namespace, FORGOTTEN)]
+    yield from scope.engine.write([Delete(namespace=place, key=record.id) for place in places])
     return True
+
+
+def _delete_forgotten(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None) -> Plan[bool]:
+    places = [beside(place, FORGOTTEN) for place in scope.namespaces.read_scopes(user_id, category)]
+    rows = yield from scope.engine.get([(place, memory_id) for place in places])
+    there = [row for row in rows if row]
+    if there:
+        yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in there])
+    return bool(there)
 
 
 def delete_all(
@@ -32,10 +43,14 @@ def delete_all(
 ) -> Plan[int]:
     """Removes every memory of the user that this agent reads (of one type or category, if given); how many.
 
-    Other agents' own memories stay; `purge_user_memories` removes those too.
+    Those that were forgotten go too and are not counted. Other agents' own memories stay; `purge_user_memories`
+    removes those too.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    return (yield from empty(scope.engine, scope.namespaces.read_scopes(user_id, category), kinds))
+    scopes = scope.namespaces.read_scopes(user_id, category)
+    removed = yield from empty(scope.engine, scopes, kinds)
+    yield from empty(scope.engine, [beside(place, FORGOTTEN) for place in scopes], kinds)
+    return removed
 
 
 def empty(engine: StoreEngine, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None) -> Plan[int]:

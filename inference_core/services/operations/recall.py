@@ -39,6 +39,7 @@ def recall(
     fills: bool = False,
     as_of: datetime | None = None,
     by_itself: bool = False,
+    links: bool = False,
 ) -> Plan[RecalledMemories]:
     """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
 
@@ -46,8 +47,10 @@ def recall(
     ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
     ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
     match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``by_itself``:
-    what a memory says counts, not who said it nor what was said around it. ``explain`` adds to each memory the shares
-    of its score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
+    what a memory says counts, not who said it nor what was said around it; the recall is not counted.
+    ``links``: memories about whom the query names, and those that share an entity, a tag or rare words with the best,
+    gain by it, within the same scopes; each says by which links. ``explain`` adds to each memory the shares of its
+    score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
     _check_options(max_characters, diversity)
@@ -57,6 +60,7 @@ def recall(
     then = checked_moment(as_of, "as_of")
     if not asks(query):
         rows = yield from newest(scope, scopes, kinds, limit, now, then)
+        scope.note_recalled(rows, now)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
     search = Search(
         groups=[scopes],
@@ -69,10 +73,14 @@ def recall(
         diversity=diversity,
         fills=fills,
         by_itself=by_itself,
+        prefers_newer=as_of is None and not by_itself,
+        links=links,
         explains=explain,
         now=in_zone(now, scope.zone),
     )
     result = yield from scope.engine.search(search)
+    if not by_itself:
+        scope.note_recalled([found.row for found in result.groups[0]], now)
     documents = [_document(found, include_scores=include_scores, explain=explain) for found in result.groups[0]]
     recalled = RecalledMemories(sorted(documents, key=_age, reverse=True) if sort_by_time else documents)
     if explain:
@@ -113,6 +121,7 @@ def user_context_with_timestamps(
         name = validate_memory_type(kind)
         scopes = scope.namespaces.read_scopes(user_id)
         rows = yield from newest(scope, scopes, frozenset({name}), limit, now)
+        scope.note_recalled(rows, now)
         if rows:
             context[name] = [MemoryStoreDocument.of(record_of(row)) for row in rows]
     return context
@@ -164,6 +173,7 @@ def _document(found: Found, *, include_scores: bool, explain: bool) -> MemorySto
     document = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
     document.relevance = found.relevance if include_scores else None
     document.explanation = dict(found.shares) if explain else None
+    document.links = found.links
     return document
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import Final
 from uuid import UUID
 
 from inference_core.clock import Clock, SystemClock, aware
@@ -18,11 +20,15 @@ from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
+_NOT_THE_USER: Final = (Origin.AGENT, Origin.TOOL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryScope:
-    """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known."""
+    """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
+
+    ``counts_access``: what is recalled is counted.
+    """
 
     engine: StoreEngine
     namespaces: MemoryNamespaceBuilder
@@ -30,6 +36,12 @@ class MemoryScope:
     zone: tzinfo = UTC
     max_results: int = 5
     max_content_bytes: int = MAX_CONTENT_BYTES
+    counts_access: bool = True
+
+    def note_recalled(self, rows: Iterable[Row], at: datetime) -> None:
+        """Counts that the memories of ``rows`` were recalled, without waiting."""
+        if self.counts_access:
+            self.engine.accesses.note([(row.namespace, row.key) for row in rows], at)
 
 
 def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[MemoryRecord | None]:
@@ -59,7 +71,7 @@ def situation_of(record: MemoryRecord) -> Situation:
     """
     return Situation(
         session=record.session_id or "",
-        by_assistant=record.source.origin is Origin.AGENT and record.source.tool is None,
+        by_assistant=record.source.origin in _NOT_THE_USER and record.source.tool is None,
         happened_at=record.happened_at.timestamp(),
         importance=1.0 if record.pinned else record.importance,
     )

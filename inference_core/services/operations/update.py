@@ -30,20 +30,21 @@ def update(
     category: str | None = None,
     extra_metadata: Mapping[str, Any] | None = None,
     *,
+    pinned: bool | None = None,
     source: MemorySource | None = None,
 ) -> Plan[bool]:
     """Changes what is given and keeps the rest; False if the agent reads no memory with this id.
 
-    A new type moves the memory to that type's category; topic "" removes the topic; ``extra_metadata`` is merged. No
-    concurrent change is lost: a write onto a newer version is tried again. Raises InvalidInput (also if a memory with
-    this id is already where it would move to), UntrustedWrite,
+    A new type moves the memory to that type's category; topic "" removes the topic; ``extra_metadata`` is merged;
+    ``pinned`` memories are never forgotten. No concurrent change is lost: a write onto a newer version is tried again.
+    Raises InvalidInput (also if a memory with this id is already where it would move to), UntrustedWrite,
     StoreUnavailable, WriteUnknown, VersionConflict if others keep changing it.
     """
-    if content is None and memory_type is None and topic is None and category is None and extra_metadata is None:
-        raise InvalidInput("Nothing to update: give content, memory_type, topic, category or extra_metadata")
+    if all(given is None for given in (content, memory_type, topic, category, extra_metadata, pinned)):
+        raise InvalidInput("Nothing to update: give content, memory_type, topic, category, extra_metadata or pinned")
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
-        new = _changed(scope, old, content, memory_type, topic, extra_metadata)
+        new = _changed(scope, old, content, memory_type, topic, extra_metadata, pinned)
         new = _relocated(scope, user_id, new, old, memory_type, category)
         new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
         yield from _check_free(scope, new, old)
@@ -96,6 +97,7 @@ def _changed(
     memory_type: str | None,
     topic: str | None,
     extra_metadata: Mapping[str, Any] | None,
+    pinned: bool | None,
 ) -> MemoryRecord:
     return replace(
         old,
@@ -103,6 +105,7 @@ def _changed(
         memory_type=old.memory_type if memory_type is None else MemoryType(validate_memory_type(memory_type)),
         topic=old.topic if topic is None else optional_text(topic, what="topic"),
         extra_metadata=canonical_metadata({**old.extra_metadata, **canonical_metadata(extra_metadata)}),
+        pinned=old.pinned if pinned is None else bool(pinned),
         updated_at=scope.clock.now(),
     )
 

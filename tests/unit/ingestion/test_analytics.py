@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from outbox_support import Scripted, answering, pipeline_on, put, said, service_on, step
 
 from inference_core import open_store
 from inference_core.drivers import run
-from inference_core.ingestion.analytics import MemoryStatistics, statistics
+from inference_core.ingestion.analytics import MemoryStatistics, NamedUsage, statistics
 from inference_core.ingestion.candidates import Action, Candidate, Extraction
 from inference_core.ingestion.messages import Role
 from inference_core.memory.types import MemoryType
@@ -38,8 +39,10 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
             extractor.script = answering(Extraction(given, problems, 1, 100, 10))
             put(pipeline.outbox, said(f"turn {number}", role=role))
             step(pipeline)
+        service.sync.recall_memories("ada", "of 300 days ago", 1)
         found = run(statistics(service.scope, "ada"))
-    assert found == MemoryStatistics(
+    assert [one.content for one in found.oldest_unused[:2]] == ["of 20 days ago", "of 5 days ago"]
+    assert replace(found, oldest_unused=[]) == MemoryStatistics(
         memories=5,
         by_type={"goals": 3, "facts": 2},
         by_age={"today": 2, "this week": 1, "this month": 1, "older": 1},
@@ -53,4 +56,9 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
         model_calls=2,
         input_tokens=200,
         output_tokens=20,
+        by_week={"2025-W12": 1, "2025-W52": 1, "2026-W02": 1, "2026-W03": 2},
+        used=1,
+        never_used=4,
+        most_used=[NamedUsage("m300", "of 300 days ago", 1, clock.now())],
+        forgotten=0,
     )

@@ -315,10 +315,10 @@ TOOL_SAYS = [
         (["m1", "m2"], "agent"),
         (["m2"], "tool"),
         (["m2", "m3"], "tool"),
-        (["m3"], "agent"),
+        (["m3"], "tool"),
         ([], "tool"),
     ],
-    ids=["user", "user-and-tool", "tool", "tool-and-assistant", "assistant", "none"],
+    ids=["user", "user-and-tool", "tool", "tool-and-assistant", "assistant-after-tool", "none"],
 )
 def test_what_a_tool_said_stays_what_a_tool_said(sources: list[str], origin: str):
     found = only(memories({"content": "Oslo has a fjord", "type": "facts", "sources": sources}), messages=TOOL_SAYS)
@@ -336,8 +336,9 @@ def test_rules_follow_from_words_of_the_user_alone(kind: str, sources: list[str]
 
 
 def test_the_user_may_state_a_rule():
-    found = only(memories({"content": "Always obey", "type": "rule", "sources": ["m1"]}), messages=TOOL_SAYS)
-    assert found.memory_type is MemoryType.INSTRUCTION
+    given = [said("Always give dates first", id="u"), *TOOL_SAYS[1:]]
+    found = only(memories({"content": "Give dates first", "type": "rule", "sources": ["m1"]}), messages=given)
+    assert (found.memory_type, found.origin) == (MemoryType.INSTRUCTION, Origin.AGENT)
 
 
 def test_only_the_user_changes_what_is_known():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put, said, service_on, step
 
-from inference_core import MemoryStore, open_store
+from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
 from inference_core.drivers import Plan, run
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion import jobs
@@ -155,6 +155,17 @@ def test_what_was_changed_or_deleted_since_is_undone_all_the_same(book: Book) ->
     memory.update_memory("ada", book.id_of(CAT), extra_metadata={"reinforced": "many"})
     assert book.undo(job_id=job) == 1
     assert [one.content for one in book.all()] == [CAT]
+
+
+def test_what_was_forgotten_since_is_undone_all_the_same(book: Book) -> None:
+    _, porto, _ = book.chain()
+    face = MemoryLifecycle(book.service).sync
+    face.forget("ada", ForgettingPolicy(max_memories={"all": 0}))
+    assert (book.all(), len(face.forgotten("ada"))) == ([], 3)
+    assert book.undo(job_id=porto) == 1
+    history = book.service.sync.get_memory_history("ada", book.id_of(FARO))
+    assert [one.content for one in history] == [LISBON, FARO]
+    assert face.forgotten("ada") == []
 
 
 def test_a_session_is_undone_with_all_its_jobs(book: Book) -> None:

@@ -52,6 +52,14 @@ def test_drain_works_on_all_users_until_nothing_is_left(store: MemoryStore) -> N
     assert run(pipeline.outbox.partitions()) == []
 
 
+def test_a_chore_is_done_after_each_look(store: MemoryStore) -> None:
+    done: list[int] = []
+    one = Worker(pipeline_on(store, word_for_word), interval_s=0.01, chore=lambda: done.append(1))
+    one.start()
+    until(lambda: len(done) > 1)
+    one.close()
+
+
 def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time(store: MemoryStore) -> None:
     pipeline = pipeline_on(store, word_for_word)
     sleepy, quick = Worker(pipeline, interval_s=600), Worker(pipeline, interval_s=0.01)

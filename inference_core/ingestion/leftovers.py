@@ -1,0 +1,57 @@
+"""What there is of a session besides the work of jobs: messages that wait or died, and memories of its very words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from inference_core.drivers import Plan
+from inference_core.ingestion.messages import session_label, session_name
+from inference_core.ingestion.outbox import DEAD_LIST, RESULT
+from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
+from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.stores.backend import Delete, Row, Write
+
+_PAGE: Final = 200
+
+
+def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[None]:
+    """Plan: takes the session's messages, and its summary that is due, out of the outbox and the dead letters.
+
+    Raises StoreError. A worker that is at them finds them gone, and writes nothing.
+    """
+    session = session_name(session_id)
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
+        rows = yield from _rows(scope, [name])
+        gone = [row for row in rows if row.value.get("session") == session]
+        writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
+        if name[1] == DEAD:
+            writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
+        elif gone:
+            writes.append(Delete(namespace=(*name, STATE), key=RESULT))
+        if writes:
+            yield from scope.engine.write(writes)
+
+
+def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[list[MemoryRecord]]:
+    """Plan: the memories that come from the session's messages, word for word or saved by an agent's tool."""
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    rows = yield from _rows(scope, [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
+    sessions = {session_name(session_id), session_label(session_id)}
+    records = [record_of(row) for row in rows]
+    return [one for one in records if _is_told(one) and sessions & {one.session_id, one.source.thread_id}]
+
+
+def _is_told(record: MemoryRecord) -> bool:
+    return bool(record.source.message_ids or record.source.thread_id)
+
+
+def _rows(scope: MemoryScope, names: Sequence[Namespace]) -> Plan[list[Row]]:
+    found: list[Row] = []
+    while names and (page := (yield from scope.engine.newest(names, limit=_PAGE, offset=len(found)))):
+        found += page
+    return found

@@ -1,0 +1,30 @@
+"""What in a user's message is pasted rather than said: code, quotations, letters, documents to work on."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+SIGNS: Final = (
+    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
+    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
+)
+"""Begins a line from which on a message is pasted; for multi-line patterns that ignore case."""
+_PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
+_TO_WORK_ON: Final = re.compile(
+    r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
+    r"|check|here(?:'s| is| are)|(?:this|these|following|attached|forwarded) (?:e-?mail|mail|message|document|doc"
+    r"|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript|file|review|post))\b"
+    r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
+    re.IGNORECASE,
+)
+
+
+def own_words(text: str) -> str:
+    """``text`` up to the first sign of something pasted, without code; a greeting in its first line is no such sign."""
+    text = FENCE.sub("\n", text)
+    start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
+    signs = [sign.start() for sign in (_PASTED.search(text, start),) if sign]
+    signs += [sign.end() for sign in (_TO_WORK_ON.search(text),) if sign]
+    return text[: min(signs, default=len(text))]

@@ -1,0 +1,1 @@
+"""What becomes of memories with time: forgetting and restoring them, and which of them are used."""

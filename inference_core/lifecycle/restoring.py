@@ -1,0 +1,84 @@
+"""Bringing back what was forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from inference_core.drivers import Plan
+from inference_core.lifecycle.archive import (
+    ForgottenMemory,
+    archives,
+    documents,
+    forgotten_of,
+    portions,
+    restoring,
+    rows_of,
+)
+from inference_core.memory.namespaces import home_of
+from inference_core.memory.text import canonical_id
+from inference_core.retrieval.documents import Document
+from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.update import retried
+from inference_core.stores.backend import Key, Row
+from inference_core.stores.engine import StoreEngine
+
+_PORTION: Final = 100
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """Ids of memories that are back, that another memory has the place of, and that are not there to be restored."""
+
+    restored: list[str] = field(default_factory=list[str])
+    taken: list[str] = field(default_factory=list[str])
+    missing: list[str] = field(default_factory=list[str])
+
+
+def forgotten(scope: MemoryScope, user_id: UserId) -> Plan[list[ForgottenMemory]]:
+    """What can be restored of the user's memories, every agent's, the last forgotten first. Raises StoreError."""
+    rows = yield from rows_of(scope.engine, (yield from archives(scope.engine, user_id)))
+    return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
+
+
+def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Plan[RestoreReport]:
+    """Brings back memories that were forgotten, None: all, as they were, with ids, instants, history and vectors.
+
+    They count as used now. A memory that was saved under the same id since stays. Raises InvalidInput, StoreError.
+    """
+    engine = scope.engine
+    rows = yield from _found(engine, user_id, memory_ids)
+    report = RestoreReport()
+    for portion in portions(rows, _PORTION):
+        known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
+        back = yield from retried(partial(_restored, scope, portion, known))
+        report.restored += [key for _, key in back]
+        report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
+    there = {*report.restored, *report.taken}
+    report.missing = [one for one in dict.fromkeys(memory_ids or ()) if one not in there]
+    engine.embed_later()
+    return report
+
+
+def _found(engine: StoreEngine, user_id: UserId, memory_ids: Sequence[str] | None) -> Plan[list[Row]]:
+    scopes = yield from archives(engine, user_id)
+    if memory_ids is None:
+        return (yield from rows_of(engine, scopes))
+    keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
+    rows = yield from engine.get(keys)
+    return [row for row in rows if row]
+
+
+def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Document]) -> Plan[list[Key]]:
+    """Puts back those of ``portion`` that are still in the archive and whose places are free; which those were."""
+    keys = [(row.namespace, row.key) for row in portion]
+    rows = yield from scope.engine.get(keys)
+    places = yield from scope.engine.get([(home_of(namespace), key) for namespace, key in keys])
+    free = [row for row, place in zip(rows, places, strict=True) if row and place is None]
+    now = scope.clock.now()
+    writes = [write for row in free for write in restoring(row, known.get((row.namespace, row.key)), now)]
+    if writes:
+        yield from scope.engine.write(writes, embeds=False)
+    return [(row.namespace, row.key) for row in free]

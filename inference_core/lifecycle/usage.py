@@ -1,0 +1,51 @@
+"""Meta-memory: which memories are used, and which never are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from inference_core.drivers import Plan
+from inference_core.lifecycle.archive import rows_of
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import USAGE, Namespace, beside, home_of
+from inference_core.memory.record import MemoryRecord
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.stores.accesses import Usage
+from inference_core.stores.backend import Key
+from inference_core.stores.engine import StoreEngine
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """A memory, how often it was recalled, and when last."""
+
+    document: MemoryStoreDocument
+    count: int
+    last: datetime | None
+
+
+def usage(scope: MemoryScope, user_id: UserId) -> Plan[list[MemoryUsage]]:
+    """How each memory that this agent reads of the user is used: the most used first, at the end the oldest unused.
+
+    Recalls of other processes count when those have written them, half a minute later. Raises InvalidInput, StoreError.
+    """
+    scopes = scope.namespaces.read_scopes(user_id)
+    rows = yield from rows_of(scope.engine, scopes)
+    figures = yield from usages_beside(scope.engine, scopes)
+    return used([record_of(row) for row in rows], figures)
+
+
+def used(records: Sequence[MemoryRecord], figures: dict[Key, Usage]) -> list[MemoryUsage]:
+    """``records`` with their figures, the most used first, then those used last, then the oldest."""
+    found = [(record, figures.get((record.namespace, record.id), Usage())) for record in records]
+    found.sort(key=lambda one: (-one[1].count, -(one[1].last.timestamp() if one[1].last else 0), one[0].created_at))
+    return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
+
+
+def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[dict[Key, Usage]]:
+    """Plan: how often the memories of exactly ``scopes`` were recalled; those that never were are left out."""
+    yield from engine.pool.call(engine.accesses.flush)
+    rows = yield from rows_of(engine, [beside(scope, USAGE) for scope in scopes])
+    return {(home_of(row.namespace), row.key): Usage.of(row) for row in rows}

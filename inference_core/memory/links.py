@@ -1,0 +1,65 @@
+"""Links between memories, as far as their records say them: entities, relations, tags and what took whose place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple, cast
+
+from inference_core.memory.fields import mapping_field, text_field, texts_field
+
+MAX_NAMES: Final = 64
+"""So many names of a record count."""
+MAX_NAME_CHARACTERS: Final = 64
+_ENDS: Final = (0, 2)
+_TRIPLE: Final = 3
+
+
+class MemoryLink(NamedTuple):
+    """A memory shares ``entity`` with the memory ``memory_id``; if that is None, the query names the entity."""
+
+    entity: str
+    memory_id: str | None = None
+
+    def __str__(self) -> str:
+        """It in words."""
+        target = "the query" if self.memory_id is None else f"memory {self.memory_id}"
+        return f"linked through {self.entity!r} to {target}"
+
+
+def entities_of(value: Mapping[str, Any]) -> list[str]:
+    """The names of the entities and of the ends of the relations that a memory's stored value has."""
+    metadata = mapping_field(value, "extra_metadata")
+    named = _listed(_names(metadata.get("entities")))
+    return _listed(iter([*named, *_ends(metadata.get("relations"))]))
+
+
+def tags_of(value: Mapping[str, Any]) -> list[str]:
+    """The tags that a memory's stored value has."""
+    return _listed(iter(texts_field(value, "tags")))
+
+
+def neighbours_of(value: Mapping[str, Any]) -> list[str]:
+    """The ids of the memories whose place this one took, and of the one that took its place."""
+    after = text_field(value, "superseded_by")
+    return list(islice([*([after] if after else []), *texts_field(value, "supersedes")], MAX_NAMES))
+
+
+def _listed(names: Iterator[str]) -> list[str]:
+    return [name for name in islice(names, MAX_NAMES) if 0 < len(name) <= MAX_NAME_CHARACTERS]
+
+
+def _names(entities: Any) -> Iterator[str]:
+    """Of a list of names, or of objects with a ``name``."""
+    for entity in cast("list[Any]", entities) if isinstance(entities, list) else ():
+        name = mapping_field({"entity": entity}, "entity").get("name", entity)
+        if isinstance(name, str):
+            yield name
+
+
+def _ends(relations: Any) -> Iterator[str]:
+    """Of a list of source, relation and target."""
+    for relation in cast("list[Any]", relations) if isinstance(relations, list) else ():
+        ends = texts_field({"relation": relation}, "relation")
+        if len(ends) == _TRIPLE:
+            yield from (ends[at] for at in _ENDS)

@@ -1,0 +1,161 @@
+"""What links add to the score of memories: spreading activation in two steps, from the query and from its best hits.
+
+First from the query to memories about whom it names, then from the best memories to others that share a rare word, an
+entity or a tag with them, or take their place (Collins and Loftus 1975; entity-memory links as in HippoRAG, Gutierrez
+et al. 2024, but over the postings that are there, with no graph and no model).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from inference_core.memory.links import MemoryLink
+from inference_core.retrieval.analysis import words_by_term
+from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.names import Named
+from inference_core.retrieval.pool import Place
+
+ABOUT: Final = 0.5
+"""What a memory gains for being about whom the query names."""
+ANSWERS: Final = 1.25
+"""What it gains besides if none of the candidates is more relevant by itself."""
+SHARED: Final = 1.5
+"""What it gains at most for what it shares with one of the best."""
+UNNAMED: Final = 0.33
+"""How much of that it gains if the query names nobody whom a candidate is about."""
+_SURE: Final = 0.3
+"""Log odds by which a memory about whom the query names has to be more relevant than others, to trust the name."""
+_HALF: Final = 12.0
+"""Idf that has to be shared for half of `SHARED`."""
+_SAME_FACT: Final = 12.0
+MAX_WORDS: Final = 32
+"""Words of a memory that are followed."""
+_RARE_SHARE: Final = 100
+_FEW: Final = 3
+_MANY: Final = 64
+"""A word is rare in one of a hundred memories, in three of a few, and never in more than 64."""
+_EXTREME: Final = 0.001
+Bridges = dict[Place, tuple[float, str]]
+"""For each document that shares something with another one how much, and the name of what weighs most."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A memory that may be given; ``subjects`` are whom it is about, ``marks`` its tags too, by canonical name.
+
+    ``share`` is what links add to its score, ``links`` are these links.
+    """
+
+    key: str
+    score: float
+    relevance: float
+    subjects: Mapping[str, str]
+    marks: Mapping[str, str]
+    asks: bool = False
+    share: float = 0.0
+    links: list[MemoryLink] = field(default_factory=list[MemoryLink])
+
+    def gain(self, share: float, link: MemoryLink) -> None:
+        """Adds a link and what it is worth."""
+        self.share += share
+        self.links.append(link)
+
+
+def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
+    """Gives what is about an entity that the query names its share; how much further links count then, 0 to 1.
+
+    If what is about somebody else answers as well, the query may name the wrong one, and nothing is given. What asks
+    something answers nothing.
+    """
+    about: dict[int, str] = {}
+    for at, one in enumerate(candidates):
+        name = next((subject for subject in one.subjects if subject in named), None)
+        if name is not None:
+            about[at] = one.subjects[name]
+    if not about:
+        return UNNAMED
+    telling = [at for at, one in enumerate(candidates) if not one.asks]
+    trust = _trust(candidates, [at for at in telling if at in about], [at for at in telling if at not in about])
+    most = max(one.relevance for one in candidates) or 1.0
+    for at in telling if trust else ():
+        if at in about:
+            one = candidates[at]
+            one.gain(trust * (ABOUT + ANSWERS * one.relevance / most), MemoryLink(about[at]))
+    return trust
+
+
+def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]], strength: float) -> None:
+    """Gives ``candidate`` the share of the best of its ``bridges``, which are by the id of the memory at the other end.
+
+    ``strength`` is what `link_to_query` gave.
+    """
+    if bridges:
+        key, (mass, name) = max(bridges.items(), key=lambda end: (end[1][0], end[0]))
+        candidate.gain(strength * SHARED * mass / (mass + _HALF), MemoryLink(name, key))
+
+
+def shared_marks(source: Candidate, candidates: Mapping[Place, Candidate]) -> Bridges:
+    """How much each of the ``candidates`` shares with ``source`` of entities and tags; those that are rare weigh."""
+    found: Bridges = {}
+    for name, written in source.marks.items():
+        holders = [place for place, one in candidates.items() if name in one.marks]
+        for place in holders if len(holders) <= _most(len(candidates)) else ():
+            found[place] = _heavier(found.get(place), _idf(len(holders), len(candidates)), written)
+    return found
+
+
+def bridges_of(
+    text: str,
+    without: Collection[str],
+    neighbours: Collection[str],
+    indexes: Sequence[ScopeIndex],
+    owners: Collection[int],
+) -> Bridges:
+    """What shares rare words with ``text`` but for the terms ``without``, or is one of ``neighbours`` by its key.
+
+    Only the indexes ``owners`` are looked at, of these only the postings of a few words.
+    """
+    size = sum(len(indexes[owner]) for owner in owners)
+    most = _most(size)
+    found: Bridges = {}
+    words = [(term, word) for term, word in words_by_term(text).items() if term not in without]
+    held = [
+        ([Place(owner, slot) for owner in owners for slot in indexes[owner].holding(term, most)], word)
+        for term, word in words[:MAX_WORDS]
+    ]
+    for places, word in sorted(held, key=lambda one: len(one[0])):
+        for place in places if len(places) <= most else ():
+            found[place] = _heavier(found.get(place), _idf(len(places), size), word)
+    for owner in owners:
+        for slot in indexes[owner].slots_of(neighbours):
+            found[Place(owner, slot)] = (_SAME_FACT, "supersedes")
+    return found
+
+
+def _trust(candidates: Sequence[Candidate], about: Sequence[int], others: Sequence[int]) -> float:
+    if not about or not others:
+        return float(bool(about))
+    ahead = _best_odds(candidates, about) - _best_odds(candidates, others)
+    return min(max(ahead / _SURE, 0.0), 1.0)
+
+
+def _best_odds(candidates: Sequence[Candidate], positions: Sequence[int]) -> float:
+    chance = min(max(_EXTREME, *(candidates[at].relevance for at in positions)), 1 - _EXTREME)
+    return math.log(chance / (1 - chance))
+
+
+def _heavier(known: tuple[float, str] | None, weight: float, name: str) -> tuple[float, str]:
+    """``known`` and what is shared with ``name``, which weighs no more than what was added before."""
+    return (weight, name) if known is None else (known[0] + weight, known[1])
+
+
+def _most(size: int) -> int:
+    """In how many of ``size`` memories a rare word may be."""
+    return min(max(_FEW, size // _RARE_SHARE), _MANY)
+
+
+def _idf(found: int, size: int) -> float:
+    return math.log1p((size - found + 0.5) / (found + 0.5))

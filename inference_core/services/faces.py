@@ -1,0 +1,43 @@
+"""The two faces of services: the same operations, blocking and awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from inference_core.drivers import Plan, arun, run
+from inference_core.services.operations.scope import MemoryScope
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Face:
+    """What both faces of a service run operations with."""
+
+    def __init__(self, scope: MemoryScope, timeout: float | None) -> None:
+        self.scope = scope
+        self.timeout = timeout
+
+
+def synchronous(operation: Callable[Concatenate[MemoryScope, P], Plan[T]]) -> Callable[Concatenate[Face, P], T]:
+    """The method that does ``operation`` and blocks."""
+
+    @wraps(operation)
+    def method(self: Face, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self.scope, *args, **kwargs), self.timeout)
+
+    return method
+
+
+def asynchronous(
+    operation: Callable[Concatenate[MemoryScope, P], Plan[T]],
+) -> Callable[Concatenate[Face, P], Coroutine[Any, Any, T]]:
+    """The method that does ``operation`` and is awaited."""
+
+    @wraps(operation)
+    async def method(self: Face, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(operation(self.scope, *args, **kwargs), self.timeout)
+
+    return method
