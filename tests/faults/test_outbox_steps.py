@@ -39,5 +39,5 @@ def test_after_kill_9_at_every_step_each_message_has_one_effect(kind: str, tmp_p
     assert effects == Counter(expected)
     assert sum(len(job.value["added"]) for job in done) == len(expected)
     assert (left.partitions, left.waiting, left.dead) == (0, 0, 0)
-    assert int(agents) > 5 * len(expected) / 2
-    assert int(workers) > 20 * len(expected) / 2
+    assert int(agents) >= len(expected)
+    assert int(workers) >= 15 * len(expected)
