@@ -21,6 +21,7 @@ COVERED = frozenset({"sqlite", "langgraph-memory"})
 """The stores on which coverage is measured; what differs on the others, their backends, has a contract of its own."""
 CORPORA = frozenset(
     {"test_bad_model_outputs.py", "test_foreign_stores.py", "test_outbox.py", "test_blocks.py", "test_hr_example.py"}
+    | {"test_store_conformance.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too."""
 
