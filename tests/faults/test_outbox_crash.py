@@ -134,7 +134,8 @@ def test_after_kill_9_of_agents_and_workers_each_message_has_one_effect(kind: st
             victim.end()
             workers[number % 2] = Forked(work, url)
             if number % 4 == 0:
-                speaker.said.readline()
+                for _ in ("started", "said", "said"):
+                    speaker.said.readline()
                 time.sleep(chance.uniform(0.1, 0.5))
                 speaker.kill()
                 speaker.end()
