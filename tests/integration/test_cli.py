@@ -46,7 +46,9 @@ def test_each_system_is_measured(system: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_beam_counts_every_ability_with_usable_evidence(capsys: pytest.CaptureFixture[str]):
-    found = measured(capsys, "eval", "beam", "--data", str(FOLDER / "beam"), "--split", "100K", "--system", "bm25")
+    found = measured(
+        capsys, "eval", "beam", "--data", str(FOLDER / "own_in_beam_format"), "--split", "100K", "--system", "bm25"
+    )
     assert found["questions_by_category"] == {"event_ordering": 1, "information_extraction": 2, "knowledge_update": 1}
     assert (found["questions"], found["questions_overall"], found["dropped"]) == (4, 4, 2)
     assert found["unanswerable"]["questions"] == 1

@@ -87,10 +87,10 @@ def test_a_single_conversation_of_locomo_needs_no_list(
 def test_a_chat_of_beam_is_the_same_alone_and_in_its_folder(
     options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.chdir(FOLDER / "beam" / "100K" / "2")
+    monkeypatch.chdir(FOLDER / "own_in_beam_format" / "100K" / "2")
     found = result(capsys, ".", *options)
     assert (found["format"], found["memories"], found["sessions"]) == ("beam", 5, 2)
-    again = result(capsys, str(FOLDER / "beam"), *options)
+    again = result(capsys, str(FOLDER / "own_in_beam_format"), *options)
     assert (again["memories"], again["already_there"]) == (2, 5)
 
 

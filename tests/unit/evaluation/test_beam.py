@@ -15,7 +15,7 @@ from inference_core.errors import InvalidInput
 from inference_core.evaluation.beam import load_beam
 from inference_core.memory.trust import Origin
 
-BEAM = DATA / "evaluation" / "beam"
+BEAM = DATA / "evaluation" / "own_in_beam_format"
 
 
 @pytest.mark.parametrize(
