@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from inference_core.ingestion.slots import Relation, relation
+from inference_core.slots import Relation, relation
 
 DATA = Path(__file__).parent / "data" / "supersession.json"
 MIN_PRECISION, MIN_RECALL = 0.95, 0.6

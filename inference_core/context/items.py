@@ -9,6 +9,7 @@ from enum import Enum
 
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
+from inference_core.memory.types import MemoryCategory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,37 @@ class ContextItem:
     score: float = 0.0
     signals: Mapping[str, float] = field(default_factory=dict[str, float])
     record: MemoryRecord | None = None
+
+    @classmethod
+    def of(
+        cls,
+        record: MemoryRecord,
+        *,
+        source: str,
+        section: str | None = None,
+        relevance: float | None = None,
+        score: float = 0.0,
+        signals: Mapping[str, float] | None = None,
+    ) -> ContextItem:
+        """The item of ``record``, by default in the section of its category."""
+        return cls(
+            id=record.id,
+            text=record.content,
+            section=section or section_of(record.category),
+            source=source,
+            kind=record.memory_type.value,
+            happened_at=record.happened_at,
+            trust=record.trust,
+            relevance=relevance,
+            score=score,
+            signals=signals or {},
+            record=record,
+        )
+
+
+def section_of(category: MemoryCategory) -> str:
+    """The section in which memories of ``category`` are told."""
+    return f"{category.value}_memory"
 
 
 class DropReason(str, Enum):

@@ -8,6 +8,7 @@ from html import escape
 from typing import Final
 
 MAX_LINE_CHARACTERS: Final = 2_000
+CUT_MARK: Final = " … [cut]"
 _MAX_MARKS: Final = 8
 _LINE_ENDS: Final = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]+ *")
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
@@ -32,7 +33,7 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     """
     line = _LINE_ENDS.sub(" ", text).strip()
     if len(line) > max_characters:
-        line = line[:max_characters].rstrip() + " … [cut]"
+        line = line[:max_characters].rstrip() + CUT_MARK
     line = _CONTROLS.sub("", line)
     if not line.isascii():
         line = _INVISIBLE_RUN.sub(_shortened, _TAGS.sub(_keep_flags, line))

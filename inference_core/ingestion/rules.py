@@ -16,14 +16,14 @@ from inference_core.clock import in_zone
 from inference_core.drivers import Plan
 from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.slots.comparing import Said, relation_of
-from inference_core.ingestion.slots.plainness import expanded
-from inference_core.ingestion.slots.reading import MAX_CHARACTERS as MAX_SENTENCE
-from inference_core.ingestion.slots.slot import ANY, USER, Holds, Relation, Slot
-from inference_core.ingestion.slots.values import key_of, kind_of
-from inference_core.ingestion.slots.words import MANY, PEOPLE, PETS, word_set
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
+from inference_core.slots.comparing import Said, relation_of
+from inference_core.slots.plainness import expanded
+from inference_core.slots.reading import MAX_CHARACTERS as MAX_SENTENCE
+from inference_core.slots.slot import ANY, USER, Holds, Relation, Slot
+from inference_core.slots.values import key_of, kind_of
+from inference_core.slots.words import MANY, PEOPLE, PETS, word_set
 
 MAX_CHARACTERS: Final = 4_000
 """A message beyond this many characters is pasted, and what follows them is not looked at."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from inference_core.ingestion.candidates import Action, Offered
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.rules import extract_by_rules
-from inference_core.ingestion.slots import Relation, relation, slots_of
+from inference_core.slots import Relation, relation, slots_of
 
 MANY = settings(max_examples=200, deadline=None)
 NOW = datetime(2026, 6, 15, tzinfo=UTC)

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 from supersession_support import pairs, scored
 
-from inference_core.ingestion.slots import Holds, Relation, Slot, relation, slot_of, slots_of
+from inference_core.slots import Holds, Relation, Slot, relation, slot_of, slots_of
 
 SAID = datetime(2026, 6, 15, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inference_core.ingestion.slots.slot import USER
-from inference_core.ingestion.slots.words import EVENTS, GERUNDS, PAST_FORMS, PRESENT_FORMS, SYNONYMS, VERBS
+from inference_core.slots.slot import USER
+from inference_core.slots.words import EVENTS, GERUNDS, PAST_FORMS, PRESENT_FORMS, SYNONYMS, VERBS
 
 MAX_SUBJECT_WORDS: Final = 8
 _USER: Final = re.compile(r"(?:(?:(?:my|our) )?[\w-]+ & I|I|we|the user|user)\s+", re.IGNORECASE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from inference_core.ingestion.slots.slot import ANY, Holds
-from inference_core.ingestion.slots.words import DIETS, MARITAL, word_set
+from inference_core.slots.slot import ANY, Holds
+from inference_core.slots.words import DIETS, MARITAL, word_set
 
 LINKED: Final = re.compile(
     r"\b(?:because|although|though|which|who|whom|when|where|than|so that|since|until|unless|it|that|them|this"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from inference_core.ingestion.slots.periods import NO_PERIOD, Period, without_period
+from inference_core.slots.periods import NO_PERIOD, Period, without_period
 
 MAX_CLAUSES: Final = 6
 _CONTINUING: Final = ("joined", "moved", "started", "became", "switched", "bought", "got", "live", "work")

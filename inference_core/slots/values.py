@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from inference_core.ingestion.slots.slot import Holds
-from inference_core.ingestion.slots.words import MANY, ONE, PEOPLE, PETS, word_set
+from inference_core.slots.slot import Holds
+from inference_core.slots.words import MANY, ONE, PEOPLE, PETS, word_set
 
 _PUNCTUATION: Final = re.compile(r"[^\w@.+'-]+")
 _SMALL: Final = word_set("a an the my our your his her their of in at on to for is ein eine der die das mein meine")

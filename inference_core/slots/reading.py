@@ -6,13 +6,13 @@ import re
 from datetime import datetime
 from typing import Final
 
-from inference_core.ingestion.slots.clauses import Clause, bare, clauses_of
-from inference_core.ingestion.slots.forms import Reading, imperative_of, reading_of
-from inference_core.ingestion.slots.german import german_reading
-from inference_core.ingestion.slots.plainness import expanded, is_plain
-from inference_core.ingestion.slots.predicates import Predicate, owner_of, predicate_of
-from inference_core.ingestion.slots.slot import USER, Holds, Slot
-from inference_core.ingestion.slots.words import DATED, EVENTS
+from inference_core.slots.clauses import Clause, bare, clauses_of
+from inference_core.slots.forms import Reading, imperative_of, reading_of
+from inference_core.slots.german import german_reading
+from inference_core.slots.plainness import expanded, is_plain
+from inference_core.slots.predicates import Predicate, owner_of, predicate_of
+from inference_core.slots.slot import USER, Holds, Slot
+from inference_core.slots.words import DATED, EVENTS
 
 MAX_CHARACTERS: Final = 300
 """A longer text is no plain statement."""

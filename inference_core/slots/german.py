@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from inference_core.ingestion.slots.forms import Reading
-from inference_core.ingestion.slots.predicates import noun
-from inference_core.ingestion.slots.slot import USER, Holds
-from inference_core.ingestion.slots.values import holds_of
-from inference_core.ingestion.slots.words import DIETS
+from inference_core.slots.forms import Reading
+from inference_core.slots.predicates import noun
+from inference_core.slots.slot import USER, Holds
+from inference_core.slots.values import holds_of
+from inference_core.slots.words import DIETS
 
 _WHO: Final = r"(?P<who>ich|(?:mein|meine) \w+|[A-Z\u00c4\u00d6\u00dc]\w+)"
 _NOT: Final = r"(?P<not>nicht mehr |keine? |nicht )?"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from inference_core.ingestion.slots.patterns import (
+from inference_core.slots.patterns import (
     AMOUNT,
     ANSWERS,
     EVENTS,
@@ -21,10 +21,10 @@ from inference_core.ingestion.slots.patterns import (
     STYLES,
     VERBS_HOLD,
 )
-from inference_core.ingestion.slots.predicates import Predicate, noun
-from inference_core.ingestion.slots.slot import ANY, USER, Holds
-from inference_core.ingestion.slots.values import holds_of, kind_of
-from inference_core.ingestion.slots.words import (
+from inference_core.slots.predicates import Predicate, noun
+from inference_core.slots.slot import ANY, USER, Holds
+from inference_core.slots.values import holds_of, kind_of
+from inference_core.slots.words import (
     JOBS,
     NO_EMPLOYER,
     NO_PLACE,

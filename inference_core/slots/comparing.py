@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from inference_core.ingestion.slots.reading import read
-from inference_core.ingestion.slots.slot import ANY, Holds, Relation, Slot
-from inference_core.ingestion.slots.values import key_of, kind_of
-from inference_core.ingestion.slots.words import PEOPLE
+from inference_core.slots.reading import read
+from inference_core.slots.slot import ANY, Holds, Relation, Slot
+from inference_core.slots.values import key_of, kind_of
+from inference_core.slots.words import PEOPLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,98 @@
+"""What is said twice is told once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from inference_core.context.items import ContextItem, Dropped, DropReason
+from inference_core.memory.types import MemoryCategory
+from inference_core.retrieval.analysis import analyze
+from inference_core.retrieval.similarity import gist, overlap, words_of
+from inference_core.slots.words import word_set
+
+DEFAULT_OVERLAP: Final = 0.6
+_SPARE: Final = 0.1
+_TURNING: Final = word_set(
+    "not no never nor none neither without nicht kein keine nie former formerly previously ex used stopped quit anymore"
+    " longer instead unless except only until was were had if maybe perhaps might cannot"
+)
+"""Words by which a text says something else than the same text without them."""
+_NAME: Final = re.compile(r"(?<![.!?:] )(?<!\A)\b[A-Z][\w'-]*")
+_NUMBER: Final = re.compile(r"\w*\d\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """An item as it is compared: its stems, and the names, numbers and turning words among its words."""
+
+    item: ContextItem
+    stems: frozenset[str]
+    meant: frozenset[str]
+    turning: frozenset[str]
+    exact: frozenset[str]
+
+    @classmethod
+    def of(cls, item: ContextItem) -> _Said:
+        words = words_of(item.text)
+        turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
+        exact = frozenset(word.casefold() for word in (*_NAME.findall(item.text), *_NUMBER.findall(item.text)))
+        return cls(item, frozenset(analyze(item.text)), gist(item.text), turning, exact)
+
+
+def collapsed(
+    items: Sequence[ContextItem], min_overlap: float = DEFAULT_OVERLAP
+) -> tuple[list[ContextItem], list[Dropped]]:
+    """``items`` without those that say only what another one says that is trusted as much, and the others.
+
+    Of a memory that several sources gave, and of equal texts, one is kept; of two texts whose stems overlap by
+    ``min_overlap`` the one that tells more, if the other has no name, number or negation of its own. Who is kept is as
+    relevant as the best of them. What was said twice in the same conversation was said twice.
+    """
+    kept: list[_Said] = []
+    dropped: list[Dropped] = []
+    for said in sorted(map(_Said.of, items), key=_by_merit, reverse=True):
+        at = next((at for at, other in enumerate(kept) if _tells(other, said, min_overlap)), None)
+        if at is None:
+            kept.append(said)
+        else:
+            dropped.append(Dropped(said.item, DropReason.DUPLICATE, kept[at].item.id))
+            kept[at] = replace(kept[at], item=_merged(kept[at].item, said.item))
+    return [said.item for said in kept], dropped
+
+
+def _by_merit(said: _Said) -> tuple[bool, int, bool, int, float, float]:
+    item = said.item
+    when = item.happened_at.timestamp() if item.happened_at else 0.0
+    is_rule = item.record is not None and item.record.category is MemoryCategory.PROCEDURAL
+    return item.relevance is None, item.trust, is_rule, len(said.stems), item.relevance or 0.0, when
+
+
+def _tells(kept: _Said, said: _Said, min_overlap: float) -> bool:
+    """Whether ``kept`` says all that ``said`` does."""
+    if kept.item.trust < said.item.trust or _are_utterances(kept.item, said.item):
+        return False
+    if _is_same_memory(kept.item, said.item) or kept.item.text == said.item.text:
+        return True
+    if kept.meant == said.meant:
+        return bool(said.meant)
+    if kept.turning != said.turning or not said.exact <= kept.exact or overlap(kept.stems, said.stems) < min_overlap:
+        return False
+    return len(said.stems - kept.stems) <= _SPARE * len(said.stems)
+
+
+def _is_same_memory(first: ContextItem, second: ContextItem) -> bool:
+    one, other = first.record, second.record
+    return one is not None and other is not None and (one.namespace, one.id) == (other.namespace, other.id)
+
+
+def _are_utterances(first: ContextItem, second: ContextItem) -> bool:
+    return first.source == second.source and all(one.record is None is one.relevance for one in (first, second))
+
+
+def _merged(kept: ContextItem, other: ContextItem) -> ContextItem:
+    if kept.relevance is None or other.relevance is None or kept.relevance >= other.relevance:
+        return kept
+    return replace(kept, relevance=other.relevance, score=max(kept.score, other.score))
