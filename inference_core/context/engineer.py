@@ -13,7 +13,7 @@ from inference_core.context.fitting import Unit, fitted
 from inference_core.context.formats import FORMATS, Format, section_tag
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason
 from inference_core.context.ordering import at_both_ends, by_value, in_sections
-from inference_core.context.pruning import Pruning, is_told, pruned
+from inference_core.context.pruning import Pruning, chances, is_told, pruned
 from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -74,11 +74,12 @@ class ContextEngineer:
     def _relevant(self, found: Resolved) -> tuple[list[Unit], list[Dropped]]:
         """What is relevant, the most valuable first, and what is not."""
         conflicts = [item for group in found.conflicts for item in group]
-        least = self.pruning.least([*found.kept, *found.untrusted, *conflicts])
-        kept, dropped = pruned(by_value([*found.kept, *found.untrusted]), least)
+        everything = [*found.kept, *found.untrusted, *conflicts]
+        chance, least = chances(everything), self.pruning.least(everything)
+        kept, dropped = pruned(by_value([*found.kept, *found.untrusted]), chance, least)
         units = [Unit((item,)) for item in kept]
         for group in found.conflicts:
-            if any(is_told(item, least) for item in group):
+            if any(is_told(item, chance, least) for item in group):
                 units.append(Unit(tuple(group)))
             else:
                 dropped += [Dropped(item, DropReason.IRRELEVANT) for item in group]
