@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
+from inference_core.context.answers import answering
 from inference_core.context.conflicts import Resolved, asks_for_history, resolved
 from inference_core.context.duplicates import DEFAULT_OVERLAP, collapsed
 from inference_core.context.fitting import Unit, fitted
@@ -64,11 +65,13 @@ class ContextEngineer:
         """
         given = by_value([replace(item, section=section_tag(item.section)) for item in items])
         once, repeated = collapsed(given, self.min_overlap)
-        sorted_out = resolved(by_value(once), keeps_history=asks_for_history(query))
+        history = asks_for_history(query)
+        answers, others = answering(by_value(once), None if history else query)
+        sorted_out = resolved(answers, keeps_history=history)
         units, irrelevant = self._relevant(sorted_out)
         kept, left_out = fitted(units, lambda chosen: self._told(chosen, now, zone).tokens, max_tokens)
         over = [Dropped(item, DropReason.BUDGET) for unit in left_out for item in unit.items]
-        dropped = [*repeated, *sorted_out.dropped, *irrelevant, *over]
+        dropped = [*repeated, *others, *sorted_out.dropped, *irrelevant, *over]
         return replace(self._told(kept, now, zone), dropped=dropped)
 
     def _relevant(self, found: Resolved) -> tuple[list[Unit], list[Dropped]]:
