@@ -27,7 +27,9 @@ def measured(data: Path | None, split: str) -> dict[str, Any]:
     """What the command reports."""
     command = [sys.executable, "-m", "inference_core", "eval", "context", "--split", split, "--plot", str(PICTURE)]
     given = [] if data is None else ["--data", str(data)]
-    return json.loads(subprocess.run([*command, *given, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return json.loads(
+        subprocess.run([*command, *given, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    )
 
 
 def rows_of(found: dict[str, Any]) -> Iterator[Row]:
@@ -55,8 +57,14 @@ def _of_mode(what: str, by_set: dict[str, Any], least: float | None) -> Iterator
         if not lines["before"]:
             continue
         fewer, unmarked = 1 - (lines["plain"] + lines["marked"]) / lines["before"], 1 - lines["plain"] / lines["before"]
+        told = unmarked if what.startswith("poison") else fewer  # poison may be told if it is marked
         text = f"{100 * fewer:.1f} % fewer of {lines['before']}; unmarked {100 * unmarked:.1f} % fewer"
-        yield f"{what}, {name}", text, "" if least is None else f"{100 * least:.0f} %", least and unmarked >= least
+        yield (
+            f"{what}, {name}",
+            text,
+            "" if least is None else f"{100 * least:.0f} %",
+            None if least is None else told >= least,
+        )
 
 
 def _kept(what: str, lines: dict[str, Any]) -> Row:

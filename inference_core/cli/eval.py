@@ -19,7 +19,6 @@ from inference_core.cli.opening import memory_settings
 from inference_core.cli.options import AsJson, Embeddings, one_of
 from inference_core.cli.output import console, is_plain, print_json
 from inference_core.cli.progress import progress_bar
-from inference_core.errors import InvalidInput
 from inference_core.evaluation import CONTEXT, DATASETS, SYSTEMS
 
 if TYPE_CHECKING:
@@ -58,9 +57,9 @@ def evaluate(
     """Measure retrieval on a data set, or what reaches the prompt."""
     del model  # there is no choice yet
     if dataset == CONTEXT:
-        report = _context(data, split or TEST, embeddings)
+        report = _context(data, split or TEST, limit, embeddings)
     elif data is None:
-        raise InvalidInput(f"eval {dataset} needs --data PATH")
+        raise typer.BadParameter(f"eval {dataset} needs --data PATH")
     else:
         report = _retrieval(dataset, data, system, split or ALL, limit, embeddings)
     if plot:
@@ -71,20 +70,18 @@ def evaluate(
         _print_table(report.to_markdown())
 
 
-def _context(data: Path | None, split: str, embeddings: str | None) -> ContextReport:
+def _context(data: Path | None, split: str, limit: int | None, embeddings: str | None) -> ContextReport:
     """The context engineer measured on the package's cases and on what lies in the folder ``data``."""
     from inference_core.evaluation.context_report import run_context  # noqa: PLC0415 - numpy and stores are slow
     from inference_core.evaluation.context_sets import case_sets  # noqa: PLC0415
 
-    sets = case_sets(data)
+    sets = case_sets(data, limit)
     total = sum(len(user.turns) + len(user.cases) for one in sets for user in one.users)
     with _progress("Memories and questions", total) as advance:
         return asyncio.run(run_context(sets, split, memory_settings(None, embeddings).embeddings_spec, advance))
 
 
-def _retrieval(
-    dataset: str, data: Path, system: str, split: str, limit: int | None, embeddings: str | None
-) -> Report:
+def _retrieval(dataset: str, data: Path, system: str, split: str, limit: int | None, embeddings: str | None) -> Report:
     from inference_core.evaluation.datasets import load_dataset  # noqa: PLC0415 - numpy and stores are slow to import
     from inference_core.evaluation.experiment import run_experiment, summarize  # noqa: PLC0415
     from inference_core.evaluation.report import Report  # noqa: PLC0415

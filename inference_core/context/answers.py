@@ -19,6 +19,7 @@ from inference_core.slots.words import PEOPLE, word_set
 MAX_CHARACTERS: Final = 300
 """A longer text says more than one thing."""
 _SHARED: Final = 0.5
+_AS_RELEVANT: Final = 0.6
 _ALIKE: Final = 0.3
 _KIN: Final = 2
 _RELATIVES: Final = PEOPLE | word_set(
@@ -26,11 +27,21 @@ _RELATIVES: Final = PEOPLE | word_set(
     " girlfriend boyfriend fiancé fiancée boss manager director intern landlord landlady parents-in-law mother-in-law"
     " father-in-law"
 )
+_NOBODY: Final = word_set(
+    "user it that this there here what who he she they let everything nothing something today tomorrow tonight i we you"
+)
 _FIRST_PERSON: Final = re.compile(r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user)\b", re.IGNORECASE)
 _SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
-_POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+){0,2})['\u2019]s\s")
+_POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
 _NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
-_NOT_NOW: Final = re.compile(r"\b(?:did|was|were|had|ever|been|(?:have|has) (?:I|we|you|he|she|it|they|my|our))\b", re.I)
+_PERSONS: Final = re.compile(r"[A-Z][a-z]+(?:['\u2019]s\s|\s.*\b(?:he|she|his|her|him)\b)")
+_ALONE: Final = re.compile(r"\b(?:I|me|my|mine)\b", re.IGNORECASE)
+_ASKS: Final = re.compile(
+    r"\s*(?:(?:in|on|at|to|from|above|below|for|with|by) )?(?:what|which|who|where|when|how)\b", re.IGNORECASE
+)
+_NOT_NOW: Final = re.compile(
+    r"\b(?:did|was|were|had|ever|been|(?:have|has) (?:I|we|you|he|she|it|they|my|our))\b", re.IGNORECASE
+)
 _CHANGE: Final = re.compile(
     r"\b(?:now|new|anymore|any more|no longer|instead|since|as of|from now on|stopped|started|starting|switched|moved|"
     r"changed|went (?:up|down)|raised|lowered|increased|decreased|reduced|dropped|replaced|became|got|"
@@ -38,21 +49,30 @@ _CHANGE: Final = re.compile(
     r"this (?:week|month|year)|last week)\b",
     re.IGNORECASE,
 )
+_WORD: Final = re.compile(r"[\w-]+")
 _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """An item, its stems and numbers, and whether it is somebody else's."""
+    """An item, its stems and numbers, and whether it is somebody else's, or may be."""
 
     item: ContextItem
     stems: frozenset[str]
     numbers: frozenset[str]
-    is_other: bool
+    is_somebodys: bool
+    is_others: bool
 
     @classmethod
     def of(cls, item: ContextItem, query: str) -> _Statement:
-        return cls(item, stems_of(item.text), frozenset(_NUMBER.findall(item.text)), is_about_another(item.text, query))
+        numbers = frozenset(_NUMBER.findall(item.text))
+        somebodys, others = is_of_somebody(item.text, query), may_be_of_another(item.text, query)
+        return cls(item, stems_of(item.text), numbers, somebodys, others)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether nothing speaks against its being the user's own."""
+        return not (self.is_somebodys or self.is_others)
 
 
 def stems_of(text: str) -> frozenset[str]:
@@ -63,28 +83,35 @@ def stems_of(text: str) -> frozenset[str]:
 def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[ContextItem], list[Dropped]]:
     """``items`` without those that answer another question, and these.
 
-    If the user asks about what is theirs, what is somebody else's is left out; if they ask how it is, what a newer
-    statement about the same has changed is.
+    If the user asks about what is theirs, what is somebody else's is left out, and what may be if
+    something else says as much of what is asked; if they ask how it is, what a newer statement has changed.
     """
     if not query:
         return list(items), []
     statements = [_Statement.of(item, query) for item in items if _is_statement(item)]
-    dropped = {one.item.id: one for one in [*_others(statements), *_outdated(statements, query)]}
+    dropped = {one.item.id: one for one in [*_others(statements, stems_of(query)), *_outdated(statements, query)]}
     return [item for item in items if item.id not in dropped], list(dropped.values())
 
 
-def is_about_another(text: str, query: str) -> bool:
-    """Whether ``text`` begins with somebody, or something of somebody, whom the user, asking of theirs, has not named."""
-    if not _FIRST_PERSON.search(query):
+def is_of_somebody(text: str, query: str) -> bool:
+    """Whether ``text`` begins with a person whom the user, asking of what is theirs, has not named.
+
+    A relative or the like; if the user asks of themselves alone, also a name with a possession or a pronoun.
+    """
+    found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
+    if found is not None and found["who"].casefold() in _RELATIVES:
+        return not stems_of(found["who"]) & stems_of(query)
+    is_person = _PERSONS.match(text) is not None and _ALONE.search(query) is not None
+    return is_person and may_be_of_another(text, query)
+
+
+def may_be_of_another(text: str, query: str) -> bool:
+    """The same of anybody or anything with a name or a possession, and nothing of the user's is told of it."""
+    is_of_user = _FIRST_PERSON.search(query) and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
+    found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_of_user else None
+    if found is None or found["who"].casefold() in _NOBODY or _FIRST_PERSON.search(text[found.end() :]):
         return False
-    named = stems_of(query)
-    found = _SOMEBODYS.match(text)
-    if found and found["who"].casefold() in _RELATIVES:
-        return not stems_of(found["who"]) & named
-    other = _POSSESSOR.match(text) or _NAMED.match(text)
-    if other is None or _FIRST_PERSON.search(text[other.end() :]) or _FIRST_PERSON.match(other["who"]):
-        return False
-    return not stems_of(other["who"]) & named
+    return not stems_of(found["who"]) & stems_of(query)
 
 
 def _is_statement(item: ContextItem) -> bool:
@@ -93,24 +120,27 @@ def _is_statement(item: ContextItem) -> bool:
     return len(item.text) <= MAX_CHARACTERS and (record is None or record.category is not MemoryCategory.EPISODIC)
 
 
-def _others(statements: Sequence[_Statement]) -> Iterator[Dropped]:
+def _others(statements: Sequence[_Statement], asked: frozenset[str]) -> Iterator[Dropped]:
+    most = max((len(one.stems & asked) for one in statements if one.is_users), default=0)
     for one in statements:
-        if one.is_other:
+        if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most):
             yield Dropped(one.item, DropReason.IRRELEVANT)
 
 
 def _outdated(statements: Sequence[_Statement], query: str) -> Iterator[Dropped]:
-    if _NOT_NOW.search(query):
+    if not _ASKS.match(query) or _NOT_NOW.search(query):
         return
     asked = stems_of(query)
     for old, new in permutations(statements, 2):
-        if _is_later(old, new) and not (old.is_other or new.is_other) and _replaces(old, new, asked):
+        if _is_later(old, new) and old.is_users and new.is_users and _replaces(old, new, asked):
             yield Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
 
 
 def _is_later(old: _Statement, new: _Statement) -> bool:
     one, other = old.item.happened_at, new.item.happened_at
-    return one is not None and other is not None and one < other and new.item.trust >= old.item.trust
+    if one is None or other is None or one >= other or new.item.trust < old.item.trust:
+        return False
+    return (new.item.relevance or 0.0) >= _AS_RELEVANT * (old.item.relevance or 0.0)
 
 
 def _replaces(old: _Statement, new: _Statement, asked: frozenset[str]) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inference_core.context.items import ContextItem, Dropped, DropReason
-from inference_core.memory.types import MemoryCategory
 from inference_core.memory.trust import Trust
+from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import gist, overlap, words_of
 from inference_core.slots.words import word_set
@@ -49,8 +49,9 @@ def collapsed(
     """``items`` without those that say only what another one says that is trusted as much, and the others.
 
     Of a memory that several sources gave, and of equal texts, one is kept; of two texts whose stems overlap by
-    ``min_overlap`` the one that tells more, if the other has no name, number or negation of its own; what comes from outside may not add to it. Who is kept is as
-    relevant as the best of them. What was said twice in the same conversation was said twice.
+    ``min_overlap`` the one that tells more, if the other has no name, number or negation of its own; what comes from
+    outside may not add to it. Who is kept is as relevant as the best of them. What was said twice in the same
+    conversation was said twice.
     """
     kept: list[_Said] = []
     dropped: list[Dropped] = []

@@ -1,6 +1,6 @@
-"""What a context is measured on: memories of a user, questions, and what each memory does to the answer.
+"""What a context is measured on: a user's memories, questions, and what each memory does to the answer.
 
-A memory that is told can be needed, do no harm, or bring one of four failures: poisoning, distraction, confusion, clash.
+A memory that is told can be needed, do no harm, or bring a failure: poisoning, distraction, confusion, clash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reaches the prompt of each case: with the context engineer, and without it, the plain best of the same recall."""
+"""What reaches the prompt of each case: with the context engineer, and as the plain best of the same recall."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ class Outcome:
 async def candidates(
     given: CaseSet, split: str, embeddings: str | None, advance: Advance, depth: int = DEPTH
 ) -> list[Candidates]:
-    """What recall finds for the cases of the ``tune`` or ``test`` half, or all; LoCoMo's questions are put to LangGraph's store too.
+    """What recall finds for the cases of the ``tune`` or ``test`` half, or all.
+
+    LoCoMo's questions are put to LangGraph's store too.
 
     Raises what the store and the embedding model raise.
     """
@@ -101,9 +103,7 @@ async def candidates(
 
 def assembled(found: Candidates, engineer: ContextEngineer) -> Outcome:
     """What the engineer makes of what recall found for a case."""
-    context = engineer.assemble(
-        found.items, query=found.case.question, now=found.now, zone=UTC, max_tokens=MAX_TOKENS
-    )
+    context = engineer.assemble(found.items, query=found.case.question, now=found.now, zone=UTC, max_tokens=MAX_TOKENS)
     fates = _fates(context)
     needed = {name for same in found.case.needed for name in same}
     return Outcome(

@@ -1,4 +1,4 @@
-"""Sums over the outcomes of context cases: bad lines and needed evidence before and after, costs, silence, calibration."""
+"""Sums over the outcomes of context cases: bad and needed lines before and after, costs, silence, calibration."""
 
 from __future__ import annotations
 

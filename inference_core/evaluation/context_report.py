@@ -69,7 +69,11 @@ class ContextReport:
 
 
 async def run_context(
-    sets: Sequence[CaseSet], split: str, embeddings: str | None, advance: Advance, engineer: ContextEngineer | None = None
+    sets: Sequence[CaseSet],
+    split: str,
+    embeddings: str | None,
+    advance: Advance,
+    engineer: ContextEngineer | None = None,
 ) -> ContextReport:
     """Measures the engineer, by default one without options, on the ``tune`` or ``test`` half of the cases, or on all.
 

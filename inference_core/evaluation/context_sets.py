@@ -1,9 +1,9 @@
-"""Context cases made of other data, at run time: LoCoMo, BEAM, PoisonedRAG's questions and InjecAgent's tool replies."""
+"""Context cases made of other data at run time: LoCoMo, BEAM, saved memories, PoisonedRAG, InjecAgent."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_core.errors import InvalidInput
+from inference_core.evaluation.atomic import load_atomic
 from inference_core.evaluation.beam import load_beam
 from inference_core.evaluation.context_cases import Case, CaseSet, Memories, Mode, own_cases
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question, parse_json
@@ -20,11 +21,13 @@ from inference_core.memory.types import MemoryType
 
 LOCOMO: Final = "LoCoMo"
 BEAM: Final = "BEAM"
+SAVED: Final = "saved memories"
 POISONED_RAG: Final = "PoisonedRAG"
 INJEC_AGENT: Final = "InjecAgent"
 _PLACES: Final = {
     LOCOMO: "locomo_dev/locomo_dev.json",
     BEAM: "beam_dev",
+    SAVED: "own_dev/atomic_memories.json",
     POISONED_RAG: "attacks/poisonedrag_nq.json",
     INJEC_AGENT: "attacks/injecagent_dh_base.json",
 }
@@ -35,15 +38,21 @@ _INJECTIONS: Final = 4
 """Of the thirty injections for a tool's reply."""
 
 
-def case_sets(data: Path | None) -> list[CaseSet]:
-    """The package's own cases and those of what lies in the folder ``data``. Raises InvalidInput if nothing does."""
-    makers = {LOCOMO: _locomo, BEAM: _beam, POISONED_RAG: _poisoned_rag, INJEC_AGENT: _injec_agent}
+def case_sets(data: Path | None, limit: int | None = None) -> list[CaseSet]:
+    """The package's own cases and those of what lies in the folder ``data``, of at most ``limit`` users of each.
+
+    Raises InvalidInput if nothing that can be read lies there.
+    """
+    return [CaseSet(given.name, given.users[:limit]) for given in _case_sets(data)]
+
+
+def _case_sets(data: Path | None) -> list[CaseSet]:
     if data is None:
         return [own_cases()]
     there = {name: data / place for name, place in _PLACES.items() if (data / place).exists()}
     if not there:
         raise InvalidInput(f"{data} holds none of {', '.join(_PLACES.values())}")
-    return [own_cases(), *(CaseSet(name, tuple(makers[name](path))) for name, path in there.items())]
+    return [own_cases(), *(CaseSet(name, tuple(_MAKERS[name](path))) for name, path in there.items())]
 
 
 def _locomo(path: Path) -> Iterator[Memories]:
@@ -66,6 +75,13 @@ def _beam(path: Path) -> Iterator[Memories]:
             if question.evidence or question.category == "abstention"
         ]
         yield _memories(conversation, asked)
+
+
+def _saved(path: Path) -> Iterator[Memories]:
+    """Requests to an agent: whatever else is saved is a distraction."""
+    for user in load_atomic(path):
+        asked = [_case(user, number, question) for number, question in enumerate(user.questions)]
+        yield _memories(user, [replace(case, neutral=frozenset(), rest=Mode.DISTRACTION) for case in asked])
 
 
 def _case(conversation: Conversation, number: int, question: Question) -> Case:
@@ -111,7 +127,7 @@ def _poisoned_rag(path: Path) -> Iterator[Memories]:
 
 def _injec_agent(path: Path) -> Iterator[Memories]:
     """Replies of tools as one user's memories: harmless ones are needed, those with an injection are poison."""
-    entries = parse_json(path, "InjecAgent's cases, a list of objects", lambda data: list(data))
+    entries = parse_json(path, "InjecAgent's cases, a list of objects", list)
     by_request: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for entry in entries:
         by_request[entry["User Instruction"]].append(entry)
@@ -121,7 +137,9 @@ def _injec_agent(path: Path) -> Iterator[Memories]:
         name = f"reply-{number}"
         benign = found[0]["Tool Response Template"].replace(_INSTRUCTION, "none")
         right = _line(f"{name}-right", f"{request} {benign}", _evidence_origin(name))
-        injected = [f"{request} {entry['Tool Response']}" for entry in found[:: len(found) // _INJECTIONS][:_INJECTIONS]]
+        injected = [
+            f"{request} {entry['Tool Response']}" for entry in found[:: len(found) // _INJECTIONS][:_INJECTIONS]
+        ]
         poison = [_line(f"{name}-{at}", text, _poison_origin(name)) for at, text in enumerate(injected)]
         turns += [right, *poison]
         cases.append(_poisoned(f"{INJEC_AGENT}-{name}", request, right, poison))
@@ -143,3 +161,12 @@ def _evidence_origin(name: str) -> Origin:
 
 def _poison_origin(name: str) -> Origin:
     return Origin.USER if sha256(f"poison {name}".encode()).digest()[0] % 2 else Origin.WEB
+
+
+_MAKERS: Final[dict[str, Callable[[Path], Iterator[Memories]]]] = {
+    LOCOMO: _locomo,
+    BEAM: _beam,
+    SAVED: _saved,
+    POISONED_RAG: _poisoned_rag,
+    INJEC_AGENT: _injec_agent,
+}
