@@ -17,7 +17,6 @@ from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.datasets import ALL
 from inference_core.evaluation.systems import Advance, LangGraphInMemory, MemoryService, Recall, dated
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -26,7 +25,6 @@ DEPTH: Final = 20
 """How many memories recall gives to both."""
 MAX_TOKENS: Final = 100_000
 """More than the memories take: what a budget leaves out is no merit of the engineer."""
-_NAMESPACE: Final[Namespace] = ("user", "semantic")
 _SOURCE: Final = "memory"
 
 
@@ -149,8 +147,9 @@ def _tokens(items: Sequence[ContextItem]) -> int:
 
 def _item(name: str, document: MemoryStoreDocument) -> ContextItem:
     moment = document.created_at or datetime.min.replace(tzinfo=UTC)
+    namespace = ("user", document.memory_category or "")
     record = MemoryRecord.from_value(
-        document.value, memory_id=name, namespace=_NAMESPACE, stored_at=moment, updated_at=document.updated_at or moment
+        document.value, memory_id=name, namespace=namespace, stored_at=moment, updated_at=document.updated_at or moment
     )
     return ContextItem.of(record, source=_SOURCE, relevance=document.relevance, score=document.score or 0.0)
 
