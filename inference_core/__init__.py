@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from inference_core.blocks.memory import Memory
     from inference_core.blocks.static import StaticMemory
     from inference_core.blocks.vector import VectorMemory
+    from inference_core.context.engineer import ContextEngineer
+    from inference_core.context.items import AssembledContext, ContextItem
+    from inference_core.context.pruning import Pruning
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
     from inference_core.ingestion.extraction import ModelExtractor
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
+    from inference_core.services.context.builder import ContextBuilder
+    from inference_core.services.context.source import ContextRequest, ContextSource, OwnSource
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
     from inference_core.short_term.agent_memory import AgentMemory
     from inference_core.short_term.content import MemoryContent
@@ -49,7 +54,13 @@ _HOMES = {
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
     "AgentService": "inference_core.agents.service",
     "AgentSettings": "inference_core.settings",
+    "AssembledContext": "inference_core.context.items",
     "CaptureMiddleware": "inference_core.agents.middleware.capture",
+    "ContextBuilder": "inference_core.services.context.builder",
+    "ContextEngineer": "inference_core.context.engineer",
+    "ContextItem": "inference_core.context.items",
+    "ContextRequest": "inference_core.services.context.source",
+    "ContextSource": "inference_core.services.context.source",
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
     "ExtractiveMemory": "inference_core.blocks.extractive",
@@ -71,6 +82,8 @@ _HOMES = {
     "MemoryType": "inference_core.memory.types",
     "ModelExtractor": "inference_core.ingestion.extraction",
     "Origin": "inference_core.memory.trust",
+    "OwnSource": "inference_core.services.context.source",
+    "Pruning": "inference_core.context.pruning",
     "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
@@ -92,7 +105,13 @@ __all__ = [
     "AgentMemoryStoreService",
     "AgentService",
     "AgentSettings",
+    "AssembledContext",
     "CaptureMiddleware",
+    "ContextBuilder",
+    "ContextEngineer",
+    "ContextItem",
+    "ContextRequest",
+    "ContextSource",
     "Delete",
     "Embedder",
     "ExtractiveMemory",
@@ -114,6 +133,8 @@ __all__ = [
     "MemoryType",
     "ModelExtractor",
     "Origin",
+    "OwnSource",
+    "Pruning",
     "RuleExtractor",
     "ShortTermMemoryEvent",
     "ShortTermMemoryMiddleware",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from inference_core.context.items import ContextItem, Dropped, DropReason
+from inference_core.context.items import ContextItem, Dropped, DropReason, section_of
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
@@ -22,7 +22,6 @@ _TURNING: Final = word_set(
 )
 """Words by which a text says something else than the same text without them."""
 _NAME: Final = re.compile(r"(?<![.!?:] )(?<!\A)\b[A-Z][\w'-]*")
-_NUMBER: Final = re.compile(r"\w*\d\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,8 @@ class _Said:
     def of(cls, item: ContextItem) -> _Said:
         words = words_of(item.text)
         turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
-        exact = frozenset(word.casefold() for word in (*_NAME.findall(item.text), *_NUMBER.findall(item.text)))
+        numbers = (word for word in words if any(map(str.isdigit, word)))
+        exact = frozenset([*map(str.casefold, _NAME.findall(item.text)), *numbers])
         return cls(item, frozenset(analyze(item.text)), gist(item.text), turning, exact)
 
 
@@ -65,11 +65,14 @@ def collapsed(
     return [said.item for said in kept], dropped
 
 
-def _by_merit(said: _Said) -> tuple[bool, int, bool, int, float, float]:
+def _by_merit(said: _Said) -> tuple[Any, ...]:
+    """Trusted before not, rules before what is none, more before less; a section of its own before a category's."""
     item = said.item
+    category = item.record.category if item.record else None
+    is_special = category is not None and item.section != section_of(category)
     when = item.happened_at.timestamp() if item.happened_at else 0.0
-    is_rule = item.record is not None and item.record.category is MemoryCategory.PROCEDURAL
-    return item.relevance is None, item.trust, is_rule, len(said.stems), item.relevance or 0.0, when
+    is_rule = category is MemoryCategory.PROCEDURAL
+    return item.relevance is None, item.trust, is_rule, len(said.stems), is_special, item.relevance or 0.0, when
 
 
 def _tells(kept: _Said, said: _Said, min_overlap: float) -> bool:

@@ -13,6 +13,7 @@ from inference_core.context.duplicates import DEFAULT_OVERLAP, collapsed
 from inference_core.context.fitting import Unit, fitted
 from inference_core.context.formats import FORMATS, Format, section_tag
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason
+from inference_core.context.neutral import MAX_LINE_CHARACTERS
 from inference_core.context.ordering import at_both_ends, by_value, in_sections
 from inference_core.context.pruning import Pruning, chances, is_told, pruned
 from inference_core.errors import ConfigurationError
@@ -20,6 +21,7 @@ from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 
 DEFAULT_MAX_TOKENS: Final = 2_000
+_MAX_TEXT: Final = 2 * MAX_LINE_CHARACTERS
 
 
 class ContextEngineer:
@@ -63,7 +65,7 @@ class ContextEngineer:
 
         The same items give the same text, whatever their order. Pure; never raises for what stands in items.
         """
-        given = by_value([replace(item, section=section_tag(item.section)) for item in items])
+        given = by_value(list(map(_bounded, items)))
         once, repeated = collapsed(given, self.min_overlap)
         history = asks_for_history(query)
         answers, others = answering(by_value(once), None if history else query)
@@ -98,3 +100,8 @@ class ContextEngineer:
         )
         text = self._render(context, now, zone, self.preamble) if units else ""
         return replace(context, text=text, tokens=self.counter(text) if text else 0)
+
+
+def _bounded(item: ContextItem) -> ContextItem:
+    """``item`` in a section whose name is an element's, with no more text than a line can show."""
+    return replace(item, section=section_tag(item.section), text=item.text[:_MAX_TEXT])

@@ -47,9 +47,10 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
 
 
 def _placed(best_first: Sequence[ContextItem]) -> list[ContextItem]:
-    if all(item.relevance is None for item in best_first):
-        return sorted(best_first, key=_when)
-    return at_both_ends(best_first)
+    if any(item.relevance is not None for item in best_first):
+        return at_both_ends(best_first)
+    oldest_first = best_first[::-1]
+    return sorted(oldest_first, key=_when)
 
 
 def _when(item: ContextItem) -> datetime:

@@ -1,0 +1,104 @@
+"""Sources asked side by side, under one deadline; what fails or is late is left out and named."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final, cast
+
+from inference_core.context.items import ContextItem
+from inference_core.drivers import Deadline, Plan, Pool, Wait, run
+from inference_core.errors import ConfigurationError, DeadlineExceeded, IdentityError
+from inference_core.memory.namespaces import encode_label, global_namespace
+from inference_core.memory.types import MemoryCategory
+from inference_core.services.context.source import ContextRequest, ContextSource
+
+WORKERS: Final = 8
+"""So many calls of one source may be under way; while all of them hang, it is left out at once."""
+_AN_INSTANT_S: Final = 0.001
+_MAX_REASON: Final = 200
+_EVERYBODY: Final = global_namespace(MemoryCategory.SEMANTIC, "any")[0]
+Fetching = Future[list[ContextItem]]
+
+
+class Sources:
+    """Some sources, each with workers of its own, so that one that hangs takes nothing from the others.
+
+    Raises ConfigurationError if two have the same name, or one is no source.
+    """
+
+    def __init__(self, sources: Sequence[ContextSource]) -> None:
+        for one in sources:
+            if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"{one!r:.80} is no context source: it needs name, section, limit and fetch")
+        self._pools = {one.name: Pool(WORKERS, f"context-{one.name}") for one in sources}
+        if len(self._pools) < len(sources):
+            raise ConfigurationError("Two context sources have the same name; give one of them another")
+        self._sources = tuple(sources)
+        weakref.finalize(self, _close, self._pools)
+
+    def fetch(self, request: ContextRequest, seconds: float | None) -> Plan[tuple[list[ContextItem], dict[str, str]]]:
+        """Plan: what all sources give within ``seconds``, and why some give nothing. Never raises for a source."""
+        deadline = Deadline(seconds)
+        items: list[ContextItem] = []
+        left_out: dict[str, str] = {}
+        under_way = [(source, self._started(source, request)) for source in self._sources]
+        try:
+            for source, future in under_way:
+                try:
+                    items += yield self._wait(source, future, request, deadline)
+                except DeadlineExceeded:
+                    left_out[source.name] = "late"
+                except Exception as error:  # noqa: BLE001 - whatever a source raises, the others are told
+                    left_out[source.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_REASON]}"
+        finally:
+            for source, future in under_way:
+                if not future.done() and not future.cancel():
+                    self._pools[source.name].abandon(future)
+        return items, left_out
+
+    def _started(self, source: ContextSource, request: ContextRequest) -> Fetching:
+        try:
+            return self._pools[source.name].submit(partial(_fetched, source, request))
+        except Exception as error:  # noqa: BLE001 - heard by whoever waits
+            refused: Fetching = Future()
+            refused.set_exception(error)
+            return refused
+
+    def _wait(
+        self, source: ContextSource, future: Fetching, request: ContextRequest, deadline: Deadline
+    ) -> Wait[list[ContextItem]]:
+        try:
+            left = deadline.remaining()
+        except DeadlineExceeded:
+            left = _AN_INSTANT_S  # what is there by now is taken
+        pool = self._pools[source.name]
+        return Wait(lambda: future, timeout=left, abandoned=pool.abandon, may_block=request.scope.engine.pool.may_block)
+
+
+def _close(pools: Mapping[str, Pool]) -> None:
+    for pool in pools.values():
+        pool.close()
+
+
+def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem]:
+    """What ``source`` gives, in its name. Raises what it raises, IdentityError for a memory of another user."""
+    given: Any = source.fetch(request)
+    if isinstance(given, Generator):
+        given = run(cast("Plan[Sequence[ContextItem]]", given))  # a deadline here would count as a fault of the store
+    elif isawaitable(given):
+        given = asyncio.run(_awaited(cast("Awaitable[Sequence[ContextItem]]", given)))
+    items: list[ContextItem] = list(given)[: source.limit]
+    owners = (encode_label(request.user_id), _EVERYBODY)
+    if any(item.record is not None and item.record.namespace[0] not in owners for item in items):
+        raise IdentityError(f"Source {source.name} gave a memory of another user")
+    return [replace(item, source=source.name) for item in items]
+
+
+async def _awaited(given: Awaitable[Sequence[ContextItem]]) -> Sequence[ContextItem]:
+    return await given

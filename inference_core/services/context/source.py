@@ -1,0 +1,88 @@
+"""ContextSource: what gives a part of the context."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from inspect import isawaitable
+from typing import Protocol, runtime_checkable
+
+from langchain_core.messages import BaseMessage
+
+from inference_core.context.items import ContextItem
+from inference_core.drivers import Plan
+from inference_core.services.operations.scope import MemoryScope
+
+Given = Plan[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
+"""Items; or a plan of them; or something to await, which is done on an event loop of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRequest:
+    """What a context is built for; ``scope`` is the agent's view of the store, ``now`` an aware instant."""
+
+    user_id: str
+    query: str | None
+    messages: Sequence[BaseMessage]
+    scope: MemoryScope
+    now: datetime
+
+    @property
+    def zone(self) -> tzinfo:
+        """The user's time zone."""
+        return self.scope.zone
+
+
+@runtime_checkable
+class ContextSource(Protocol):
+    """A source of context, with the items of the request's user alone.
+
+    ``fetch`` may block and may raise: it is called on a thread of its own, and what is late or fails is left out.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its own among the sources of a builder."""
+        ...
+
+    @property
+    def section(self) -> str:
+        """The heading of what it gives; "" if that differs."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """How many items it gives at most."""
+        ...
+
+    def fetch(self, request: ContextRequest) -> Given:
+        """What it has for ``request``, the best first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSource:
+    """A source of an application's own: ``find`` gives texts or items, or is a coroutine function that does."""
+
+    name: str
+    find: Callable[[ContextRequest], Iterable[str | ContextItem] | Awaitable[Iterable[str | ContextItem]]]
+    section: str = ""
+    limit: int = 10
+
+    def fetch(self, request: ContextRequest) -> Given:
+        """What ``find`` gives; texts are not judged."""
+        found = self.find(request)
+        return self._awaited(found) if isawaitable(found) else self._items(found)
+
+    async def _awaited(self, found: Awaitable[Iterable[str | ContextItem]]) -> Sequence[ContextItem]:
+        return self._items(await found)
+
+    def _items(self, found: Iterable[str | ContextItem]) -> list[ContextItem]:
+        section = self.section or self.name
+        return [
+            ContextItem(id=str(at), text=one, section=section, source=self.name, score=-at)
+            if isinstance(one, str)
+            else one
+            for at, one in enumerate(found)
+        ]
