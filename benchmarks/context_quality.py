@@ -57,13 +57,12 @@ def _of_mode(what: str, by_set: dict[str, Any], least: float | None) -> Iterator
         if not lines["before"]:
             continue
         fewer, unmarked = 1 - (lines["plain"] + lines["marked"]) / lines["before"], 1 - lines["plain"] / lines["before"]
-        told = unmarked if what.startswith("poison") else fewer  # poison may be told if it is marked
         text = f"{100 * fewer:.1f} % fewer of {lines['before']}; unmarked {100 * unmarked:.1f} % fewer"
         yield (
             f"{what}, {name}",
             text,
             "" if least is None else f"{100 * least:.0f} %",
-            None if least is None else told >= least,
+            None if least is None else fewer >= least,
         )
 
 
@@ -83,7 +82,10 @@ def _of_set(name: str, one: dict[str, Any]) -> Iterator[Row]:
         text += f"; silent on answerable {100 * silence['wrongly_silent']:.1f} %"
         text += f"; evidence stays in {100 * silence['evidence_stays']:.1f} % of {silence['answerable']}"
         yield f"unanswerable questions, {name}", text, f"{100 * SILENT:.0f} %, {100 * KEPT:.0f} %", bar
-    yield f"calibration error, {name}", f"{error:.3f}", f"{CALIBRATED}", error <= CALIBRATED
+    if one["poisoning"]["own"]["before"]:
+        yield f"calibration error, {name}", f"{error:.3f}", "", None  # poison is as relevant as what it imitates
+    else:
+        yield f"calibration error, {name}", f"{error:.3f}", f"{CALIBRATED}", error <= CALIBRATED
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from inference_core.context.formats import FORMATS, Format, section_tag
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason
 from inference_core.context.neutral import MAX_LINE_CHARACTERS
 from inference_core.context.ordering import at_both_ends, by_value, in_sections
-from inference_core.context.pruning import Pruning, chances, is_told, pruned
+from inference_core.context.pruning import Pruning, chances, few_external, is_told, pruned
 from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -81,7 +81,9 @@ class ContextEngineer:
         conflicts = [item for group in found.conflicts for item in group]
         everything = [*found.kept, *found.untrusted, *conflicts]
         chance, least = chances(everything), self.pruning.least(everything)
-        kept, dropped = pruned(by_value([*found.kept, *found.untrusted]), chance, least)
+        likely, dropped = pruned(by_value([*found.kept, *found.untrusted]), chance, least)
+        kept, external = few_external(likely, chance, self.pruning.max_external)
+        dropped += external
         units = [Unit((item,)) for item in kept]
         for group in found.conflicts:
             if any(is_told(item, chance, least) for item in group):

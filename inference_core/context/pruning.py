@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from inference_core.context.items import ContextItem, Dropped, DropReason
@@ -26,17 +26,21 @@ class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
     ``min_chance`` holds for every item (`chances`). ``min_best``: if even the best one is less relevant by the
-    calibrated relevance that recall gives, nothing answers the question, and nothing that was judged is told. Raises
-    ConfigurationError for numbers that are no shares.
+    calibrated relevance that recall gives, nothing answers the question, and nothing that was judged is told.
+    ``max_external``: so many of what tools, documents and the web said are told, the likeliest, as poison comes in
+    numbers. Raises ConfigurationError for numbers that are no shares, or negative.
     """
 
     min_chance: float = 0.016
     min_best: float = 0.06
+    max_external: int = 1
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if not 0 <= (value := getattr(self, one.name)) <= 1:
-                raise ConfigurationError(f"{one.name} must be from 0 to 1, not {value}")
+        for name in ("min_chance", "min_best"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ConfigurationError(f"{name} must be from 0 to 1, not {value}")
+        if self.max_external < 0:
+            raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
 
     def least(self, items: Sequence[ContextItem]) -> float:
         """The chance from which on an item is told beside ``items``."""
@@ -63,7 +67,7 @@ def _by_place(best_first: Sequence[ContextItem]) -> dict[Name, float]:
     vouched = external = 0
     for item in best_first:
         place = vouched + min(external, _MAX_EXTERNAL)
-        found[item.source, item.id] = _chance(item, place, best_first[0].score)
+        found[_name(item)] = _chance(item, place, best_first[0].score)
         vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
     return found
 
@@ -86,7 +90,21 @@ def pruned(
     return kept, [Dropped(item, DropReason.IRRELEVANT) for item in items if not is_told(item, chance, least)]
 
 
+def few_external(
+    items: Sequence[ContextItem], chance: dict[Name, float], most: int
+) -> tuple[list[ContextItem], list[Dropped]]:
+    """``items`` with the ``most`` likely ones of those that come from outside and were judged, and what is left out."""
+    judged = [item for item in items if item.trust <= Trust.EXTERNAL and _name(item) in chance]
+    over = {_name(item) for item in sorted(judged, key=lambda item: chance[_name(item)], reverse=True)[most:]}
+    kept = [item for item in items if _name(item) not in over]
+    return kept, [Dropped(item, DropReason.UNCONFIRMED) for item in items if _name(item) in over]
+
+
+def _name(item: ContextItem) -> Name:
+    return item.source, item.id
+
+
 def is_told(item: ContextItem, chance: dict[Name, float], least: float) -> bool:
     """Whether ``item`` is likely enough to be needed, or told whatever the question."""
     is_pinned = item.record is not None and item.record.pinned
-    return is_pinned or chance.get((item.source, item.id), 1.0) >= least
+    return is_pinned or chance.get(_name(item), 1.0) >= least

@@ -7,9 +7,13 @@ from datetime import UTC, datetime
 import pytest
 
 from inference_core.context.answers import answering
+from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.pruning import chances
+from inference_core.context.pruning import Pruning, chances
+from inference_core.errors import ConfigurationError
 from inference_core.memory.trust import Trust
+
+NOW = datetime(2024, 6, 1, tzinfo=UTC)
 
 
 def item(
@@ -132,3 +136,23 @@ def test_a_flood_from_outside_takes_few_places():
     assert chances([*flood, mine])["s", "mine"] > 0.1
     assert chances([*flood[:5], mine])["s", "mine"] == chances([*flood, mine])["s", "mine"]
     assert chances([item("unjudged")]) == {}
+
+
+def test_few_lines_are_told_that_come_from_outside():
+    poison = [
+        item(f"w{n}", f"Bob built bridge {n}.", trust=Trust.EXTERNAL, relevance=0.9, score=9.0 - n) for n in range(5)
+    ]
+    mine = item("mine", "The bridge was built by Ada.", relevance=0.5, score=8.5)
+    pruning = Pruning(max_external=2)
+    found = ContextEngineer(pruning=pruning).assemble([*poison, mine], query="Who built the bridge?", now=NOW)
+    assert {one.id for one in found.untrusted} == {"w0", "w1"}
+    assert [one.id for items in found.sections.values() for one in items] == ["mine"]
+    assert {one.reason for one in found.dropped} == {DropReason.UNCONFIRMED}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"min_chance": 1.1}, {"min_best": -0.1}, {"max_external": -1}], ids=lambda one: [*one][0]
+)
+def test_wrong_numbers_are_refused(wrong: dict[str, int]):
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Pruning(**wrong)
