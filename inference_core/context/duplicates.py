@@ -40,7 +40,9 @@ class _Said:
         turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
         numbers = (word for word in words if any(map(str.isdigit, word)))
         exact = frozenset([*map(str.casefold, _NAME.findall(item.text)), *numbers])
-        return cls(item, frozenset(analyze(item.text)), gist(item.text), turning, exact)
+        meant = gist(item.text)
+        stems = frozenset(stem for word in meant for stem in analyze(word) or (word,))
+        return cls(item, stems, meant, turning, exact)
 
 
 def collapsed(

@@ -54,7 +54,7 @@ class RecentMessages:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StaticFacts:
     """What holds for all users: ``facts``, or, without them, what the `StaticMemory` of this ``name`` has stored."""
 

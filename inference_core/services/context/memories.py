@@ -26,6 +26,7 @@ IDEA: Final = "idea"
 """The tag of short-term ideas, whatever their type."""
 CITES: Final = "cites"
 """The name in a memory's metadata of the ids of those that it sums up."""
+_LOOKED_AT: Final = 100
 _PATIENCE_S: Final = 2.0
 _OVER: Final = ("done", "dropped")
 _QUERY_CHARACTERS: Final = 2_000
@@ -35,9 +36,9 @@ _QUERY_CHARACTERS: Final = 2_000
 class Memories:
     """The memories that fit the question best, ``limit`` in all, shared out between the ``categories``.
 
-    ``types`` and ``accepts`` narrow them down before that. ``section`` "": each in that of its category. With
-    ``judged`` off, or without a question, they are the newest ones, which are told whatever the question. Its fetch
-    raises InvalidInput, StoreUnavailable.
+    ``types`` narrow them down before that, ``accepts`` after a hundred of each category were found. ``section`` "":
+    each in that of its category. With ``judged`` off, or without a question, they are the newest ones, which are told
+    whatever the question. Its fetch raises InvalidInput, StoreUnavailable.
     """
 
     name: str = "memories"
@@ -51,15 +52,19 @@ class Memories:
     def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
         """Plan: the memories, category by category."""
         each = -(-self.limit // len(self.categories))
+        looked_at = each if self.accepts is None else max(each, _LOOKED_AT)
         items: list[ContextItem] = []
         if not self.judged or request.query is None or not asks(request.query):
             for scopes in self._groups(request):
-                rows = yield from newest(request.scope, scopes, self._kinds(), each, request.now)
-                accepted = [record for record in map(record_of, rows) if self.accepts is None or self.accepts(record)]
-                items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in accepted]
+                rows = yield from newest(request.scope, scopes, self._kinds(), looked_at, request.now)
+                known = [record for record in map(record_of, rows) if self.accepts is None or self.accepts(record)]
+                items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in known[:each]]
             return items
-        found = yield from searched(request, self._groups(request), request.query, each, self._kinds(), self._rejects)
-        return [item_of(one, self.name, self.section) for one in found]
+        groups = yield from searched(request, self._groups(request), request.query, looked_at, self._kinds())
+        for found in groups:
+            accepted = [one for one in found if self.accepts is None or self.accepts(record_of(one.row))]
+            items += [item_of(one, self.name, self.section) for one in accepted[:each]]
+        return items
 
     def _groups(self, request: ContextRequest) -> list[list[Namespace]]:
         names = map(validate_memory_category, self.categories)
@@ -67,9 +72,6 @@ class Memories:
 
     def _kinds(self) -> frozenset[str] | None:
         return None if self.types is None else frozenset(map(validate_memory_type, self.types))
-
-    def _rejects(self, row: Row) -> str | None:
-        return None if self.accepts is None or self.accepts(record_of(row)) else "not of this source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class AssociatedMemories:
             return "fits by itself" if (row.namespace, row.key) in known else None
 
         scopes = request.scope.namespaces.read_scopes(request.user_id)
-        found = yield from searched(request, [scopes], text, self.limit, None, rejects)
+        (found,) = yield from searched(request, [scopes], text, self.limit, None, rejects)
         return [item_of(one, self.name, self.section, share) for one in found]
 
 
@@ -117,11 +119,13 @@ def goals(limit: int = 10, *, judged: bool = True) -> Memories:
 
 
 def ideas(limit: int = 10, *, judged: bool = True) -> Memories:
-    """What will pass: the user's circumstances (type "context"), and whatever is tagged "idea"."""
+    """What will pass: the user's circumstances (type "context"), and goals and general memories tagged "idea"."""
     return Memories(
         name="ideas",
         section="ideas",
         limit=limit,
+        categories=(MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC),
+        types=(MemoryType.CONTEXT, MemoryType.GOALS, MemoryType.GENERAL),
         accepts=lambda record: record.memory_type is MemoryType.CONTEXT or IDEA in record.tags,
         judged=judged,
     )
@@ -134,6 +138,7 @@ def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
         section="consolidated_memory",
         limit=limit,
         categories=(MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC),
+        types=(MemoryType.SESSION_SUMMARY, MemoryType.GENERAL),
         accepts=lambda record: (
             record.memory_type is MemoryType.SESSION_SUMMARY or bool(texts_field(record.extra_metadata, CITES))
         ),
@@ -146,7 +151,8 @@ def best_memories(request: ContextRequest, limit: int) -> Plan[list[Found]]:
     if request.query is None or not asks(request.query):
         return []
     scopes = request.scope.namespaces.read_scopes(request.user_id)
-    return (yield from searched(request, [scopes], request.query, limit))
+    (found,) = yield from searched(request, [scopes], request.query, limit)
+    return found
 
 
 def searched(
@@ -156,8 +162,8 @@ def searched(
     limit: int,
     kinds: frozenset[str] | None = None,
     rejects: Callable[[Row], str | None] | None = None,
-) -> Plan[list[Found]]:
-    """Plan: the ``limit`` memories of each group that fit ``text`` best and hold now. Raises StoreUnavailable."""
+) -> Plan[list[list[Found]]]:
+    """Plan: of each group the ``limit`` memories that fit ``text`` best and hold now. Raises StoreUnavailable."""
     search = Search(
         groups=groups,
         text=text,
@@ -169,7 +175,7 @@ def searched(
         now=in_zone(request.now, request.zone),
     )
     result = yield from request.scope.engine.search(search)
-    return [found for group in result.groups for found in group]
+    return result.groups
 
 
 def item_of(found: Found, source: str, section: str, share: float = 1.0) -> ContextItem:

@@ -1,0 +1,249 @@
+"""ContextBuilder: what its sources give, whose it is, and what a source that fails or hangs costs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from context_support import item
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+
+from inference_core import (
+    AgentMemoryStoreService,
+    AssembledContext,
+    ContextBuilder,
+    ContextRequest,
+    MemorySource,
+    Origin,
+    OwnSource,
+    Pruning,
+    StaticMemory,
+    open_store,
+)
+from inference_core.context.engineer import ContextEngineer
+from inference_core.errors import ConfigurationError, InvalidId
+from inference_core.services.context.builder import DEFAULT_SOURCES
+from inference_core.services.context.entities import Entities
+from inference_core.services.context.given import RecentMessages, StaticFacts
+from inference_core.services.context.memories import (
+    AssociatedMemories,
+    Memories,
+    consolidated_memories,
+    goals,
+    ideas,
+)
+from inference_core.testing import FrozenClock, ScriptedChatModel
+
+USER = "ada"
+EVERYTHING = ContextEngineer(pruning=Pruning(min_relevance=0, share_of_best=0, min_best=0))
+PATIENT = 60.0
+
+
+@pytest.fixture
+def service(clock: FrozenClock) -> Iterator[AgentMemoryStoreService]:
+    with open_store("memory://", embeddings=None) as store:
+        yield AgentMemoryStoreService(store, clock=clock)
+
+
+def told(context: AssembledContext) -> dict[str, list[str]]:
+    return {name: sorted(one.text for one in items) for name, items in context.sections.items()}
+
+
+def built(
+    service: AgentMemoryStoreService, sources: Sequence[Any], query: str | None = "Berlin", **options: Any
+) -> AssembledContext:
+    messages = options.pop("messages", ())
+    chosen: dict[str, Any] = {"engineer": EVERYTHING, "deadline": PATIENT} | options
+    builder = ContextBuilder(service, sources, **chosen)
+    return builder.sync.build(USER, query, messages=messages)
+
+
+class TestSources:
+    def test_memories_of_each_category_with_or_without_a_question(self, service: AgentMemoryStoreService):
+        for kind in ("facts", "interaction", "instructions"):
+            for at in range(3):
+                service.sync.save_memory(USER, f"Berlin {kind} {at}", kind)
+        service.sync.save_memory("eve", "Berlin belongs to Eve", "facts")
+        either: list[dict[str, Any]] = [{}, {"judged": False}]
+        for options in either:
+            context = built(service, [Memories(limit=6, **options)])
+            assert list(map(len, told(context).values())) == [2, 2, 2]
+            assert {one.relevance is None for one in context.sections["semantic_memory"]} == {bool(options)}
+        for query in (None, " "):
+            assert sum(map(len, told(built(service, [Memories()], query)).values())) == 9
+        assert told(built(service, [Memories(types=["interaction"], section="mine")])).keys() == {"mine"}
+
+    def test_goals_ideas_and_what_was_consolidated(self, service: AgentMemoryStoreService):
+        save = service.sync.save_memory
+        save(USER, "Run in Berlin", "goals")
+        save(USER, "Ran in Berlin once", "goals", extra_metadata={"state": "done"})
+        save(USER, "Is in Berlin until Friday", "context")
+        save(USER, "A Berlin guide as a gift", "general", tags=["idea"])
+        save(USER, "Talked about Berlin", "session_summary")
+        save(USER, "Travels a lot to Berlin", "general", extra_metadata={"cites": ["a", "b"]})
+        for judged in (True, False):
+            sources = [goals(judged=judged), ideas(judged=judged), consolidated_memories(judged=judged)]
+            assert told(built(service, sources)) == {
+                "goals": ["Run in Berlin"],
+                "ideas": ["A Berlin guide as a gift", "Is in Berlin until Friday"],
+                "consolidated_memory": ["Talked about Berlin", "Travels a lot to Berlin"],
+            }
+
+    def test_what_belongs_to_the_best_memories(self, service: AgentMemoryStoreService):
+        service.sync.save_memory(USER, "Berlin is where Ida works as a florist", "facts")
+        service.sync.save_memory(USER, "Ida is a sister who loves tulips", "facts")
+        service.sync.save_memory(USER, "Prefers trains", "facts")
+        context = built(service, [AssociatedMemories()])
+        assert told(context) == {"associated_memory": ["Ida is a sister who loves tulips"]}
+        assert 0 < (context.sections["associated_memory"][0].relevance or 0) < 0.2
+        assert told(built(service, [AssociatedMemories(), Entities()], None)) == {}
+
+    def test_entities_of_one_trust_stay_together(self, service: AgentMemoryStoreService):
+        ida = {"name": "Ida", "kind": "person"}
+        noted: list[dict[str, Any]] = [
+            {"entities": [ida, "nonsense", {"kind": "x"}], "relations": [["Ida", "lives_in", "Berlin"], ["odd"]]},
+            {"entities": [{"name": "ida", "kind": "person"}], "relations": [["Ida", "sister_of", "user"]]},
+            {"entities": [{"name": "Berlin"}], "relations": "nonsense"},
+        ]
+        for at, metadata in enumerate(noted):
+            service.sync.save_memory(USER, f"Berlin note {at}", "facts", extra_metadata=metadata)
+        web = MemorySource(origin=Origin.WEB)
+        service.sync.save_memory(USER, "Berlin page", "facts", extra_metadata={"entities": [ida]}, source=web)
+        context = built(service, [Entities()])
+        (person, city) = sorted(context.sections["entities"], key=lambda one: one.text, reverse=True)
+        assert person.text.casefold().startswith("ida (person): ida ")
+        assert {"lives in", "sister of"} <= {part for part in ("lives in", "sister of") if part in person.text}
+        assert city.text == "Berlin"
+        assert [one.text for one in context.untrusted] == ["Ida (person)"]
+
+    def test_the_conversation_without_the_question(self, service: AgentMemoryStoreService):
+        said = [
+            SystemMessage("You help."),
+            HumanMessage("Too old"),
+            HumanMessage("Hello", additional_kwargs={"timestamp": "2026-01-15T09:00:00+00:00"}),
+            AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "1"}]),
+            ToolMessage("From a tool", tool_call_id="1"),
+            AIMessage("Hi", additional_kwargs={"timestamp": 3}),
+            HumanMessage("Berlin"),
+        ]
+        context = built(service, [RecentMessages(limit=3)], messages=said)
+        assert told(context) == {"recent_messages": ["Hello", "Hi"]}
+        assert [one.text for one in context.untrusted] == ["From a tool"]
+        assert "[2026-01-15T09:00:00] Hello (type: user)" in context.text
+        assert told(built(service, [RecentMessages()])) == {}
+
+    def test_static_facts_given_or_stored(self, service: AgentMemoryStoreService):
+        StaticMemory(["The shop opens at 9"], service).load()
+        context = built(service, [StaticFacts(), StaticFacts(["It is closed on Sundays"], name="given")])
+        assert told(context) == {"static_memory": ["It is closed on Sundays", "The shop opens at 9"]}
+
+    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+    def test_one_of_ones_own(self, service: AgentMemoryStoreService, is_async: bool):
+        def find(request: ContextRequest) -> list[Any]:
+            assert (request.user_id, request.zone) == (USER, service.scope.zone)
+            return ["First", item("Second", source="elsewhere"), "Third"]
+
+        async def afind(request: ContextRequest) -> list[Any]:
+            await asyncio.sleep(0)
+            return find(request)
+
+        own = OwnSource(name="own", find=afind if is_async else find, limit=2)
+        context = built(service, [own])
+        assert told(context) == {"own": ["First"], "semantic_memory": ["Second"]}
+        assert {one.source for section in context.sections.values() for one in section} == {"own"}
+
+    def test_by_default_all_are_asked(self, service: AgentMemoryStoreService):
+        context = built(service, DEFAULT_SOURCES)
+        assert (context.text, context.left_out) == ("", {})
+
+
+class TestFaults:
+    async def test_what_hangs_or_fails_is_left_out_and_named(self, service: AgentMemoryStoreService):
+        over = threading.Event()
+        sources = [
+            OwnSource(name="hangs", find=lambda _: [str(over.wait(10))]),
+            OwnSource(name="fails", find=lambda _: [str(1 // 0)]),
+            OwnSource(name="works", find=lambda _: ["There"]),
+            OwnSource(name="hangs too", find=lambda _: [str(over.wait(10))]),
+        ]
+        builder = ContextBuilder(service, sources, deadline=0.2)
+        start = time.perf_counter()
+        context, sync = await builder.build(USER), await asyncio.to_thread(builder.sync.build, USER)
+        took = time.perf_counter() - start
+        over.set()
+        for one in (context, sync):
+            assert told(one) == {"works": ["There"]}
+            assert one.left_out["hangs"] == one.left_out["hangs too"] == "late"
+            assert one.left_out["fails"].startswith("ZeroDivisionError: ")
+        assert took < 5
+
+    def test_a_source_that_hangs_ends_up_refused_at_once(self, service: AgentMemoryStoreService):
+        over = threading.Event()
+        sources = [OwnSource(name="hangs", find=lambda _: [str(over.wait(20))])]
+        builder = ContextBuilder(service, sources, deadline=0.01)
+        reasons = [builder.sync.build(USER).left_out["hangs"] for _ in range(9)]
+        over.set()
+        assert reasons[:8] == ["late"] * 8
+        assert reasons[8].startswith("StoreUnavailable: context-hangs")
+
+    async def test_the_loop_is_free_and_a_cancelled_build_waits_for_nothing(self, service: AgentMemoryStoreService):
+        over = threading.Event()
+        builder = ContextBuilder(service, [OwnSource(name="hangs", find=lambda _: [str(over.wait(10))])], deadline=None)
+        building = asyncio.create_task(builder.build(USER))
+        await asyncio.sleep(0.05)
+        building.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await building
+        over.set()
+
+    def test_a_memory_of_somebody_else_is_refused_with_its_source(self, service: AgentMemoryStoreService):
+        service.sync.save_memory("eve", "Berlin belongs to Eve", "facts")
+        stolen = built(service, [Memories()])
+        assert stolen.text == ""
+        eve = ContextBuilder(service, [Memories()], engineer=EVERYTHING, deadline=PATIENT).sync.build("eve", "Berlin")
+        (secret,) = eve.sections["semantic_memory"]
+        context = built(service, [OwnSource(name="leaks", find=lambda _: [secret])])
+        assert context.text == ""
+        assert context.left_out["leaks"].startswith("IdentityError")
+
+    def test_workers_end_with_the_builder(self, service: AgentMemoryStoreService):
+        name = "ends-with-it"
+        built(service, [OwnSource(name=name, find=lambda _: [])])
+        gc.collect()
+        deadline = time.monotonic() + 10
+        while any(name in one.name for one in threading.enumerate()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not any(name in one.name for one in threading.enumerate())
+
+    @pytest.mark.parametrize(
+        ("sources", "options"),
+        [([Memories(), Memories()], {}), (["memories"], {}), ([], {"deadline": 0})],
+        ids=["same-name", "no-source", "deadline"],
+    )
+    def test_arguments_that_make_no_sense(
+        self, service: AgentMemoryStoreService, sources: list[Any], options: dict[str, Any]
+    ):
+        with pytest.raises(ConfigurationError):
+            ContextBuilder(service, sources, **options)
+        with pytest.raises(InvalidId):
+            ContextBuilder(service).sync.build("")
+
+
+class TestSummary:
+    NOTES = OwnSource(name="notes", find=lambda _: [f"{chr(97 + at) * 60} {at}" for at in range(12)], limit=12)
+
+    def test_what_does_not_fit_is_summed_up(self, service: AgentMemoryStoreService):
+        model = ScriptedChatModel(turns=["In short."])
+        context = built(service, [self.NOTES], model=model, max_tokens=350)
+        assert told(context)["summary"] == ["In short."]
+        assert context.tokens <= 350
+
+    def test_without_an_answer_it_is_cut_and_said(self, service: AgentMemoryStoreService):
+        context = built(service, [self.NOTES], model=ScriptedChatModel(turns=[""]), max_tokens=350)
+        assert "summary" in context.left_out
+        assert 0 < context.tokens <= 350
