@@ -57,6 +57,10 @@ class MemorySettings(BaseSettings):
     profile: bool = Field(
         default=True, description="Tell preferences, instructions and pinned memories in the same words all thread."
     )
+    receipts: bool = Field(
+        default=True, description="Keep which memories each call of a model was told, and why; not what they say."
+    )
+    receipt_days: float = Field(default=30.0, gt=0, description="Days for which these receipts are kept.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
     spool: str | None = Field(
         default=None, description="Folder for memories that are saved while the store is away, until it is back."

@@ -82,12 +82,12 @@ def profile_of(records: Iterable[MemoryRecord], zone: tzinfo, max_tokens: int = 
     kept: list[MemoryRecord] = []
     used = text_tokens(Profile((ProfileLine("", 0, ""),)).text)
     for record in best_first:
-        used += text_tokens(_line(record, zone).text) + 1
+        used += text_tokens(line_in_profile(record, zone).text) + 1
         if used > max_tokens:
             break
         kept.append(record)
     in_order = sorted(kept, key=lambda one: (one.created_at, one.id))
-    return Profile(tuple(_line(record, zone) for record in in_order))
+    return Profile(tuple(line_in_profile(record, zone) for record in in_order))
 
 
 def renewed(
@@ -133,7 +133,9 @@ def fenced_profile(text: str) -> str:
 
 def _news(frozen: Profile, current: Profile, standing: Mapping[str, MemoryRecord], zone: tzinfo) -> tuple[News, ...]:
     known = {line.id for line in frozen.lines}
-    changed = [News(line, old) for old in frozen.lines if (line := _line(standing[old.id], zone)).text != old.text]
+    changed = [
+        News(line, old) for old in frozen.lines if (line := line_in_profile(standing[old.id], zone)).text != old.text
+    ]
     return (*changed, *(News(line) for line in current.lines if line.id not in known))
 
 
@@ -141,5 +143,6 @@ def _rank(record: MemoryRecord) -> int:
     return -1 if record.pinned else STANDING.index(record.memory_type)
 
 
-def _line(record: MemoryRecord, zone: tzinfo) -> ProfileLine:
+def line_in_profile(record: MemoryRecord, zone: tzinfo) -> ProfileLine:
+    """``record`` as a line, dated in ``zone``."""
     return ProfileLine(record.id, record.version, line_of(ContextItem.of(record, source="profile"), zone))

@@ -45,6 +45,7 @@ from inference_core.services.operations.recall import (
     user_context,
     user_context_with_timestamps,
 )
+from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import update
@@ -110,6 +111,9 @@ class SyncMemoryService(_Face):
     list_memories = _synchronous(list_memories)
     count_memories = _synchronous(count)
     get_memory_history = _synchronous(history)
+    why = _synchronous(why)
+    list_receipts = _synchronous(list_receipts)
+    rebuild_receipt = _synchronous(rebuild_receipt)
     get_user_context = _synchronous(user_context)
     get_user_context_with_timestamps = _synchronous(user_context_with_timestamps)
     format_context_for_prompt = _synchronous(format_context)
@@ -134,6 +138,9 @@ class AgentMemoryStoreService(_Face):
     list_memories = _asynchronous(list_memories)
     count_memories = _asynchronous(count)
     get_memory_history = _asynchronous(history)
+    why = _asynchronous(why)
+    list_receipts = _asynchronous(list_receipts)
+    rebuild_receipt = _asynchronous(rebuild_receipt)
     get_user_context = _asynchronous(user_context)
     get_user_context_with_timestamps = _asynchronous(user_context_with_timestamps)
     format_context_for_prompt = _asynchronous(format_context)

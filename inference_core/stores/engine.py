@@ -22,6 +22,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
+from inference_core.stores.later import Later
 from inference_core.stores.queued import Queued
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
@@ -82,6 +83,7 @@ class StoreEngine:
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self.queued = Queued(Path(spool), backend, self._replayed) if spool else None
+        self.later = Later(backend, self._writer)
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
@@ -115,6 +117,10 @@ class StoreEngine:
         """Has texts that have no vector yet get theirs in the background, soon."""
         if self._backfill:
             self._backfill.wake()
+
+    def flush_later(self) -> Plan[None]:
+        """Plan: writes what was left for ``later``."""
+        return self.pool.call(self.later.flush)
 
     def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
         """Plan: the row of each key."""
@@ -169,6 +175,7 @@ class StoreEngine:
         if self._backfill:
             self._backfill.close()
         self._sweeper.close()
+        self.later.close()
         self._writer.close()
         if self.queued:
             self.queued.close()

@@ -36,6 +36,7 @@ from inference_core.agents.middleware.calls import (
     with_text_behind_user,
     with_update,
 )
+from inference_core.agents.middleware.receipts import evidence_of, note_receipt
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
+RECEIPT_DAYS: Final = 30.0
 _PATIENCE_SHARE: Final = 0.7
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
@@ -85,6 +87,7 @@ class MemoryState(AgentState[Any]):
     """
 
     memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
+    memory_evidence: NotRequired[Annotated[dict[str, Any] | None, UntrackedValue, PrivateStateAttr]]
     memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_profile: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]]
     memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
@@ -111,7 +114,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     at most ``profile_tokens``, in the same bytes for a whole thread: they are written anew when more than the share
     ``profile_change`` of their lines have changed, and at once when one of them does not hold any more. What else was
     recalled stands at the ``placement``: behind the user's last message, so that a provider's prompt cache keeps all
-    before it, or at the end of the system prompt. ``engineer`` chooses among it, None: all is told. Raises
+    before it, or at the end of the system prompt. ``engineer`` chooses among it, None: all is told. ``receipts``: which
+    memories each call was told, and why these, is kept for ``receipt_days``, without their content. Raises
     ConfigurationError or InvalidInput for arguments that make no sense, at the latest when the first run finds neither
     service nor store.
     """
@@ -136,6 +140,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         profile_tokens: int = DEFAULT_PROFILE_TOKENS,
         profile_change: float = DEFAULT_PROFILE_CHANGE,
         engineer: ContextEngineer | None = None,
+        receipts: bool = True,
+        receipt_days: float = RECEIPT_DAYS,
         **options: Unpack[BindingOptions],
     ) -> None:
         from inference_core.agents.tools.memory_tools import get_memory_tools  # noqa: PLC0415 - slow to import
@@ -143,13 +149,16 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
             raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
+        if receipt_days <= 0:
+            raise ConfigurationError(f"receipt_days must be above 0, not {receipt_days}")
         if placement not in get_args(Placement) or profile_tokens < 1 or profile_change < 0:
             raise ConfigurationError(
                 "placement must be 'last_user' or 'system', profile_tokens at least 1, profile_change not negative"
             )
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self._auto_recall = auto_recall
-        self._placement = placement
+        self._placement: Placement = placement
+        self._receipt_days = receipt_days if receipts else None
         self._wanted = Wanted(
             types=None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types],
             categories=[validate_memory_category(name) for name in include_categories or MemoryCategory],
@@ -159,6 +168,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             profile_tokens=profile_tokens,
             profile_change=profile_change,
             engineer=engineer,
+            explains=receipts,
         )
         self._timeout = recall_timeout
         self._silent_until = 0.0
@@ -193,6 +203,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "recall_timeout": settings.recall_timeout,
             "placement": settings.placement,
             "profile": settings.profile,
+            "receipts": settings.receipts,
+            "receipt_days": settings.receipt_days,
             "max_content_bytes": settings.max_content_bytes,
         }
         return cls(memory_service, **chosen | options)
@@ -248,17 +260,31 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
         status = MemoryStatus.RECALLED if told.recalled.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         kept = {"owner": user, "lines": told.profile.to_value()} if self._wanted.has_profile else None
-        return _update(status, started, user, told, told.recalled.reason) | {"memory_profile": kept}
+        told_of = _update(status, started, user, told, told.recalled.reason)
+        return told_of | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
 
     def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
         context = fenced(state["memory_context"]) if state.get("memory_context") else ""
         blocks: list[Mapping[str, Any]] = [_text(self._instructions)] if self._instructions else []
-        if profile := told_profile(state):
+        profile = told_profile(state)
+        if context:
+            self._note(request, state, profile)
+        if profile:
             blocks.append(marked_for_cache(request, _text(fenced_profile(profile))))
         asked = with_text_behind_user(request, context) if context and self._placement == "last_user" else None
         if context and asked is None:
             blocks.append(_text(context))
         return with_system_blocks(asked or request, blocks)
+
+    def _note(self, request: ModelRequest[Any], state: Mapping[str, Any], profile: str) -> None:
+        note_receipt(
+            self._binding.scope_of(request.runtime),
+            request,
+            state,
+            profile if self._wanted.has_profile else None,
+            self._placement,
+            self._receipt_days,
+        )
 
 
 def told_profile(state: Mapping[str, Any]) -> str:

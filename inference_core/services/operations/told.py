@@ -63,7 +63,10 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """``block`` changes with each turn, ``profile`` does not; ``items`` are the memories that the block tells."""
+    """``block`` changes with each turn, ``profile`` does not; ``items`` are the memories that the block tells.
+
+    ``is_chosen``: an engineer made the block.
+    """
 
     recalled: RecalledContext
     profile: Profile
@@ -72,6 +75,7 @@ class Told:
     block: str
     zone: tzinfo
     dropped: Sequence[Dropping] = ()
+    is_chosen: bool = False
     standing: Mapping[str, MemoryRecord] = field(default_factory=dict[str, MemoryRecord])
 
     def records(self) -> list[MemoryRecord]:
@@ -124,7 +128,16 @@ def _chosen(zone: tzinfo, query: str | None, wanted: Wanted, recalled: RecalledC
             for one in context.dropped
             if one.item.record
         ]
-    return Told(recalled=recalled, profile=Profile(), news=(), items=items, block=block, zone=zone, dropped=dropped)
+    return Told(
+        recalled=recalled,
+        profile=Profile(),
+        news=(),
+        items=items,
+        block=block,
+        zone=zone,
+        dropped=dropped,
+        is_chosen=wanted.engineer is not None,
+    )
 
 
 def _without(recalled: RecalledContext, known: set[str]) -> RecalledContext:
