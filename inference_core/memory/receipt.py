@@ -116,7 +116,8 @@ class Receipt:
         moments: dict[str, Any] = {name: datetime.fromisoformat(value[name]) for name in _MOMENTS}
         lines = tuple(map(ReceiptLine.from_value, value["lines"]))
         dropped = tuple(map(ReceiptDrop.from_value, value["dropped"]))
-        fields: dict[str, Any] = {**value, **moments, "lines": lines, "dropped": dropped}
+        known = {name: value[name] for name in cls.__slots__ if name in value}  # some stores add what is their own
+        fields: dict[str, Any] = {**known, **moments, "lines": lines, "dropped": dropped}
         return cls(**fields)
 
 

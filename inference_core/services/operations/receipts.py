@@ -136,7 +136,8 @@ def _all(scope: MemoryScope, user_id: UserId) -> Plan[list[Receipt]]:
     now = scope.clock.now()
     over = [receipt for receipt in receipts if receipt.until <= now]  # on stores that do not expire their rows
     scope.engine.later.put(*(Delete(namespace=_namespace(user_id), key=receipt.id) for receipt in over))
-    return [receipt for receipt in receipts if receipt.until > now]
+    kept = [receipt for receipt in receipts if receipt.until > now]
+    return sorted(kept, key=lambda receipt: receipt.at, reverse=True)
 
 
 def _read(row: Row) -> Receipt | None:
