@@ -23,6 +23,7 @@ from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with
 from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
+from inference_core.stores.later import Later
 from inference_core.stores.queued import Queued
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
@@ -84,6 +85,7 @@ class StoreEngine:
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self.queued = Queued(Path(spool), backend, self._replayed) if spool else None
+        self.later = Later(backend, self._writer)
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         self.accesses = AccessCounts(backend, self._writer, access_interval_s)
         if embedder is None:
@@ -118,6 +120,10 @@ class StoreEngine:
         """Has texts that have no vector yet get theirs in the background, soon."""
         if self._backfill:
             self._backfill.wake()
+
+    def flush_later(self) -> Plan[None]:
+        """Plan: writes what was left for ``later``."""
+        return self.pool.call(self.later.flush)
 
     def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
         """Plan: the row of each key."""
@@ -173,6 +179,7 @@ class StoreEngine:
             self._backfill.close()
         self._sweeper.close()
         self.accesses.close()
+        self.later.close()
         self._writer.close()
         if self.queued:
             self.queued.close()
