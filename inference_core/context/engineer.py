@@ -80,7 +80,8 @@ class ContextEngineer:
         """What is relevant, the most valuable first, and what is not."""
         conflicts = [item for group in found.conflicts for item in group]
         everything = [*found.kept, *found.untrusted, *conflicts]
-        chance, least = chances(everything), self.pruning.least(everything)
+        chance = chances(everything, self.pruning.min_relevance)
+        least = self.pruning.least(everything)
         likely, dropped = pruned(by_value([*found.kept, *found.untrusted]), chance, least)
         kept, external = few_external(likely, chance, self.pruning.max_external)
         dropped += external

@@ -25,18 +25,20 @@ _DISTANCE: Final = 0.35
 class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
-    ``min_chance`` holds for every item (`chances`). ``min_best``: if even the best one is less relevant by the
-    calibrated relevance that recall gives, nothing answers the question, and nothing that was judged is told.
+    ``min_chance`` holds for every item (`chances`), and so does ``min_relevance``, of the calibrated relevance that
+    recall gives: by chance alone the second best would be told even where it has nothing in common with the question.
+    ``min_best``: if the best one is less relevant, nothing answers the question, and nothing that was judged is told.
     ``max_external``: so many of what tools, documents and the web said are told, the likeliest, as poison comes in
     numbers. Raises ConfigurationError for numbers that are no shares, or negative.
     """
 
     min_chance: float = 0.016
+    min_relevance: float = 0.04
     min_best: float = 0.06
     max_external: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("min_chance", "min_best"):
+        for name in ("min_chance", "min_relevance", "min_best"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ConfigurationError(f"{name} must be from 0 to 1, not {value}")
         if self.max_external < 0:
@@ -48,8 +50,8 @@ class Pruning:
         return _OUT_OF_REACH if best < self.min_best else self.min_chance
 
 
-def chances(items: Sequence[ContextItem]) -> dict[Name, float]:
-    """How likely each item that a source has judged is needed, from 0 to 1.
+def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> dict[Name, float]:
+    """How likely each item that a source has judged is needed, from 0 to 1; 0 if it is less relevant than that.
 
     By its relevance, its place among the items of its source, and how far its score is below the best one's: logistic
     regression on one half of labelled questions, rounded. What comes from outside takes few places: a flood of texts
@@ -59,6 +61,7 @@ def chances(items: Sequence[ContextItem]) -> dict[Name, float]:
     for source in dict.fromkeys(item.source for item in items):
         judged = [item for item in items if item.source == source and item.relevance is not None]
         found |= _by_place(sorted(judged, key=lambda item: item.score, reverse=True))
+        found |= {_name(item): 0.0 for item in judged if (item.relevance or 0.0) < min_relevance}
     return found
 
 

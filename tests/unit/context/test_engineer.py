@@ -58,10 +58,16 @@ def memory(text: str, **changes: Any) -> ContextItem:
 class TestRelevance:
     def test_noise_beside_a_good_answer_is_not_told(self):
         context = assembled(
-            item("An answer", relevance=0.6), item("Noise", relevance=0.05, score=-9.0), item("Chat", relevance=None)
+            item("An answer", relevance=0.6), item("Noise", relevance=0.03), item("Chat", relevance=None)
         )
         assert sorted(told(context)) == ["An answer", "Chat"]
         assert reasons(context) == {"Noise": (DropReason.IRRELEVANT, None)}
+
+    def test_far_down_the_list_more_is_asked(self):
+        answers = [item(f"Answer {at}", relevance=0.6, score=9 - at) for at in range(4)]
+        far = item("Far from the best", relevance=0.05, score=-9.0)
+        assert far.text not in told(assembled(*answers, far))
+        assert far.text in told(assembled(*answers, far, pruning=Pruning(min_chance=0)))
 
     def test_nothing_relevant_nothing_told(self):
         context = assembled(*(item(f"Note {at}", relevance=0.05) for at in range(5)))
@@ -81,7 +87,7 @@ class TestRelevance:
         assert reasons(context) == {f"Page {at}": (DropReason.UNCONFIRMED, None) for at in (1, 2)}
 
     @pytest.mark.parametrize(
-        "limits", [{"min_chance": 1.5}, {"min_best": -0.1}, {"max_external": -1}], ids=["much", "less", "few"]
+        "limits", [{"min_chance": 1.5}, {"min_relevance": 2}, {"min_best": -0.1}, {"max_external": -1}], ids=str
     )
     def test_limits_are_shares_and_numbers(self, limits: dict[str, Any]):
         with pytest.raises(ConfigurationError, match=next(iter(limits))):
