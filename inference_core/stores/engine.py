@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from inference_core.drivers import Plan, Pool, Wait, any_thread
+from inference_core.drivers import Plan, Pool, Wait, any_thread, in_turn
 from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
@@ -151,16 +151,32 @@ class StoreEngine:
 
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
-        return self.queued.search(self._search(search), search) if self.queued else self._search(search)
+        return self.queued.search(self._searched_alone(search), search) if self.queued else self._searched_alone(search)
 
-    def _search(self, search: Search) -> Plan[SearchResult]:
-        vectors, reason = yield from self._query_vectors(search)
-        wider = replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
-        groups, left_out, is_scanned = yield from self._read(self._searched, wider, vectors)
-        if is_scanned:
-            vectors, reason = None, "the index is being built"
+    def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
+        """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
+        if self.queued is None:
+            return (yield from self._searched(searches))
+        return (yield from in_turn(map(self.search, searches)))
+
+    def _searched_alone(self, search: Search) -> Plan[SearchResult]:
+        return (yield from self._searched([search]))[0]
+
+    def _searched(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
+        vectors, reason = yield from self._query_vectors(searches[0])
+        wider = [replace(one, limit=max(one.limit, RERANKED)) for one in searches] if self._reranker else searches
+        found = yield from self._read(self._ranked, wider, vectors)
         if self._backfill and not self.backend.capabilities.change_feed:
             self._backfill.wake()  # such a backend knows what is pending only in what was read
+        pairs = zip(searches, found, strict=True)
+        return (yield from in_turn(self._result(search, ranked, vectors, reason) for search, ranked in pairs))
+
+    def _result(
+        self, search: Search, ranked: Ranked, vectors: QueryVectors | None, reason: str | None
+    ) -> Plan[SearchResult]:
+        groups, left_out, is_scanned = ranked
+        if is_scanned:
+            vectors, reason = None, "the index is being built"
         if self._reranker:
             try:
                 groups = yield from self.pool.call(_reranked, self._reranker, search, groups)
@@ -231,8 +247,8 @@ class StoreEngine:
             return None, str(error)
         return vectors, None
 
-    def _searched(self, search: Search, vectors: QueryVectors | None) -> Ranked:
-        return self._searcher().ranked(search, vectors)
+    def _ranked(self, searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
+        return self._searcher().ranked_together(searches, vectors)
 
     def _searcher(self) -> Searcher:
         with self._lock:
