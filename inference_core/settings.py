@@ -57,6 +57,10 @@ class MemorySettings(BaseSettings):
     profile: bool = Field(
         default=True, description="Tell preferences, instructions and pinned memories in the same words all thread."
     )
+    engineer: bool = Field(
+        default=False,
+        description="Of what was recalled, tell only what may answer the question, without repeats and contradictions.",
+    )
     receipts: bool = Field(
         default=True, description="Keep which memories each call of a model was told, and why; not what they say."
     )

@@ -203,6 +203,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "recall_timeout": settings.recall_timeout,
             "placement": settings.placement,
             "profile": settings.profile,
+            "engineer": ContextEngineer() if settings.engineer else None,
             "receipts": settings.receipts,
             "receipt_days": settings.receipt_days,
             "max_content_bytes": settings.max_content_bytes,
