@@ -16,6 +16,7 @@ from langgraph.store.sqlite import SqliteStore
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.testing import FrozenClock
 
+TESTS = Path(__file__).parent
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
 COVERED = frozenset({"sqlite", "langgraph-memory"})
 """The stores on which coverage is measured; what differs on the others, their backends, has a contract of its own."""
@@ -24,15 +25,24 @@ CORPORA = frozenset(
     | {"test_store_conformance.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too."""
+TRACED = frozenset({"unit", "contract", "integration"})
+"""The folders whose tests coverage is measured with."""
+
+
+def pytest_configure() -> None:
+    """Tests leave little garbage in cycles; looking for it seldom is enough."""
+    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The same tests on further stores, and corpora, run without the tracing, which takes half as long again."""
+    """The same tests on further stores, and corpora, run without the tracing, which takes twice as long."""
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
         kinds = {value for value in values if isinstance(value, str) and value in ALL_STORES}
-        if (kinds - COVERED and item.path.name != "test_backend_contract.py") or item.path.name in CORPORA:
+        is_further = kinds - COVERED and item.path.name != "test_backend_contract.py"
+        is_traced = item.path.relative_to(TESTS).parts[0] in TRACED and item.path.name not in CORPORA
+        if is_further or not is_traced:
             item.add_marker(pytest.mark.no_cover)
 
 
