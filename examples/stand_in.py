@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from inference_core import AgentSettings
 from inference_core.testing import ScriptedChatModel
@@ -36,5 +36,5 @@ def what_i_know(messages: Sequence[BaseMessage]) -> str:
 
 
 def prompt_of(messages: Sequence[BaseMessage]) -> str:
-    """The system text that the model was given."""
-    return "".join(message.text for message in messages if isinstance(message, SystemMessage))
+    """The text of system and user that the model was given: memory stands behind either."""
+    return "\n".join(message.text for message in messages if isinstance(message, SystemMessage | HumanMessage))

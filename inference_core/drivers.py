@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -140,6 +140,15 @@ class Pool:
             self._wake.wait_for(lambda: self._tasks or self._closed)
             self._waiting -= 1
             return self._tasks.popleft() if self._tasks else None
+
+
+def in_turn(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
+    """Plan: the results of ``plans``, one after the other."""
+    results: list[T] = []
+    for plan in plans:
+        result = yield from plan
+        results.append(result)
+    return results
 
 
 def settle(future: Future[T], call: Callable[[], T]) -> None:

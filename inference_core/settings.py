@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -49,6 +49,18 @@ class MemorySettings(BaseSettings):
     )
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
     recall_timeout: float = Field(default=0.3, gt=0, description="Seconds that a reply may wait for its memories.")
+    placement: Literal["last_user", "system"] = Field(
+        default="last_user",
+        description="Where what was recalled stands: last_user (behind the user's last message, so that prompt caches "
+        "keep what is before it) or system (at the end of the system prompt).",
+    )
+    profile: bool = Field(
+        default=True, description="Tell preferences, instructions and pinned memories in the same words all thread."
+    )
+    receipts: bool = Field(
+        default=True, description="Keep which memories each call of a model was told, and why; not what they say."
+    )
+    receipt_days: float = Field(default=30.0, gt=0, description="Days for which these receipts are kept.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
     spool: str | None = Field(
         default=None, description="Folder for memories that are saved while the store is away, until it is back."

@@ -22,8 +22,11 @@ def make_agent(model: Any, **options: Any) -> Any:
 
 
 def patient_memory(service: Any = None, **options: Any) -> MemoryMiddleware:
-    """The middleware with time to spare, so that a busy machine does not change what a test sees."""
-    options.setdefault("recall_timeout", 60)
+    """The middleware with time to spare, so that a busy machine does not change what a test sees.
+
+    All that it tells stands in one block at the end of the system prompt, unless the test says otherwise.
+    """
+    options = {"recall_timeout": 60, "placement": "system", "profile": False} | options
     return MemoryMiddleware(service, **options)
 
 

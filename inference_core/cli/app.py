@@ -57,6 +57,7 @@ for _name, _command in {
     "eval": evaluation.evaluate,
     "reembed": reembed.reembed,
     "history": memories.history,
+    "why": memories.why,
     "worker": worker.worker,
     "queue": queue.queue,
     "undo": queue.undo,

@@ -24,7 +24,14 @@ from inference_core.cli.options import (
     json_object,
 )
 from inference_core.cli.output import harmless, note, print_json
-from inference_core.cli.rendering import as_json, print_left_out, print_memories
+from inference_core.cli.rendering import (
+    as_json,
+    print_left_out,
+    print_memories,
+    print_source,
+    print_told,
+    told_as_json,
+)
 from inference_core.clock import time_zone
 from inference_core.errors import InvalidInput, MemoryNotFound
 from inference_core.memory.types import MemoryType
@@ -264,6 +271,32 @@ def history(
         print_json({"memories": [as_json(one) for one in found]})
     else:
         print_memories(found, time_zone(memory.settings.timezone))
+
+
+def why(
+    memory_id: Annotated[str, typer.Argument(help="The id that save, recall and list print.")],
+    user: User,
+    agent: Agent = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Where a memory is from, and every turn in which a model was told it, the newest first."""
+    with opened(url, agent, embeds=False) as memory:
+        found = memory.sync.why(user, memory_id)
+    if found.memory is None and not found.receipts:
+        raise MemoryNotFound(memory_id)
+    if json:
+        print_json(
+            {
+                "memory": found.memory and as_json(found.memory) | {"source": found.memory.value.get("source")},
+                "told": [told_as_json(receipt, memory_id) for receipt in found.receipts],
+            }
+        )
+        return
+    zone = time_zone(memory.settings.timezone)
+    print_memories([found.memory] if found.memory else [], zone)
+    print_source(found.memory)
+    print_told(found.receipts, memory_id, zone)
 
 
 def _counted(count: int) -> str:

@@ -10,6 +10,7 @@ from inference_core.cli.output import console, draw, harmless, one_line
 
 if TYPE_CHECKING:
     from inference_core.memory.document import MemoryStoreDocument
+    from inference_core.memory.receipt import Receipt
 
 _TOLD: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
 _UNUSUAL: Final = (
@@ -54,6 +55,33 @@ def print_left_out(left_out: Sequence[tuple[MemoryStoreDocument, str]]) -> None:
 def print_reasons(memories: Iterable[tuple[str, *tuple[str, ...]]]) -> None:
     """Contents with what is said of each."""
     _print_numbered([(content, facts) for content, *facts in memories], 1)
+
+
+def told_as_json(receipt: Receipt, memory_id: str) -> dict[str, Any]:
+    """What ``receipt`` says of one memory, as JSON data."""
+    line = receipt.line_of(memory_id)
+    names = ("id", "at", "thread_id", "run_id", "model", "agent_name", "status")
+    return {name: getattr(receipt, name) for name in names} | ({"line": line.to_value()} if line else {})
+
+
+def print_source(document: MemoryStoreDocument | None) -> None:
+    """Who said it, in which thread and messages, through which tool."""
+    source: Mapping[str, Any] = (document.value.get("source") if document else None) or {}
+    texts = {name: value if isinstance(value, str) else ", ".join(map(str, value)) for name, value in source.items()}
+    print_figures({f"source {name}": text for name, text in texts.items()})
+
+
+def print_told(receipts: Iterable[Receipt], memory_id: str, zone: tzinfo) -> None:
+    """A line a turn in which a model was told the memory, with its rank and the shares of its score."""
+    for receipt in receipts:
+        line = receipt.line_of(memory_id)
+        if line is None:
+            continue
+        where = f"thread {receipt.thread_id}" if receipt.thread_id else "no thread"
+        facts = [where, receipt.model or "unknown model", f"{line.place.value} {line.rank}, version {line.version}"]
+        print_figures(
+            {f"{receipt.at.astimezone(zone):%Y-%m-%d %H:%M:%S}": " · ".join([*facts, *_shares(line.signals)])}
+        )
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:

@@ -65,11 +65,13 @@ def _hear_update(
     turn: Turn, update: Mapping[str, Any], calls: dict[str, Mapping[str, Any]], listener: Listener
 ) -> None:
     if update.get("memory_status"):
+        from inference_core.agents.middleware.memory import told_profile  # noqa: PLC0415 - slow to import
+
         turn.memory_status = update["memory_status"]
         turn.memory_status_reason = update.get("memory_status_reason")
         turn.memories_recalled = update.get("memories_recalled", 0)
         turn.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
-        turn.memories = _memories(update.get("memory_context") or "")
+        turn.memories = _memories(f"{told_profile(update)}\n{update.get('memory_context') or ''}")
         listener.recalled(turn)
     for message in update.get("messages") or ():
         calls.update({call["id"]: call for call in getattr(message, "tool_calls", ())})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from inference_core.context.items import ContextItem, Dropped, DropReason, section_of
+from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import gist, overlap, words_of
@@ -50,8 +51,9 @@ def collapsed(
     """``items`` without those that say only what another one says that is trusted as much, and the others.
 
     Of a memory that several sources gave, and of equal texts, one is kept; of two texts whose stems overlap by
-    ``min_overlap`` the one that tells more, if the other has no name, number or negation of its own. Who is kept is as
-    relevant as the best of them. What was said twice in the same conversation was said twice.
+    ``min_overlap`` the one that tells more, if the other has no name, number or negation of its own; what comes from
+    outside may not add to it. Who is kept is as relevant as the best of them. What was said twice in the same
+    conversation was said twice.
     """
     kept: list[_Said] = []
     dropped: list[Dropped] = []
@@ -84,6 +86,9 @@ def _tells(kept: _Said, said: _Said, min_overlap: float) -> bool:
     if kept.meant == said.meant:
         return bool(said.meant)
     if kept.turning != said.turning or not said.exact <= kept.exact or overlap(kept.stems, said.stems) < min_overlap:
+        return False
+    adds = len(kept.stems - said.stems) > _SPARE * len(kept.stems)
+    if adds and Trust.EXTERNAL in (kept.item.trust, said.item.trust):
         return False
     return len(said.stems - kept.stems) <= _SPARE * len(said.stems)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
+from inference_core.context.answers import answering
 from inference_core.context.conflicts import Resolved, asks_for_history, resolved
 from inference_core.context.duplicates import DEFAULT_OVERLAP, collapsed
 from inference_core.context.fitting import Unit, fitted
@@ -14,7 +15,7 @@ from inference_core.context.formats import FORMATS, Format, section_tag
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason
 from inference_core.context.neutral import MAX_LINE_CHARACTERS
 from inference_core.context.ordering import at_both_ends, by_value, in_sections
-from inference_core.context.pruning import Pruning, is_told, pruned
+from inference_core.context.pruning import Pruning, chances, few_external, is_told, pruned
 from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -66,21 +67,27 @@ class ContextEngineer:
         """
         given = by_value(list(map(_bounded, items)))
         once, repeated = collapsed(given, self.min_overlap)
-        sorted_out = resolved(by_value(once), keeps_history=asks_for_history(query))
+        history = asks_for_history(query)
+        answers, others = answering(by_value(once), None if history else query)
+        sorted_out = resolved(answers, keeps_history=history)
         units, irrelevant = self._relevant(sorted_out)
         kept, left_out = fitted(units, lambda chosen: self._told(chosen, now, zone).tokens, max_tokens)
         over = [Dropped(item, DropReason.BUDGET) for unit in left_out for item in unit.items]
-        dropped = [*repeated, *sorted_out.dropped, *irrelevant, *over]
+        dropped = [*repeated, *others, *sorted_out.dropped, *irrelevant, *over]
         return replace(self._told(kept, now, zone), dropped=dropped)
 
     def _relevant(self, found: Resolved) -> tuple[list[Unit], list[Dropped]]:
         """What is relevant, the most valuable first, and what is not."""
         conflicts = [item for group in found.conflicts for item in group]
-        least = self.pruning.least([*found.kept, *found.untrusted, *conflicts])
-        kept, dropped = pruned(by_value([*found.kept, *found.untrusted]), least)
+        everything = [*found.kept, *found.untrusted, *conflicts]
+        chance = chances(everything, self.pruning.min_relevance)
+        least = self.pruning.least(everything)
+        likely, dropped = pruned(by_value([*found.kept, *found.untrusted]), chance, least)
+        kept, external = few_external(likely, chance, self.pruning.max_external)
+        dropped += external
         units = [Unit((item,)) for item in kept]
         for group in found.conflicts:
-            if any(is_told(item, least) for item in group):
+            if any(is_told(item, chance, least) for item in group):
                 units.append(Unit(tuple(group)))
             else:
                 dropped += [Dropped(item, DropReason.IRRELEVANT) for item in group]

@@ -71,6 +71,7 @@ class DropReason(str, Enum):
     IRRELEVANT = "irrelevant"
     DUPLICATE = "duplicate"
     SUPERSEDED = "superseded"
+    UNCONFIRMED = "unconfirmed"
     BUDGET = "budget"
 
 

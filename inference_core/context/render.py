@@ -25,18 +25,20 @@ _MEMORY: Final = re.compile(
 )
 
 
-def render_memories(memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *, now: datetime, zone: tzinfo) -> str:
+def render_memories(
+    memories: Mapping[MemoryCategory, Sequence[MemoryRecord]], *, now: datetime, zone: tzinfo, preamble: bool = True
+) -> str:
     """The block for ``memories`` by category; "" if there are none.
 
     Days and times are those of ``zone``. A memory is dated by when it happened, if that is known, else by when it was
-    stored.
+    stored. ``preamble``: the block begins with the time and what it is.
     """
     sections = {
         section_of(category): [ContextItem.of(record, source=_SOURCE) for record in _newest_first(memories[category])]
         for category in MemoryCategory
         if memories.get(category)
     }
-    return xml(AssembledContext(sections=sections), now, zone) if sections else ""
+    return xml(AssembledContext(sections=sections), now, zone, preamble) if sections else ""
 
 
 def render_blocks(sections: Mapping[str, Sequence[str]]) -> str:

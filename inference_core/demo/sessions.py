@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,8 +22,7 @@ ASKED: Final = "Hi again! I'm hungry. What should a pastry for me be free of, an
 FIRST: Final = "first"
 SECOND: Final = "second"
 _LOADING_S: Final = 30.0
-_START: Final = "<user_memory_context>"
-_END: Final = "</user_memory_context>"
+_BLOCK: Final = re.compile(r"<(user_profile|user_memory_context)>\n.*?</\1>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,9 @@ def talk(name: str, url: str) -> Session:
     return Session(said, settings.model, block, _steps(result["messages"]), os.getpid(), result["memory_status"])
 
 
-def memory_block(system: str) -> str:
-    """The memory that a system prompt holds, or nothing."""
-    start, end = system.find(_START), system.find(_END)
-    return system[start : end + len(_END)] if start >= 0 else ""
+def memory_block(prompt: str) -> str:
+    """The memory that a prompt holds, or nothing."""
+    return "\n\n".join(found[0] for found in _BLOCK.finditer(prompt))
 
 
 def _stand_in(script: list[Any]) -> Any:
@@ -85,12 +84,13 @@ def _stand_in(script: list[Any]) -> Any:
 
 
 def _spy(prompts: list[str]) -> Any:
-    """A middleware that keeps the system prompts that reach the model, to show them."""
+    """A middleware that keeps the prompts that reach the model, to show what is in them of memory."""
     from langchain.agents.middleware import wrap_model_call  # noqa: PLC0415 - slow to import
 
     @wrap_model_call
     def keep(request: Any, handler: Callable[[Any], Any]) -> Any:
-        prompts.append(request.system_message.text if request.system_message else "")
+        system = [request.system_message] if request.system_message else []
+        prompts.append("\n".join(message.text for message in (*system, *request.messages)))
         return handler(request)
 
     return keep
@@ -123,7 +123,7 @@ def _asking() -> list[Any]:
 
 def _from_the_prompt(messages: Sequence[Any]) -> str:
     """The stand-in's second answer: put together from the memory block that it was given, not known by heart."""
-    block = memory_block("".join(message.text for message in messages if message.type == "system"))
+    block = memory_block("\n".join(message.text for message in messages if message.type in ("system", "human")))
     found = [line.split("] ", 1)[1].split(" (type:")[0] for line in block.splitlines() if line.startswith("  - [")]
     return "\n".join(["What I remember about you:", *(f"• {memory}" for memory in found)])
 

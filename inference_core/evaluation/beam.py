@@ -71,8 +71,18 @@ def _question(entry: Mapping[str, Any], ability: str, turns: Sequence[Conversati
     named = list(_ids(entry.get("source_chat_ids")))
     usable, unknown = resolved(named, turns)
     answer = entry.get("answer", entry.get("ideal_answer"))
-    text = str(entry["question"])
-    return Question(text, None if answer is None else str(answer), ability, usable, bool(named)), unknown
+    text, answered = str(entry["question"]), None if answer is None else str(answer)
+    return Question(text, answered, ability, usable, bool(named), superseded=_updated(entry, turns)), unknown
+
+
+def _updated(entry: Mapping[str, Any], turns: Sequence[ConversationTurn]) -> tuple[str, ...]:
+    """The messages whose statement others of the evidence update."""
+    ids: Any = entry.get("source_chat_ids")
+    if not isinstance(ids, dict):
+        return ()
+    given = cast("dict[str, Any]", ids)
+    newer = set(_ids(given.get("updated_info")))
+    return tuple(name for name in resolved(_ids(given.get("original_info")), turns)[0] if name not in newer)
 
 
 def _turns(batches: Sequence[Mapping[str, Any]]) -> Iterator[ConversationTurn]:

@@ -51,7 +51,8 @@ class Question:
     """A question, its answer if one is given, its category, and the ids of the turns that answer it.
 
     ``names_evidence``: whether the data name any turn for it, known or not; without one it is taken for unanswerable.
-    ``in_overall``: whether its category belongs to the data set's headline figure.
+    ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: the turns among the
+    evidence that state what another one has updated.
     """
 
     text: str
@@ -60,6 +61,7 @@ class Question:
     evidence: tuple[str, ...]
     names_evidence: bool = True
     in_overall: bool = True
+    superseded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

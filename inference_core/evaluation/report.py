@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -90,16 +90,7 @@ class Report:
 
         Raises MissingExtra without matplotlib, InvalidInput if the file cannot be written or its format is unknown.
         """
-        try:
-            from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
-        except ImportError as error:
-            raise MissingExtra("--plot", "eval") from error
-        figure: Any = Figure(figsize=(8, 4.5), layout="constrained")
-        self._draw(figure.subplots())
-        try:
-            figure.savefig(path, dpi=150)
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"The picture {path} cannot be written: {error}") from error
+        save_picture(path, self._draw)
 
     def _draw(self, axes: Any) -> None:
         rows = {"overall": self.summary.overall, **self.summary.by_category}
@@ -112,6 +103,20 @@ class Report:
         axes.set_xlim(0, 1)
         axes.set_xlabel("R@10, with the 95 % interval over conversations")
         axes.set_title(f"{self.dataset} ({self.split}): {self.system}")
+
+
+def save_picture(path: Path, draw: Callable[[Any], None]) -> None:
+    """Writes what ``draw`` draws on its axes. Raises MissingExtra, InvalidInput."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise MissingExtra("--plot", "eval") from error
+    figure: Any = Figure(figsize=(8, 4.5), layout="constrained")
+    draw(figure.subplots())
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"The picture {path} cannot be written: {error}") from error
 
 
 def _rounded(value: float | None, digits: int = _FRACTION_DIGITS) -> float | None:

@@ -22,6 +22,7 @@ from inference_core.embeddings.factory import make_embedder
 from inference_core.errors import EmbeddingError, InvalidInput, MissingExtra
 from inference_core.evaluation import SYSTEMS
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -50,6 +51,8 @@ class Hit:
 
 Recall = Callable[[str, int], Awaitable[list[Hit]]]
 """The best ``k`` turns of one conversation for a question, the best first."""
+RecallMemories = Callable[[str, int], Awaitable[list[tuple[str, MemoryStoreDocument]]]]
+"""The same as memories, each with the id of its turn."""
 Advance = Callable[[], None]
 """Hears of each turn and each question that is done."""
 
@@ -107,6 +110,15 @@ class MemoryService:
         self._service = AgentMemoryStoreService(self._store, max_content_bytes=MAX_CONTENT_BYTES, timeout=None)
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Saves the turns and recalls from them."""
+        recalled = await self.remember(conversation.id, conversation.turns, advance)
+
+        async def recall(query: str, k: int) -> list[Hit]:
+            return [Hit(name, getattr(memory, "relevance", None)) for name, memory in await recalled(query, k)]
+
+        return recall
+
+    async def remember(self, user_id: str, turns: Sequence[ConversationTurn], advance: Advance) -> RecallMemories:
         """Saves the turns in their order, a window of them at the same time, and waits until all have vectors.
 
         A save takes its time when it starts, so creation times keep the order of the turns.
@@ -115,16 +127,16 @@ class MemoryService:
         if embedder is not None:
             await asyncio.to_thread(_load, embedder)
         turn_of: dict[str, str] = {}
-        for start in range(0, len(conversation.turns), _CONCURRENT_SAVES):
-            window = conversation.turns[start : start + _CONCURRENT_SAVES]
-            ids = await asyncio.gather(*(self._save(conversation.id, turn, advance) for turn in window))
+        for start in range(0, len(turns), _CONCURRENT_SAVES):
+            window = turns[start : start + _CONCURRENT_SAVES]
+            ids = await asyncio.gather(*(self._save(user_id, turn, advance) for turn in window))
             turn_of.update(zip(ids, (turn.id for turn in window), strict=True))
         if embedder is not None:
             await self._until_embedded(embedder)
 
-        async def recall(query: str, k: int) -> list[Hit]:
-            found = await self._service.recall_memories(conversation.id, query, k, links=self.links)
-            return [Hit(turn_of[memory.id], getattr(memory, "relevance", None)) for memory in found]
+        async def recall(query: str, k: int) -> list[tuple[str, MemoryStoreDocument]]:
+            found = await self._service.recall_memories(user_id, query, k, links=self.links)
+            return [(turn_of[memory.id], memory) for memory in found]
 
         return recall
 
@@ -168,7 +180,7 @@ class LangGraphInMemory:
         index: Any = {"dims": _MINILM_DIMENSIONS, "embed": self._model, "fields": ["text"]}
         store = InMemoryStore(index=index)
         for turn in conversation.turns:
-            store.put(("memories",), turn.id, {"text": f"{_dated(turn)}{turn.content}"})
+            store.put(("memories",), turn.id, {"text": dated(turn)})
             advance()
 
         async def recall(query: str, k: int) -> list[Hit]:
@@ -278,5 +290,6 @@ def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], 
     return [Hit(turns[int(at)].id) for at in np.argsort(-scores, kind="stable")[:k]]
 
 
-def _dated(turn: ConversationTurn) -> str:
-    return "" if turn.at is None else f"[{turn.at:%d %B %Y}] "
+def dated(turn: ConversationTurn) -> str:
+    """The turn as a line with its day, if that is known."""
+    return turn.content if turn.at is None else f"[{turn.at:%d %B %Y}] {turn.content}"

@@ -33,6 +33,8 @@ _FIRST_PORTION: Final = 256
 _GROWTH: Final = 8
 TokensOf = Callable[[Sequence[Place]], Sequence[bytes | None]]
 """Gives the packed token vectors of documents, None where there are none."""
+Accepts = Callable[[Place], bool]
+"""Whether the document at a place is wanted."""
 Shares = dict[str, Floats]
 Mask = NDArray[np.bool_]
 Positions = NDArray[np.intp]
@@ -64,21 +66,27 @@ class Ranking:
         self._is_hit = is_hit
         self._scores = _total(shares, len(pool))
 
-    def of(self, indexes: Collection[int], without: Positions | None = None) -> Iterator[Hit]:
-        """The hits in ``indexes`` but for those at positions ``without``, the best first, of equal ones the newest."""
+    def of(
+        self, indexes: Collection[int], accepts: Accepts | None = None, without: Positions | None = None
+    ) -> Iterator[Hit]:
+        """The hits in ``indexes`` but for those at positions ``without``, the best first, of equal ones the newest.
+
+        ``accepts`` says whether the document at a place is wanted.
+        """
         wanted = self._is_hit & self._pool.owned_by(indexes)
         if without is not None:
             wanted[without] = False
-        return self._given(self._scores, wanted)
+        return self._given(self._scores, wanted, accepts)
 
-    def others(self, indexes: Collection[int]) -> Iterator[Hit]:
+    def others(self, indexes: Collection[int], accepts: Accepts | None = None) -> Iterator[Hit]:
         """The documents in ``indexes`` that are no hits, the newest first."""
-        return self._given(np.zeros(len(self._pool)), self._pool.owned_by(indexes) & ~self._is_hit)
+        return self._given(np.zeros(len(self._pool)), self._pool.owned_by(indexes) & ~self._is_hit, accepts)
 
-    def _given(self, scores: NDArray[np.float64], wanted: Mask) -> Iterator[Hit]:
+    def _given(self, scores: NDArray[np.float64], wanted: Mask, accepts: Accepts | None) -> Iterator[Hit]:
         for at in _in_order(self._pool, scores, wanted):
-            chance = relevance(self._signals, at)
-            yield Hit(self._pool.place(at), self._scores.item(at), chance, at, self._shares)
+            place = self._pool.place(at)
+            if accepts is None or accepts(place):
+                yield Hit(place, self._scores.item(at), relevance(self._signals, at), at, self._shares)
 
 
 class HeadFirst:
@@ -90,15 +98,15 @@ class HeadFirst:
         self._positions = positions
         self._make_whole = whole
 
-    def of(self, indexes: Collection[int]) -> Iterator[Hit]:
-        """The hits in ``indexes``, the best first."""
-        yield from self._head.of(indexes)
+    def of(self, indexes: Collection[int], accepts: Accepts | None = None) -> Iterator[Hit]:
+        """The hits in ``indexes`` that it ``accepts``, the best first."""
+        yield from self._head.of(indexes, accepts)
         if not self._is_complete(indexes):
-            yield from self._whole.of(indexes, self._positions)
+            yield from self._whole.of(indexes, accepts, self._positions)
 
-    def others(self, indexes: Collection[int]) -> Iterator[Hit]:
+    def others(self, indexes: Collection[int], accepts: Accepts | None = None) -> Iterator[Hit]:
         """The documents in ``indexes`` that are no hits, the newest first."""
-        yield from (self._head if self._is_complete(indexes) else self._whole).others(indexes)
+        yield from (self._head if self._is_complete(indexes) else self._whole).others(indexes, accepts)
 
     @cached_property
     def _whole(self) -> Ranking:

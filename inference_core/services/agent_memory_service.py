@@ -44,6 +44,7 @@ from inference_core.services.operations.recall import (
     user_context,
     user_context_with_timestamps,
 )
+from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import update
@@ -81,6 +82,9 @@ class SyncMemoryService(Face):
     list_memories = synchronous(list_memories)
     count_memories = synchronous(count)
     get_memory_history = synchronous(history)
+    why = synchronous(why)
+    list_receipts = synchronous(list_receipts)
+    rebuild_receipt = synchronous(rebuild_receipt)
     get_user_context = synchronous(user_context)
     get_user_context_with_timestamps = synchronous(user_context_with_timestamps)
     format_context_for_prompt = synchronous(format_context)
@@ -106,6 +110,9 @@ class AgentMemoryStoreService(Face):
     list_memories = asynchronous(list_memories)
     count_memories = asynchronous(count)
     get_memory_history = asynchronous(history)
+    why = asynchronous(why)
+    list_receipts = asynchronous(list_receipts)
+    rebuild_receipt = asynchronous(rebuild_receipt)
     get_user_context = asynchronous(user_context)
     get_user_context_with_timestamps = asynchronous(user_context_with_timestamps)
     format_context_for_prompt = asynchronous(format_context)

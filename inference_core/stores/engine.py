@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from inference_core.drivers import Plan, Pool, Wait, any_thread
+from inference_core.drivers import Plan, Pool, Wait, any_thread, in_turn
 from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
@@ -23,6 +23,7 @@ from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with
 from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
+from inference_core.stores.later import Later
 from inference_core.stores.queued import Queued
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
@@ -84,6 +85,7 @@ class StoreEngine:
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self.queued = Queued(Path(spool), backend, self._replayed) if spool else None
+        self.later = Later(backend, self._writer)
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         self.accesses = AccessCounts(backend, self._writer, access_interval_s)
         if embedder is None:
@@ -119,6 +121,10 @@ class StoreEngine:
         if self._backfill:
             self._backfill.wake()
 
+    def flush_later(self) -> Plan[None]:
+        """Plan: writes what was left for ``later``."""
+        return self.pool.call(self.later.flush)
+
     def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
         """Plan: the row of each key."""
         plan = self._read(self.backend.get, keys)
@@ -145,16 +151,32 @@ class StoreEngine:
 
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
-        return self.queued.search(self._search(search), search) if self.queued else self._search(search)
+        return self.queued.search(self._searched_alone(search), search) if self.queued else self._searched_alone(search)
 
-    def _search(self, search: Search) -> Plan[SearchResult]:
-        vectors, reason = yield from self._query_vectors(search)
-        wider = replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
-        groups, left_out, is_scanned = yield from self._read(self._searched, wider, vectors)
-        if is_scanned:
-            vectors, reason = None, "the index is being built"
+    def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
+        """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
+        if self.queued is None:
+            return (yield from self._searched(searches))
+        return (yield from in_turn(map(self.search, searches)))
+
+    def _searched_alone(self, search: Search) -> Plan[SearchResult]:
+        return (yield from self._searched([search]))[0]
+
+    def _searched(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
+        vectors, reason = yield from self._query_vectors(searches[0])
+        wider = [replace(one, limit=max(one.limit, RERANKED)) for one in searches] if self._reranker else searches
+        found = yield from self._read(self._ranked, wider, vectors)
         if self._backfill and not self.backend.capabilities.change_feed:
             self._backfill.wake()  # such a backend knows what is pending only in what was read
+        pairs = zip(searches, found, strict=True)
+        return (yield from in_turn(self._result(search, ranked, vectors, reason) for search, ranked in pairs))
+
+    def _result(
+        self, search: Search, ranked: Ranked, vectors: QueryVectors | None, reason: str | None
+    ) -> Plan[SearchResult]:
+        groups, left_out, is_scanned = ranked
+        if is_scanned:
+            vectors, reason = None, "the index is being built"
         if self._reranker:
             try:
                 groups = yield from self.pool.call(_reranked, self._reranker, search, groups)
@@ -173,6 +195,7 @@ class StoreEngine:
             self._backfill.close()
         self._sweeper.close()
         self.accesses.close()
+        self.later.close()
         self._writer.close()
         if self.queued:
             self.queued.close()
@@ -224,8 +247,8 @@ class StoreEngine:
             return None, str(error)
         return vectors, None
 
-    def _searched(self, search: Search, vectors: QueryVectors | None) -> Ranked:
-        return self._searcher().ranked(search, vectors)
+    def _ranked(self, searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
+        return self._searcher().ranked_together(searches, vectors)
 
     def _searcher(self) -> Searcher:
         with self._lock:

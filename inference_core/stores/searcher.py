@@ -62,31 +62,46 @@ class Searcher:
 
         Where an index would take long to build, it is built in the background, and words alone decide until then.
         """
-        query = Query.of(search.text, search.now, *(vectors or ()), by_itself=search.by_itself)
-        results: list[list[Found]] = [[] for _ in search.groups]
-        left_out: list[LeftOut] = []
-        is_scanned = False
-        for scopes in one_user_at_a_time(dict.fromkeys(scope for group in search.groups for scope in group)):
-            is_far = self.indexes.are_far(scopes, search.patience)
+        return self.ranked_together([search], vectors)[0]
+
+    def ranked_together(self, searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
+        """Like `ranked` for each of ``searches``, which ask the same, so that it is ranked once.
+
+        Statistics are those of all their groups.
+        """
+        first = searches[0]
+        query = Query.of(first.text, first.now, *(vectors or ()), by_itself=first.by_itself)
+        found = [Ranked([[] for _ in search.groups], [], is_scanned=False) for search in searches]
+        groups = [group for search in searches for group in search.groups]
+        for scopes in one_user_at_a_time(dict.fromkeys(scope for group in groups for scope in group)):
+            is_far = self.indexes.are_far(scopes, first.patience)
             if is_far:
                 by_words = replace(query, vector=None, tokens=None)
-                view = self._view(search, by_words, scopes, self.indexes.scanned(scopes, query.terms))
+                view = self._view(searches, by_words, scopes, self.indexes.scanned(scopes, query.terms))
             else:
-                view = self.indexes.use(scopes, partial(self._view, search, query, scopes))
-            for at, group in enumerate(search.groups):
-                selection = self._selected(search, view, group)
-                if is_far and search.fills:
-                    self._fill(selection, search, [scope for scope in group if scope in scopes])
-                results[at] += selection.rows()
-                left_out += selection.left_out
+                view = self.indexes.use(scopes, partial(self._view, searches, query, scopes))
+            for at, search in enumerate(searches):
+                self._select(search, view, found[at], scopes if is_far and search.fills else ())
+                found[at] = found[at]._replace(is_scanned=found[at].is_scanned or is_far)
             if is_far:
                 self.indexes.build(scopes)
-            is_scanned |= is_far
-        return Ranked([sorted(found, key=_by_score)[: search.limit] for found in results], left_out, is_scanned)
+        return [
+            one._replace(groups=[sorted(rows, key=_by_score)[: search.limit] for rows in one.groups])
+            for one, search in zip(found, searches, strict=True)
+        ]
+
+    def _select(self, search: Search, view: _View, into: Ranked, filled: Sequence[Namespace]) -> None:
+        """Adds to each group of ``into`` the best rows of ``view``, and the newest of ``filled`` if they are few."""
+        for found, group in zip(into.groups, search.groups, strict=True):
+            selection = self._selected(search, view, group)
+            if newest := [scope for scope in group if scope in filled]:
+                self._fill(selection, search, newest)
+            found.extend(selection.rows())
+            into.left_out.extend(selection.left_out)
 
     def _view(
         self,
-        search: Search,
+        searches: Sequence[Search],
         query: Query,
         scopes: Sequence[Namespace],
         indexes: Sequence[ScopeIndex],
@@ -97,19 +112,20 @@ class Searcher:
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
             return self._backend.tokens([(scopes[owner], indexes[owner].keys[slot]) for owner, slot in places])
 
-        owners = list(filter(None, (_owners(scopes, group) for group in search.groups)))
-        ranking = rank(indexes, query, tokens_of, owners)
-        view = _View(scopes, indexes, ranking, {})
-        for group in owners if search.links else ():
-            territory = Territory(self._backend, scopes, indexes, group)
-            view.linked[tuple(group)] = linked(search, query, territory, _hits(search, view, group))
+        owners = [[_owners(scopes, group) for group in search.groups] for search in searches]
+        distinct = dict.fromkeys(tuple(group) for groups in owners for group in groups if group)
+        view = _View(scopes, indexes, rank(indexes, query, tokens_of, list(distinct)), {})
+        for search, groups in zip(searches, owners, strict=True):
+            for group in filter(None, groups if search.links else ()):
+                territory = Territory(self._backend, scopes, indexes, group)
+                view.linked[tuple(group)] = linked(search, query, territory, _hits(search, view, group))
         return view
 
     def _selected(self, search: Search, view: _View, group: Sequence[Namespace]) -> Selection:
         """The best rows that the search takes, fetched in small portions until there are enough."""
         selection = Selection(search)
         owners = _owners(view.scopes, group)
-        for found in view.linked.get(tuple(owners), ()):
+        for found in view.linked.get(tuple(owners), ()) if search.links else ():
             if selection.missing > 0:
                 selection.offer(found)
         offered = selection.keys()
@@ -139,11 +155,13 @@ def _hits(search: Search, view: _View, owners: Sequence[int]) -> Iterator[Hit]:
     """The hits of some scopes, the best first, and, if the search is to be filled, what is no hit after them."""
     if not owners:
         return iter(())
-    hits = view.ranking.of(owners)
-    hits = chain(hits, view.ranking.others(owners)) if search.fills else hits
-    if search.kinds is None:
-        return hits
-    return (hit for hit in hits if view.indexes[hit.place.owner].kinds[hit.place.slot] in search.kinds)
+
+    def is_of_kind(place: Place) -> bool:
+        return search.kinds is None or view.indexes[place.owner].kinds[place.slot] in search.kinds
+
+    accepts = None if search.kinds is None else is_of_kind
+    hits = view.ranking.of(owners, accepts)
+    return chain(hits, view.ranking.others(owners, accepts)) if search.fills else hits
 
 
 def _by_score(found: Found) -> float:

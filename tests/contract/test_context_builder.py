@@ -40,7 +40,7 @@ from inference_core.services.context.memories import (
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 USER = "ada"
-EVERYTHING = ContextEngineer(pruning=Pruning(min_relevance=0, share_of_best=0, min_best=0))
+EVERYTHING = ContextEngineer(pruning=Pruning(min_chance=0, min_relevance=0, min_best=0, max_external=1_000))
 PATIENT = 60.0
 
 

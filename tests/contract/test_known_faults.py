@@ -43,7 +43,7 @@ def agent_of(model: ScriptedChatModel, middleware: MemoryMiddleware, **options: 
 
 
 def patient(service: AgentMemoryStoreService | None = None, **options: Any) -> MemoryMiddleware:
-    return MemoryMiddleware(service, recall_timeout=20, **options)
+    return MemoryMiddleware(service, recall_timeout=20, placement="system", profile=False, **options)
 
 
 def said(text: str = "tea?") -> dict[str, Any]:
@@ -325,6 +325,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, **values: str) -> MemorySettings
 
 def prompted(settings: MemorySettings, store: BaseStore, **options: Any) -> tuple[str, dict[str, Any], list[str]]:
     """The system prompt of a run, its result, and the names of the agent's tools."""
+    options = {"placement": "system", "profile": False} | options
     middleware = MemoryMiddleware.from_settings(settings, recall_timeout=20, user_id=U, **options)
     model = ScriptedChatModel(turns=["ok"])
     result = agent_of(model, middleware, store=store).invoke(said())

@@ -93,7 +93,7 @@ def run_page(page: Path) -> list[str]:
 
 def from_the_prompt(request: Request) -> str:
     """An answer that shows which memories the model was given."""
-    found = _MEMORY.findall(str(json.dumps(request["messages"][0], ensure_ascii=False)).replace("\\n", "\n"))
+    found = _MEMORY.findall(json.dumps(request["messages"], ensure_ascii=False).replace("\\n", "\n"))
     return "I know: " + "; ".join(sorted(found))
 
 

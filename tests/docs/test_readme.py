@@ -51,7 +51,7 @@ def run_program(program: str, folder: Path, given: str = "") -> tuple[str, list[
 
 
 def prompt_of(request: dict[str, Any]) -> str:
-    return str(request["messages"][0]["content"])
+    return "\n".join(str(message["content"]) for message in request["messages"])
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "AGENT_MEMORY_STORE_URL": f"sqlite:///{tmp_path}/memory.db",
         "AGENT_MEMORY_EMBEDDINGS": "none",
         "AGENT_MEMORY_RECALL_TIMEOUT": "60",
+        "AGENT_MEMORY_PLACEMENT": "system",
+        "AGENT_MEMORY_PROFILE": "false",
         "AGENT_CHECKPOINT_URL": f"sqlite:///{tmp_path}/checkpoints.db",
         "AGENT_MODEL": "openai:gpt-5-mini",
         "OPENAI_API_KEY": "none",

@@ -37,6 +37,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "AGENT_MEMORY_STORE_URL": f"sqlite:///{tmp_path}/memory.db",
         "AGENT_MEMORY_EMBEDDINGS": "none",
         "AGENT_MEMORY_RECALL_TIMEOUT": "60",
+        "AGENT_MEMORY_PLACEMENT": "system",
+        "AGENT_MEMORY_PROFILE": "false",
         "AGENT_CHECKPOINT_URL": "memory://",
     }
     for name, value in values.items():

@@ -76,6 +76,17 @@ def test_the_table_and_the_picture(capsys: pytest.CaptureFixture[str], tmp_path:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_context_is_measured_with_and_without_the_engineer(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    picture = tmp_path / "context.png"
+    options = ["--limit", "1", "--split", "all", "--embeddings", "none", "--model", "none", "--plot", str(picture)]
+    (own,) = measured(capsys, "eval", "context", *options)["sets"].values()
+    assert own["cases"] == 12
+    assert own["needed"]["all"]["kept"] >= 0.9
+    assert own["bad"]["distraction"]["fewer"] > 0.25
+    assert own["needed_per_1000_tokens"]["after"] > own["needed_per_1000_tokens"]["before"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -83,6 +94,8 @@ def test_the_table_and_the_picture(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "locomo", "--data", str(FOLDER / "none.json")], "Cannot read"),
         (["eval", "beam", "--data", str(FOLDER), "--split", "1M"], "holds no BEAM chats"),
         ([*LOCOMO, "--split", "third-half"], "Unknown split"),
+        (["eval", "context", "--split", "second-half"], "known: tune, test, all"),
+        (["eval", "context", "--data", str(FOLDER)], "holds none of"),
         ([*LOCOMO, "--embeddings", "nonsense"], "Unknown embeddings"),
     ],
 )
@@ -102,6 +115,7 @@ def test_what_cannot_be_measured_is_said_on_standard_error(
         [],
         ["nonsense"],
         ["eval"],
+        ["eval", "locomo"],
         [*LOCOMO, "--limit", "0"],
         [*LOCOMO, "--system", "faiss"],
         ["recall", "tea"],

@@ -122,6 +122,8 @@ class Server:
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setenv("AGENT_MEMORY_RECALL_TIMEOUT", "60")
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    monkeypatch.setenv("AGENT_MEMORY_PLACEMENT", "system")
+    monkeypatch.setenv("AGENT_MEMORY_PROFILE", "false")
     served = Server(load("graph", PLATFORM, monkeypatch))
     AgentMemoryStoreService(served.store).sync.save_memory("ada", "Ada keeps falcons", "facts")
     return served

@@ -884,7 +884,9 @@ class TestServices:
     async def test_a_service_is_enough(self, store: BaseStore, model: ScriptedChatModel, make: str, face: str) -> None:
         agent = make_agent(model, middleware=[MAKERS[make](AgentMemoryStoreService(store))])
         await ask(agent, face, "drinks", {"configurable": ADA})
-        assert TEA in recalled(model)[0]
+        (block,) = blocks(model.requests[0])
+        (line,) = memory_lines(block)
+        assert TEA in line
 
     def test_the_service_wins_over_the_agents_store(self, store: BaseStore, model: ScriptedChatModel) -> None:
         other = InMemoryStore()
@@ -904,7 +906,10 @@ class TestServices:
     def test_options_win_over_settings(self, store: BaseStore, model: ScriptedChatModel) -> None:
         remember(store, {"ada": ["Ada drinks cocoa", "Ada drinks juice"]})
         middleware = MemoryMiddleware.from_settings(
-            MemorySettings(max_results=1), user_id="ada", max_recall_results=2, recall_timeout=60
+            MemorySettings(max_results=1, placement="system", profile=False),
+            user_id="ada",
+            max_recall_results=2,
+            recall_timeout=60,
         )
         make_agent(model, store=store, middleware=[middleware]).invoke({"messages": [("user", "drinks")]})
         assert len(recalled(model)) == 2

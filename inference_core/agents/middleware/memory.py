@@ -1,6 +1,7 @@
 """MemoryMiddleware: recalls before the agent starts, puts what was recalled before the model, and brings the tools.
 
 What was recalled lives in untracked state of the run: not on this object, not among the messages, not in a checkpoint.
+The profile, which stays the same from run to run, is kept in the thread's private state with its owner.
 Memory never breaks a run: when it fails or nobody knows the user, the agent answers without it and
 ``memory_status`` says why.
 """
@@ -11,7 +12,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Unpack, get_args
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
@@ -26,13 +27,24 @@ from langgraph.runtime import Runtime
 
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource
-from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_system_text, with_update
+from inference_core.agents.middleware.calls import (
+    AsyncHandler,
+    Handler,
+    Response,
+    marked_for_cache,
+    with_system_blocks,
+    with_text_behind_user,
+    with_update,
+)
+from inference_core.agents.middleware.receipts import evidence_of, note_receipt
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
+from inference_core.context.engineer import ContextEngineer
+from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.render import fenced
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.services.operations.context import RecalledContext, recall_context
+from inference_core.services.operations.told import Told, Wanted, tell
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.search import RecallMode
 
@@ -41,8 +53,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
+RECEIPT_DAYS: Final = 30.0
 _PATIENCE_SHARE: Final = 0.7
 _WARNING_PERIOD_S: Final = 60.0
+Placement = Literal["last_user", "system"]
+"""Where the memory block stands that changes from turn to turn."""
 _Reported = OmitFromSchema(input=True, output=False)
 
 
@@ -67,12 +82,14 @@ class MemoryStatus(str, Enum):
 class MemoryState(AgentState[Any]):
     """What the middleware adds to the agent's state.
 
-    Private to the run: the block and its owner. Reported with the result: the status, how many memories were recalled,
-    of which types and categories, and how long that took in milliseconds.
+    Private to the run: the block and its owner; to the thread: the profile and its owner. Reported with the result:
+    the status, how many memories were recalled, of which types and categories, and how long that took in milliseconds.
     """
 
     memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
+    memory_evidence: NotRequired[Annotated[dict[str, Any] | None, UntrackedValue, PrivateStateAttr]]
     memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
+    memory_profile: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]]
     memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
     memory_status_reason: NotRequired[Annotated[str | None, FirstOfRun(object), _Reported]]
     memories_recalled: NotRequired[Annotated[int, FirstOfRun(object), _Reported]]
@@ -91,8 +108,16 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     say. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
     ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds what is recalled of each category,
     ``recall_timeout`` (seconds) how long the reply may wait for it. ``include_tools`` names the tools that the agent
-    gets (None: save, recall, update, delete). Raises ConfigurationError or InvalidInput for arguments that make no
-    sense, at the latest when the first run finds neither service nor store.
+    gets (None: save, recall, update, delete).
+
+    With ``profile`` the user's standing instructions, preferences and pinned memories stand behind the system prompt,
+    at most ``profile_tokens``, in the same bytes for a whole thread: they are written anew when more than the share
+    ``profile_change`` of their lines have changed, and at once when one of them does not hold any more. What else was
+    recalled stands at the ``placement``: behind the user's last message, so that a provider's prompt cache keeps all
+    before it, or at the end of the system prompt. ``engineer`` chooses among it, None: all is told. ``receipts``: which
+    memories each call was told, and why these, is kept for ``receipt_days``, without their content. Raises
+    ConfigurationError or InvalidInput for arguments that make no sense, at the latest when the first run finds neither
+    service nor store.
     """
 
     state_schema = MemoryState
@@ -110,6 +135,13 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         tool_instructions_enabled: bool = True,
         session_id: str | None = None,
         recall_timeout: float = RECALL_TIMEOUT_S,
+        placement: Placement = "last_user",
+        profile: bool = True,
+        profile_tokens: int = DEFAULT_PROFILE_TOKENS,
+        profile_change: float = DEFAULT_PROFILE_CHANGE,
+        engineer: ContextEngineer | None = None,
+        receipts: bool = True,
+        receipt_days: float = RECEIPT_DAYS,
         **options: Unpack[BindingOptions],
     ) -> None:
         from inference_core.agents.tools.memory_tools import get_memory_tools  # noqa: PLC0415 - slow to import
@@ -117,11 +149,27 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
             raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
+        if receipt_days <= 0:
+            raise ConfigurationError(f"receipt_days must be above 0, not {receipt_days}")
+        if placement not in get_args(Placement) or profile_tokens < 1 or profile_change < 0:
+            raise ConfigurationError(
+                "placement must be 'last_user' or 'system', profile_tokens at least 1, profile_change not negative"
+            )
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self._auto_recall = auto_recall
-        self._max_recall_results = max_recall_results
-        self._types = None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types]
-        self._categories = [validate_memory_category(name) for name in include_categories or MemoryCategory]
+        self._placement: Placement = placement
+        self._receipt_days = receipt_days if receipts else None
+        self._wanted = Wanted(
+            types=None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types],
+            categories=[validate_memory_category(name) for name in include_categories or MemoryCategory],
+            per_category=max_recall_results,
+            patience=recall_timeout * _PATIENCE_SHARE,
+            has_profile=profile,
+            profile_tokens=profile_tokens,
+            profile_change=profile_change,
+            engineer=engineer,
+            explains=receipts,
+        )
         self._timeout = recall_timeout
         self._silent_until = 0.0
         self.tools: Sequence[BaseTool] = get_memory_tools(
@@ -153,6 +201,10 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "timezone": settings.timezone,
             "embeddings": settings.embeddings_spec,
             "recall_timeout": settings.recall_timeout,
+            "placement": settings.placement,
+            "profile": settings.profile,
+            "receipts": settings.receipts,
+            "receipt_days": settings.receipt_days,
             "max_content_bytes": settings.max_content_bytes,
             "counts_access": settings.access_counts,
         }
@@ -199,43 +251,76 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         except (IdentityError, InvalidInput) as error:
             if error.__cause__ is not None:  # the application's own function failed
                 self._warn(str(error))
-            return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error))
+            return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error)) | {"memory_profile": None}
         if not self._auto_recall:
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
-            recalled = yield from recall_context(
-                scope,
-                user,
-                asked.text if (asked := last_of_user(state.get("messages") or [])) else None,
-                types=self._types,
-                categories=self._categories,
-                per_category=self._max_recall_results,
-                patience=self._timeout * _PATIENCE_SHARE,
-            )
-            block = recalled.render(scope.zone)
+            told = yield from tell(scope, user, _question(state), self._wanted, _frozen(state, user))
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
-        status = MemoryStatus.RECALLED if recalled.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
-        return _update(status, started, user, block, recalled, recalled.reason)
+        status = MemoryStatus.RECALLED if told.recalled.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
+        kept = {"owner": user, "lines": told.profile.to_value()} if self._wanted.has_profile else None
+        told_of = _update(status, started, user, told, told.recalled.reason)
+        return told_of | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
 
     def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
-        context = state.get("memory_context")
-        texts = [*([self._instructions] if self._instructions else []), *([fenced(context)] if context else [])]
-        return with_system_text(request, texts)
+        context = fenced(state["memory_context"]) if state.get("memory_context") else ""
+        blocks: list[Mapping[str, Any]] = [_text(self._instructions)] if self._instructions else []
+        profile = told_profile(state)
+        if context:
+            self._note(request, state, profile)
+        if profile:
+            blocks.append(marked_for_cache(request, _text(fenced_profile(profile))))
+        asked = with_text_behind_user(request, context) if context and self._placement == "last_user" else None
+        if context and asked is None:
+            blocks.append(_text(context))
+        return with_system_blocks(asked or request, blocks)
+
+    def _note(self, request: ModelRequest[Any], state: Mapping[str, Any], profile: str) -> None:
+        note_receipt(
+            self._binding.scope_of(request.runtime),
+            request,
+            state,
+            profile if self._wanted.has_profile else None,
+            self._placement,
+            self._receipt_days,
+        )
+
+
+def told_profile(state: Mapping[str, Any]) -> str:
+    """The text of the profile that the model is told in a run with this ``state``; "" if it is told none."""
+    if not state.get("memory_context") or (kept := _kept(state, state.get("memory_owner"))) is None:
+        return ""
+    return Profile.from_value(kept["lines"]).text
+
+
+def _frozen(state: Mapping[str, Any], user: str) -> Profile | None:
+    """The thread's profile, if it is the ``user``'s."""
+    kept = _kept(state, user)
+    return None if kept is None else Profile.from_value(kept["lines"])
+
+
+def _kept(state: Mapping[str, Any], user: str | None) -> Mapping[str, Any] | None:
+    kept = state.get("memory_profile")
+    return kept if kept and kept["owner"] == user else None
+
+
+def _question(state: Mapping[str, Any]) -> str | None:
+    asked = last_of_user(state.get("messages") or [])
+    return asked.text if asked else None
+
+
+def _text(text: str) -> Mapping[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _update(
-    status: MemoryStatus,
-    started: float,
-    owner: str,
-    block: str = "",
-    recalled: RecalledContext | None = None,
-    reason: str | None = None,
+    status: MemoryStatus, started: float, owner: str, told: Told | None = None, reason: str | None = None
 ) -> Update:
-    records = recalled.records() if recalled else []
+    records = told.records() if told else []
     return {
-        "memory_context": block,
+        "memory_context": told.block if told else None,
         "memory_owner": owner,
         "memory_status": status.value,
         "memory_status_reason": reason,

@@ -20,7 +20,7 @@ from langgraph.runtime import Runtime
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, thread_of
 from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_system_text, with_update
-from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S
+from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, told_profile
 from inference_core.blocks.conversation import Conversation
 from inference_core.context.neutral import neutral_line
 from inference_core.context.render import contents_in, fenced, render_blocks, with_notice
@@ -153,7 +153,7 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
             found, notices = {}, [str(error)]
         if notices:
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
-        told = contents_in(state.get("memory_context") or "")
+        told = contents_in(f"{told_profile(state)}\n{state.get('memory_context') or ''}")
         return render_blocks({name: _untold(documents, told) for name, documents in found.items()})
 
     def _fitted(self, request: ModelRequest[Any]) -> Plan[_Fitted]:

@@ -11,9 +11,10 @@ from inference_core.drivers import Plan
 from inference_core.memory.fields import text_field
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
-from inference_core.services.context.memories import best_memories
+from inference_core.services.context.memories import search_in_all
 from inference_core.services.context.source import ContextRequest
 from inference_core.services.operations.scope import record_of
+from inference_core.stores.search import Search
 
 _RELATION_PARTS: Final = 3
 
@@ -47,7 +48,9 @@ class Entities:
     def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
         """Plan: the entities, the most relevant first; none without a question."""
         mentions: dict[tuple[str, Trust], _Mentions] = {}
-        for found in (yield from best_memories(request, self.read)):
+        search = self.question(request)
+        best_memories = (yield from request.search(self.name, search)).groups[0] if search else []
+        for found in best_memories:
             record = record_of(found.row)
             for name, kind in _entities(record):
                 one = mentions.setdefault((name.casefold(), record.trust), _Mentions(name, kind, record.trust, record))
@@ -57,6 +60,10 @@ class Entities:
                 one.relations |= dict.fromkeys(_relations(record, name))
         best = sorted(mentions.values(), key=lambda one: (one.relevance, one.score), reverse=True)
         return [self._item(one) for one in best[: self.limit]]
+
+    def question(self, request: ContextRequest) -> Search | None:
+        """What it asks; None without a question."""
+        return search_in_all(request, self.read)
 
     def _item(self, one: _Mentions) -> ContextItem:
         head = f"{one.name} ({one.kind})" if one.kind else one.name

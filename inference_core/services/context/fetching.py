@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -16,7 +17,9 @@ from inference_core.drivers import Deadline, Plan, Pool, Wait, run
 from inference_core.errors import ConfigurationError, DeadlineExceeded, IdentityError
 from inference_core.memory.namespaces import encode_label, global_namespace
 from inference_core.memory.types import MemoryCategory
-from inference_core.services.context.source import ContextRequest, ContextSource
+from inference_core.services.context.source import ContextRequest, ContextSource, SearchingSource
+from inference_core.services.context.together import Together
+from inference_core.stores.search import Search
 
 WORKERS: Final = 8
 """So many calls of one source may be under way; while all of them hang, it is left out at once."""
@@ -47,6 +50,7 @@ class Sources:
         deadline = Deadline(seconds)
         items: list[ContextItem] = []
         left_out: dict[str, str] = {}
+        request = replace(request, together=Together(request.scope.engine, dict(self._questions(request))))
         under_way = [(source, self._started(source, request)) for source in self._sources]
         try:
             for source, future in under_way:
@@ -61,6 +65,13 @@ class Sources:
                 if not future.done() and not future.cancel():
                     self._pools[source.name].abandon(future)
         return items, left_out
+
+    def _questions(self, request: ContextRequest) -> Iterator[tuple[str, Search]]:
+        for source in self._sources:
+            with suppress(Exception):  # its fetch asks the same, and says what is wrong
+                search = source.question(request) if isinstance(source, SearchingSource) else None
+                if search is not None and search.text == request.query:
+                    yield source.name, search
 
     def _started(self, source: ContextSource, request: ContextRequest) -> Fetching:
         try:

@@ -51,20 +51,35 @@ class Memories:
 
     def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
         """Plan: the memories, category by category."""
-        each = -(-self.limit // len(self.categories))
-        looked_at = each if self.accepts is None else max(each, _LOOKED_AT)
+        each, looked_at = self._each, self._looked_at
         items: list[ContextItem] = []
-        if not self.judged or request.query is None or not asks(request.query):
+        search = self.question(request)
+        if search is None:
             for scopes in self._groups(request):
                 rows = yield from newest(request.scope, scopes, self._kinds(), looked_at, request.now)
                 known = [record for record in map(record_of, rows) if self.accepts is None or self.accepts(record)]
                 items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in known[:each]]
             return items
-        groups = yield from searched(request, self._groups(request), request.query, looked_at, self._kinds())
-        for found in groups:
+        result = yield from request.search(self.name, search)
+        for found in result.groups:
             accepted = [one for one in found if self.accepts is None or self.accepts(record_of(one.row))]
             items += [item_of(one, self.name, self.section) for one in accepted[:each]]
         return items
+
+    def question(self, request: ContextRequest) -> Search | None:
+        """What it asks; None if the newest are told. Raises InvalidInput."""
+        asked = question_of(request) if self.judged else None
+        if asked is None:
+            return None
+        return search_for(request, asked, self._groups(request), self._looked_at, self._kinds())
+
+    @property
+    def _each(self) -> int:
+        return -(-self.limit // len(self.categories))
+
+    @property
+    def _looked_at(self) -> int:
+        return self._each if self.accepts is None else max(self._each, _LOOKED_AT)
 
     def _groups(self, request: ContextRequest) -> list[list[Namespace]]:
         names = map(validate_memory_category, self.categories)
@@ -90,7 +105,8 @@ class AssociatedMemories:
 
     def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
         """Plan: the memories, the best first; none without a question."""
-        best = yield from best_memories(request, max(self.known, self.seeds))
+        search = self.question(request)
+        best = (yield from request.search(self.name, search)).groups[0] if search else []
         text = " ".join(record_of(one.row).content for one in best[: self.seeds])[:_QUERY_CHARACTERS]
         if not asks(text):
             return []
@@ -101,8 +117,13 @@ class AssociatedMemories:
             return "fits by itself" if (row.namespace, row.key) in known else None
 
         scopes = request.scope.namespaces.read_scopes(request.user_id)
-        (found,) = yield from searched(request, [scopes], text, self.limit, None, rejects)
-        return [item_of(one, self.name, self.section, share) for one in found]
+        search = search_for(request, text, [scopes], self.limit, None, rejects)
+        found = yield from request.scope.engine.search(search)
+        return [item_of(one, self.name, self.section, share) for one in found.groups[0]]
+
+    def question(self, request: ContextRequest) -> Search | None:
+        """What it asks first; None without a question."""
+        return search_in_all(request, max(self.known, self.seeds))
 
 
 def goals(limit: int = 10, *, judged: bool = True) -> Memories:
@@ -146,25 +167,28 @@ def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
     )
 
 
-def best_memories(request: ContextRequest, limit: int) -> Plan[list[Found]]:
-    """Plan: the memories that fit the request's question best, of all categories; none without a question."""
-    if request.query is None or not asks(request.query):
-        return []
+def question_of(request: ContextRequest) -> str | None:
+    """The request's question, None if it asks nothing."""
+    return request.query if request.query is not None and asks(request.query) else None
+
+
+def search_in_all(request: ContextRequest, limit: int) -> Search | None:
+    """For the memories that fit the request's question best, of all categories; None without a question."""
+    asked = question_of(request)
     scopes = request.scope.namespaces.read_scopes(request.user_id)
-    (found,) = yield from searched(request, [scopes], request.query, limit)
-    return found
+    return None if asked is None else search_for(request, asked, [scopes], limit)
 
 
-def searched(
+def search_for(
     request: ContextRequest,
-    groups: Sequence[Sequence[Namespace]],
     text: str,
+    groups: Sequence[Sequence[Namespace]],
     limit: int,
     kinds: frozenset[str] | None = None,
     rejects: Callable[[Row], str | None] | None = None,
-) -> Plan[list[list[Found]]]:
-    """Plan: of each group the ``limit`` memories that fit ``text`` best and hold now. Raises StoreUnavailable."""
-    search = Search(
+) -> Search:
+    """For the ``limit`` memories of each group that fit ``text`` best and hold now."""
+    return Search(
         groups=groups,
         text=text,
         limit=limit,
@@ -174,8 +198,6 @@ def searched(
         patience=_PATIENCE_S,
         now=in_zone(request.now, request.zone),
     )
-    result = yield from request.scope.engine.search(search)
-    return result.groups
 
 
 def item_of(found: Found, source: str, section: str, share: float = 1.0) -> ContextItem:

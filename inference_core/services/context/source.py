@@ -12,7 +12,9 @@ from langchain_core.messages import BaseMessage
 
 from inference_core.context.items import ContextItem
 from inference_core.drivers import Plan
+from inference_core.services.context.together import Together
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.search import Search, SearchResult
 
 Given = Plan[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
 """Items; or a plan of them; or something to await, which is done on an event loop of its own."""
@@ -20,13 +22,23 @@ Given = Plan[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """What a context is built for; ``scope`` is the agent's view of the store, ``now`` an aware instant."""
+    """What a context is built for; ``scope`` is the agent's view of the store, ``now`` an aware instant.
+
+    ``together`` holds the searches of all sources that ask for what fits the question.
+    """
 
     user_id: str
     query: str | None
     messages: Sequence[BaseMessage]
     scope: MemoryScope
     now: datetime
+    together: Together | None = None
+
+    def search(self, source: str, search: Search) -> Plan[SearchResult]:
+        """Plan: what ``source`` finds by ``search``, ranked once for all that ask the same. Raises StoreError."""
+        if self.together is None or not self.together.holds(source):
+            return self.scope.engine.search(search)
+        return self.together.result_of(source)
 
     @property
     def zone(self) -> tzinfo:
@@ -58,6 +70,15 @@ class ContextSource(Protocol):
 
     def fetch(self, request: ContextRequest) -> Given:
         """What it has for ``request``, the best first."""
+        ...
+
+
+@runtime_checkable
+class SearchingSource(ContextSource, Protocol):
+    """A source that searches for the question, and takes the result from `ContextRequest.search`."""
+
+    def question(self, request: ContextRequest) -> Search | None:
+        """What it asks; None if it searches for nothing, or for something else. May raise what its ``fetch`` raises."""
         ...
 
 

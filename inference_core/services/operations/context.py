@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
 from inference_core.clock import in_zone
+from inference_core.context.items import ContextItem
 from inference_core.context.render import render_memories
 from inference_core.drivers import Plan
 from inference_core.memory.record import MemoryRecord
@@ -16,7 +17,7 @@ from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.recall import asks, checked_limit, newest
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.search import RecallMode, Search
+from inference_core.stores.search import Found, RecallMode, Search
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _PATIENCE_S: Final = 2.0
@@ -24,20 +25,29 @@ _PATIENCE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RecalledContext:
-    """The memories of each category, how they were ranked, and, if not by all evidence, why."""
+    """The memories of each category, how they were ranked, and, if not by all evidence, why.
+
+    ``hits`` are those that a search found, by id; ``left_out`` would have been among them, but for a reason.
+    """
 
     memories: dict[MemoryCategory, list[MemoryRecord]]
     mode: RecallMode
     reason: str | None
     now: datetime
+    hits: Mapping[str, Found] = field(default_factory=dict[str, Found])
+    left_out: Sequence[tuple[MemoryRecord, str]] = ()
 
     def records(self) -> list[MemoryRecord]:
         """All memories, category by category."""
         return [record for records in self.memories.values() for record in records]
 
-    def render(self, zone: tzinfo) -> str:
-        """The prompt block; "" if there is nothing to tell."""
-        return render_memories(self.memories, now=self.now, zone=zone)
+    def items(self, source: str) -> list[ContextItem]:
+        """All memories with what the search said of them, as given by ``source``."""
+        return [_item(record, self.hits.get(record.id), source) for record in self.records()]
+
+    def render(self, zone: tzinfo, *, preamble: bool = True) -> str:
+        """The prompt block, by default with the time and what it is; "" if there is nothing to tell."""
+        return render_memories(self.memories, now=self.now, zone=zone, preamble=preamble)
 
 
 def recall_context(
@@ -49,11 +59,12 @@ def recall_context(
     categories: Sequence[str | MemoryCategory] | None = None,
     per_category: int,
     patience: float = _PATIENCE_S,
+    explains: bool = False,
 ) -> Plan[RecalledContext]:
     """For each category its ``per_category`` memories that fit ``query`` best, filled up with the newest ones.
 
-    ``types`` None means all of them. Types are applied before the cut; equal contents are told once.
-    Raises InvalidInput, StoreUnavailable.
+    ``types`` None means all of them. Types are applied before the cut; equal contents are told once. ``explains``: hits
+    come with the shares of their scores, and with what was left out. Raises InvalidInput, StoreUnavailable.
     """
     kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
     wanted = [MemoryCategory(validate_memory_category(category)) for category in categories or MemoryCategory]
@@ -61,6 +72,8 @@ def recall_context(
     now = scope.clock.now()
     found: list[list[Row]] = []
     mode, reason = RecallMode.HYBRID, None
+    hits: dict[str, Found] = {}
+    left_out: list[tuple[MemoryRecord, str]] = []
     if query is None or not asks(query):
         for scopes in groups.values():
             rows = yield from newest(scope, scopes, kinds, per_category, now)
@@ -75,14 +88,17 @@ def recall_context(
             reject=lambda row: why_invalid(row.value, now),
             collapses=True,
             patience=patience,
+            explains=explains,
             now=in_zone(now, scope.zone),
         )
         result = yield from scope.engine.search(search)
         found = [[one.row for one in group] for group in result.groups]
         mode, reason = result.mode, result.reason
+        hits = {one.row.key: one for group in result.groups for one in group}
+        left_out = [(record_of(one.found.row), one.reason) for one in result.left_out]
     scope.note_recalled([row for rows in found for row in rows], now)
     memories = {category: _told_once(rows) for category, rows in zip(groups, found, strict=True) if rows}
-    return RecalledContext(memories, mode, reason, now)
+    return RecalledContext(memories, mode, reason, now, hits, left_out)
 
 
 def format_context(
@@ -118,6 +134,13 @@ def _at_most(
     while sum(map(len, kept.values())) > limit:
         max(reversed(kept.values()), key=len).pop()
     return kept
+
+
+def _item(record: MemoryRecord, hit: Found | None, source: str) -> ContextItem:
+    """The item of ``record``; what no search has judged is told whatever the question."""
+    if hit is None:
+        return ContextItem.of(record, source=source)
+    return ContextItem.of(record, source=source, relevance=hit.relevance, score=hit.score, signals=hit.shares)
 
 
 def _told_once(rows: Sequence[Row]) -> list[MemoryRecord]:

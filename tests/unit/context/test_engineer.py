@@ -58,13 +58,19 @@ def memory(text: str, **changes: Any) -> ContextItem:
 class TestRelevance:
     def test_noise_beside_a_good_answer_is_not_told(self):
         context = assembled(
-            item("An answer", relevance=0.6), item("Noise", relevance=0.15), item("Chat", relevance=None)
+            item("An answer", relevance=0.6), item("Noise", relevance=0.03), item("Chat", relevance=None)
         )
         assert sorted(told(context)) == ["An answer", "Chat"]
         assert reasons(context) == {"Noise": (DropReason.IRRELEVANT, None)}
 
+    def test_far_down_the_list_more_is_asked(self):
+        answers = [item(f"Answer {at}", relevance=0.6, score=9 - at) for at in range(4)]
+        far = item("Far from the best", relevance=0.05, score=-9.0)
+        assert far.text not in told(assembled(*answers, far))
+        assert far.text in told(assembled(*answers, far, pruning=Pruning(min_chance=0)))
+
     def test_nothing_relevant_nothing_told(self):
-        context = assembled(*(item(f"Note {at}", relevance=0.1) for at in range(5)))
+        context = assembled(*(item(f"Note {at}", relevance=0.05) for at in range(5)))
         assert (context.text, context.tokens, len(context.dropped)) == ("", 0, 5)
 
     def test_a_pinned_memory_is_told_whatever_the_question(self):
@@ -74,10 +80,18 @@ class TestRelevance:
         context = assembled(item("Where? Where?", relevance=0.9, **EXTERNAL), item("At home", relevance=0.2))
         assert told(context) == ["At home"]
 
-    @pytest.mark.parametrize("name", ["min_relevance", "share_of_best", "min_best"])
-    def test_thresholds_are_shares(self, name: str):
-        with pytest.raises(ConfigurationError, match=name):
-            Pruning(**{name: 1.5})
+    def test_of_what_comes_from_outside_the_likeliest_is_told(self):
+        pages = [item(f"Page {at}", relevance=0.4, score=-at, **EXTERNAL) for at in range(3)]
+        context = assembled(*pages, item("At home"))
+        assert [one.text for one in context.untrusted] == ["Page 0"]
+        assert reasons(context) == {f"Page {at}": (DropReason.UNCONFIRMED, None) for at in (1, 2)}
+
+    @pytest.mark.parametrize(
+        "limits", [{"min_chance": 1.5}, {"min_relevance": 2}, {"min_best": -0.1}, {"max_external": -1}], ids=str
+    )
+    def test_limits_are_shares_and_numbers(self, limits: dict[str, Any]):
+        with pytest.raises(ConfigurationError, match=next(iter(limits))):
+            Pruning(**limits)
 
 
 class TestRepeats:
@@ -173,7 +187,7 @@ class TestContradictions:
         assert reasons(context)["Prefers boats"] == (DropReason.SUPERSEDED, "elsewhere")
 
     def test_a_conflict_that_answers_nothing_is_not_told(self):
-        items = [item(f"The user's birthday is {day} May", relevance=0.05) for day in (3, 4)]
+        items = [item(f"The user's birthday is {day} May", relevance=0.05, score=-9.0) for day in (3, 4)]
         assert assembled(item("An answer"), *items).conflicts == []
 
     def test_conflicts_that_share_a_statement_are_one(self):

@@ -1,0 +1,160 @@
+"""What answers another question than the one that was asked: about somebody else, or about how it was before.
+
+English statements in plain words; whatever is not recognised stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+from inference_core.context.items import ContextItem, Dropped, DropReason
+from inference_core.memory.types import MemoryCategory
+from inference_core.retrieval.analysis import analyze
+from inference_core.slots.words import PEOPLE, word_set
+
+MAX_CHARACTERS: Final = 300
+"""A longer text says more than one thing."""
+_SHARED: Final = 0.5
+_AS_RELEVANT: Final = 0.6
+_ALIKE: Final = 0.3
+_KIN: Final = 2
+_RELATIVES: Final = PEOPLE | word_set(
+    "mother father mom mum dad parent parents grandmother grandfather grandma grandpa granny wife husband partner"
+    " girlfriend boyfriend fiancé fiancée boss manager director intern landlord landlady parents-in-law mother-in-law"
+    " father-in-law"
+)
+_NOBODY: Final = word_set(
+    "user it that this there here what who he she they let everything nothing something today tomorrow tonight i we you"
+)
+_FIRST_PERSON: Final = re.compile(r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user)\b", re.IGNORECASE)
+_SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
+_POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
+_NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
+_PERSONS: Final = re.compile(r"[A-Z][a-z]+(?:['\u2019]s\s|\s.*\b(?:he|she|his|her|him)\b)")
+_ALONE: Final = re.compile(r"\b(?:I|me|my|mine)\b", re.IGNORECASE)
+_ASKS: Final = re.compile(
+    r"\s*(?:(?:in|on|at|to|from|above|below|for|with|by) )?(?:what|which|who|where|when|how)\b", re.IGNORECASE
+)
+_NOT_NOW: Final = re.compile(
+    r"\b(?:did|was|were|had|ever|been|(?:have|has) (?:I|we|you|he|she|it|they|my|our))\b", re.IGNORECASE
+)
+_CHANGE: Final = re.compile(
+    r"\b(?:now|new|anymore|any more|no longer|instead|since|as of|from now on|stopped|started|starting|switched|moved|"
+    r"changed|went (?:up|down)|raised|lowered|increased|decreased|reduced|dropped|replaced|became|got|"
+    r"from (?:today|January|February|March|April|May|June|July|August|September|October|November|December)|"
+    r"this (?:week|month|year)|last week)\b",
+    re.IGNORECASE,
+)
+_WORD: Final = re.compile(r"[\w-]+")
+_NUMBER: Final = re.compile(r"\d[\d.,:]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """An item, its stems and numbers, and whether it is somebody else's, or may be."""
+
+    item: ContextItem
+    stems: frozenset[str]
+    numbers: frozenset[str]
+    is_somebodys: bool
+    is_others: bool
+
+    @classmethod
+    def of(cls, item: ContextItem, query: str) -> _Statement:
+        numbers = frozenset(_NUMBER.findall(item.text))
+        somebodys, others = is_of_somebody(item.text, query), may_be_of_another(item.text, query)
+        return cls(item, stems_of(item.text), numbers, somebodys, others)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether nothing speaks against its being the user's own."""
+        return not (self.is_somebodys or self.is_others)
+
+
+def stems_of(text: str) -> frozenset[str]:
+    """The stems of the words of ``text``, without stop words."""
+    return frozenset(analyze(text))
+
+
+def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[ContextItem], list[Dropped]]:
+    """``items`` without those that answer another question, and these.
+
+    If the user asks about what is theirs, what is somebody else's is left out, and what may be if
+    something else says as much of what is asked; if they ask how it is, what a newer statement has changed.
+    """
+    if not query:
+        return list(items), []
+    statements = [_Statement.of(item, query) for item in items if _is_statement(item)]
+    dropped = {one.item.id: one for one in [*_others(statements, stems_of(query)), *_outdated(statements, query)]}
+    return [item for item in items if item.id not in dropped], list(dropped.values())
+
+
+def is_of_somebody(text: str, query: str) -> bool:
+    """Whether ``text`` begins with a person whom the user, asking of what is theirs, has not named.
+
+    A relative or the like; if the user asks of themselves alone, also a name with a possession or a pronoun.
+    """
+    found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
+    if found is not None and found["who"].casefold() in _RELATIVES:
+        return not stems_of(found["who"]) & stems_of(query)
+    is_person = _PERSONS.match(text) is not None and _ALONE.search(query) is not None
+    return is_person and may_be_of_another(text, query)
+
+
+def may_be_of_another(text: str, query: str) -> bool:
+    """The same of anybody or anything with a name or a possession, and nothing of the user's is told of it."""
+    is_of_user = _FIRST_PERSON.search(query) and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
+    found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_of_user else None
+    if found is None or found["who"].casefold() in _NOBODY or _FIRST_PERSON.search(text[found.end() :]):
+        return False
+    return not stems_of(found["who"]) & stems_of(query)
+
+
+def _is_statement(item: ContextItem) -> bool:
+    """Whether it is a short note of what holds; what was said in a conversation speaks of more than one thing."""
+    record = item.record
+    return len(item.text) <= MAX_CHARACTERS and (record is None or record.category is not MemoryCategory.EPISODIC)
+
+
+def _others(statements: Sequence[_Statement], asked: frozenset[str]) -> Iterator[Dropped]:
+    most = max((len(one.stems & asked) for one in statements if one.is_users), default=0)
+    for one in statements:
+        if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most):
+            yield Dropped(one.item, DropReason.IRRELEVANT)
+
+
+def _outdated(statements: Sequence[_Statement], query: str) -> Iterator[Dropped]:
+    if not _ASKS.match(query) or _NOT_NOW.search(query):
+        return
+    asked = stems_of(query)
+    for old, new in permutations(statements, 2):
+        if _is_later(old, new) and old.is_users and new.is_users and _replaces(old, new, asked):
+            yield Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
+
+
+def _is_later(old: _Statement, new: _Statement) -> bool:
+    one, other = old.item.happened_at, new.item.happened_at
+    if one is None or other is None or one >= other or new.item.trust < old.item.trust:
+        return False
+    return (new.item.relevance or 0.0) >= _AS_RELEVANT * (old.item.relevance or 0.0)
+
+
+def _replaces(old: _Statement, new: _Statement, asked: frozenset[str]) -> bool:
+    """Whether both answer what is asked, each in its own way, and ``new`` says or shows that something has changed."""
+    if not (old.stems - new.stems - asked and new.stems - old.stems - asked):
+        return False
+    said, changes = old.stems & asked, _CHANGE.search(new.item.text) is not None
+    counts = bool(old.numbers and new.numbers) and old.numbers != new.numbers
+    if not said or len(said & new.stems) < _SHARED * len(said):
+        return bool(said) and changes and counts and len(old.stems & new.stems) >= _KIN
+    return changes or (counts and _are_alike(old, new))
+
+
+def _are_alike(old: _Statement, new: _Statement) -> bool:
+    numbers = stems_of(" ".join(old.numbers | new.numbers))
+    one, other = old.stems - numbers, new.stems - numbers
+    return len(one & other) >= _ALIKE * len(one | other)

@@ -1,0 +1,130 @@
+"""Receipts: which memories a model was told in a call, and why these; ids, versions, figures, never their content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+_MOMENTS: Final = ("at", "until", "recalled_at")
+
+
+class Place(str, Enum):
+    """Where in the prompt a memory was told: in the profile, as newer than that, or as recalled for the turn."""
+
+    PROFILE = "profile"
+    NEWS = "news"
+    RECALLED = "recalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptLine:
+    """A memory that was told, at this version. ``rank`` counts from 1 within its place.
+
+    ``score``, ``relevance`` and ``signals``, the shares of the score, are those of the search that found it; ``old`` is
+    the version of the line of the profile in whose place it stands.
+    """
+
+    id: str
+    version: int
+    place: Place
+    rank: int
+    score: float | None = None
+    relevance: float | None = None
+    signals: Mapping[str, float] = field(default_factory=dict[str, float])
+    old: int | None = None
+
+    def to_value(self) -> dict[str, Any]:
+        """The line as JSON data, without what is not known."""
+        return _without_nothing(asdict(self) | {"place": self.place.value})
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> ReceiptLine:
+        """The line that ``to_value`` gave. Raises TypeError, ValueError or KeyError for anything else."""
+        fields: dict[str, Any] = {**value, "place": Place(value["place"])}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptDrop:
+    """A memory that was found and not told, why, and the id of the one that stands for it, if there is one."""
+
+    id: str
+    version: int
+    reason: str
+    by: str | None = None
+
+    def to_value(self) -> dict[str, Any]:
+        """The drop as JSON data."""
+        return _without_nothing(asdict(self))
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> ReceiptDrop:
+        """The drop that ``to_value`` gave. Raises TypeError for anything else."""
+        return cls(**value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What one call of a model was told of a user's memory; it is kept until ``until``.
+
+    The hashes are SHA-256 of the texts of the profile and of the turn's block, "" where nothing was told; ``tokens``
+    are theirs together. ``recalled_at`` is the time that the block says, in ``zone``. ``form`` says who chose and
+    rendered: "memories" (all that was recalled), or "engineer". ``status`` is the run's memory status.
+    """
+
+    id: str
+    at: datetime
+    until: datetime
+    recalled_at: datetime
+    zone: str
+    status: str
+    placement: str
+    has_profile: bool
+    form: str
+    lines: tuple[ReceiptLine, ...]
+    dropped: tuple[ReceiptDrop, ...]
+    tokens: int
+    profile_hash: str
+    block_hash: str
+    model: str | None = None
+    thread_id: str | None = None
+    run_id: str | None = None
+    agent_name: str | None = None
+
+    def of(self, place: Place) -> list[ReceiptLine]:
+        """The lines that stood there, in their order."""
+        return [line for line in self.lines if line.place is place]
+
+    def line_of(self, memory_id: str) -> ReceiptLine | None:
+        """The line of this memory; None if it was not told."""
+        return next((line for line in self.lines if line.id == memory_id), None)
+
+    def to_value(self) -> dict[str, Any]:
+        """The receipt as JSON data."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        moments = {name: getattr(self, name).isoformat() for name in _MOMENTS}
+        lines = [line.to_value() for line in self.lines]
+        return fields | moments | {"lines": lines, "dropped": [drop.to_value() for drop in self.dropped]}
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Receipt:
+        """The receipt that ``to_value`` gave. Raises TypeError, ValueError or KeyError for anything else."""
+        moments: dict[str, Any] = {name: datetime.fromisoformat(value[name]) for name in _MOMENTS}
+        lines = tuple(map(ReceiptLine.from_value, value["lines"]))
+        dropped = tuple(map(ReceiptDrop.from_value, value["dropped"]))
+        known = {name: value[name] for name in cls.__slots__ if name in value}  # some stores add what is their own
+        fields: dict[str, Any] = {**known, **moments, "lines": lines, "dropped": dropped}
+        return cls(**fields)
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of ``text`` in hexadecimal; "" for ""."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else ""
+
+
+def _without_nothing(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, {})}

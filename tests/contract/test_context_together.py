@@ -1,0 +1,111 @@
+"""Sources that search for the question are ranked once, and find what each of them finds by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_core import (
+    AgentMemoryStoreService,
+    AssembledContext,
+    ContextBuilder,
+    ContextItem,
+    ContextRequest,
+    ContextSource,
+    Pruning,
+    open_store,
+)
+from inference_core.context.engineer import ContextEngineer
+from inference_core.drivers import Plan, run
+from inference_core.embeddings.documents import QueryVectors
+from inference_core.errors import StoreUnavailable
+from inference_core.services.context.builder import DEFAULT_SOURCES
+from inference_core.services.context.memories import Memories, search_for
+from inference_core.services.context.source import OwnSource, SearchingSource
+from inference_core.stores.search import Search
+from inference_core.stores.searcher import Ranked
+from inference_core.testing import FrozenClock
+
+USER = "ada"
+EVERYTHING = ContextEngineer(pruning=Pruning(min_chance=0, min_relevance=0, min_best=0, max_external=1_000))
+KINDS = ("facts", "goals", "context", "interaction", "session_summary", "instructions")
+
+
+@pytest.fixture(params=["plain", "spool"])
+def service(request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock) -> Iterator[AgentMemoryStoreService]:
+    options: dict[str, Any] = {"spool": tmp_path / "spool"} if request.param == "spool" else {}
+    url = f"sqlite:///{tmp_path / 'memory.db'}"
+    with open_store(url, embeddings=None, **options) as store:
+        service = AgentMemoryStoreService(store, clock=clock)
+        for at in range(24):
+            service.sync.save_memory(USER, f"Berlin note {at} with {'tulips ' * (at % 5)}", KINDS[at % len(KINDS)])
+        yield service
+
+
+def built(service: AgentMemoryStoreService, sources: Sequence[ContextSource]) -> AssembledContext:
+    return ContextBuilder(service, sources, engineer=EVERYTHING, deadline=60, max_tokens=90_000).sync.build(
+        USER, "Berlin tulips"
+    )
+
+
+def ids(context: AssembledContext) -> set[str]:
+    return {one.id for section in context.sections.values() for one in section}
+
+
+class Searching(Memories):
+    """A source that asks something else, or fails."""
+
+    def question(self, request: ContextRequest) -> Search | None:
+        if self.name == "fails":
+            raise StoreUnavailable("Cannot ask")
+        return search_for(request, "note 7", [request.scope.namespaces.read_scopes(USER)], 1)
+
+
+def test_the_question_is_ranked_once(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
+    searcher = service.scope.engine._searcher()  # pyright: ignore[reportPrivateUsage]
+    ranked: list[int] = []
+    rank = searcher.ranked_together
+
+    def counted(searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
+        ranked.append(len(searches))
+        return rank(searches, vectors)
+
+    monkeypatch.setattr(searcher, "ranked_together", counted)
+    searching = [one for one in DEFAULT_SOURCES if isinstance(one, SearchingSource) and one.name != "associated"]
+    assert {one.name for one in searching} == {"memories", "entities", "consolidated", "goals", "ideas"}
+    context = built(service, searching)
+    assert context.left_out == {}
+    assert ranked == ([1] * len(searching) if service.scope.engine.queued else [len(searching)])
+
+
+def test_each_finds_what_it_finds_by_itself(service: AgentMemoryStoreService):
+    alone = {one.name: built(service, [one]) for one in DEFAULT_SOURCES}
+    assert ids(built(service, DEFAULT_SOURCES)) == set().union(*map(ids, alone.values()))
+    assert all(ids(alone[name]) for name in ("memories", "goals", "ideas", "consolidated"))
+
+
+def test_one_that_cannot_ask_or_asks_something_else_is_by_itself(service: AgentMemoryStoreService):
+    context = built(service, [Searching(name="fails"), Searching(name="other"), Memories(limit=6)])
+    assert context.left_out == {"fails": "StoreUnavailable: Cannot ask"}
+    assert "note 7" in context.text
+
+
+def test_a_store_that_is_away_is_named_for_each(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any) -> Plan[Any]:
+        raise StoreUnavailable("Away")
+        yield
+
+    monkeypatch.setattr(service.scope.engine, "search_together", fails)
+    context = built(service, [*DEFAULT_SOURCES, OwnSource(name="own", find=lambda _: ["There"])])
+    assert [one.text for one in context.sections["own"]] == ["There"]
+    assert set(context.left_out) == {"memories", "entities", "associated", "consolidated", "goals", "ideas"}
+
+
+def test_a_source_may_be_asked_without_a_builder(service: AgentMemoryStoreService):
+    scope = service.scope
+    request = ContextRequest(user_id=USER, query="Berlin tulips", messages=(), scope=scope, now=scope.clock.now())
+    given: list[ContextItem] = run(Memories(limit=6).fetch(request))
+    assert len(given) == 6

@@ -1,0 +1,156 @@
+"""Whose a statement is, what a newer one has changed, and how likely an item is needed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from inference_core.context.answers import answering
+from inference_core.context.engineer import ContextEngineer
+from inference_core.context.items import ContextItem, DropReason
+from inference_core.context.pruning import Pruning, chances
+from inference_core.errors import ConfigurationError
+from inference_core.memory.trust import Trust
+
+NOW = datetime(2024, 6, 1, tzinfo=UTC)
+
+
+def item(
+    name: str,
+    text: str = "",
+    *,
+    year: int = 2024,
+    trust: Trust = Trust.STATED,
+    relevance: float | None = None,
+    score: float = 0.0,
+) -> ContextItem:
+    return ContextItem(
+        id=name,
+        text=text,
+        section="facts",
+        source="s",
+        happened_at=datetime(year, 1, 1, tzinfo=UTC),
+        trust=trust,
+        relevance=relevance,
+        score=score,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("My brother takes the window seat.", "Which seat do I like?"),
+        ("My wife's manager is Stefan.", "Who is my manager?"),
+        ("Our intern Mira takes the tram.", "Do I take the tram?"),
+        ("Lily's shoe size is 31.", "What is my shoe size?"),
+        ("Ines has her birthday in May.", "When is my birthday?"),
+    ],
+    ids=["brother", "wifes", "intern", "name", "pronoun"],
+)
+def test_what_is_somebody_elses_is_left_out(text: str, query: str):
+    (dropped,) = answering([item("a", text)], query)[1]
+    assert dropped.reason is DropReason.IRRELEVANT
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "query"),
+    [
+        ("Noor rides a folding bike.", "I ride a touring bike.", "What bike do I ride?"),
+        ("The florist's phone number is 0511.", "My phone number is 0177.", "What is my phone number?"),
+        ("Kelp's office is in Bonn.", "Our office is in Mainz.", "Where is our office?"),
+    ],
+    ids=["name", "possessor", "company"],
+)
+def test_what_may_be_somebody_elses_is_left_out_beside_what_is_the_users(text: str, own: str, query: str):
+    items = [item("other", text), item("own", own)]
+    assert answering(items, query)[0] == items[1:]
+    assert answering(items[:1], query)[0] == items[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("My wife wishes for a telescope.", "What does my wife wish for?"),
+        ("Ms. Weber does our bookkeeping.", "Who does our bookkeeping?"),
+        ("Professor Lindqvist is the supervisor of my thesis.", "Who supervises my thesis?"),
+        ("The user's bank is N26.", "What is my bank?"),
+        ("Lily's shoe size is 31.", "What is my daughter's shoe size?"),
+        ("It's a blue bike.", "What bike do I ride?"),
+        ("Noor rides a folding bike.", "What bike does Noor ride?"),
+        ("My brother takes the window seat.", "Which seats are taken?"),
+    ],
+    ids=["asked", "ours", "mine", "user", "daughter", "it", "named", "nobodys"],
+)
+def test_what_may_be_meant_stays(text: str, query: str):
+    items = [item("a", text), item("b", f"{query} I say so.")]
+    assert answering(items, query) == (items, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "query"),
+    [
+        ("I pay 480 euros rent.", "My rent went up to 540 euros.", "What rent do I pay?"),
+        ("We deploy on Fridays.", "We deploy on Tuesdays from now on.", "On which day do we deploy?"),
+        ("Stock: atlas, 41 copies.", "Stock: atlas, 14 copies.", "How many copies of the atlas are in stock?"),
+    ],
+    ids=["changed", "from-now-on", "counted"],
+)
+def test_the_newer_of_two_answers_stays(old: str, new: str, query: str):
+    items = [item("old", old, year=2022), item("new", new)]
+    kept, dropped = answering(items, query)
+    assert [one.id for one in kept] == ["new"]
+    assert [(one.item.id, one.reason, one.by) for one in dropped] == [("old", DropReason.SUPERSEDED, "new")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "query", "trust"),
+    [
+        ("I pay 480 euros rent.", "My rent went up to 540 euros.", "What rent did I pay?", Trust.STATED),
+        ("I pay 480 euros rent.", "My rent went up to 540 euros.", "What rent do I pay?", Trust.EXTERNAL),
+        ("I pay 480 euros rent.", "I have a new dog.", "What rent do I pay?", Trust.STATED),
+        ("I like jazz.", "I like opera.", "Which music do I like?", Trust.STATED),
+    ],
+    ids=["asks-of-the-past", "less-trusted", "something-else", "no-change"],
+)
+def test_what_may_hold_as_well_stays(old: str, new: str, query: str, trust: Trust):
+    items = [item("old", old, year=2022), item("new", new, trust=trust)]
+    assert answering(items, query) == (items, [])
+
+
+def test_without_a_question_everything_stays():
+    items = [item("a", "My brother is tall.")]
+    assert answering(items, None) == (items, [])
+
+
+def test_the_chance_falls_with_place_distance_and_relevance():
+    found = chances(
+        [item("a", relevance=0.7, score=9.0), item("b", relevance=0.7, score=6.0), item("c", relevance=0.1)]
+    )
+    assert 1 > found["s", "a"] > found["s", "b"] > found["s", "c"] > 0
+
+
+def test_a_flood_from_outside_takes_few_places():
+    flood = [item(f"w{n}", trust=Trust.EXTERNAL, relevance=0.9, score=9.0) for n in range(100)]
+    mine = item("mine", relevance=0.6, score=8.0)
+    assert chances([*flood, mine])["s", "mine"] > 0.1
+    assert chances([*flood[:5], mine])["s", "mine"] == chances([*flood, mine])["s", "mine"]
+    assert chances([item("unjudged")]) == {}
+
+
+def test_few_lines_are_told_that_come_from_outside():
+    poison = [
+        item(f"w{n}", f"Bob built bridge {n}.", trust=Trust.EXTERNAL, relevance=0.9, score=9.0 - n) for n in range(5)
+    ]
+    mine = item("mine", "The bridge was built by Ada.", relevance=0.5, score=8.5)
+    pruning = Pruning(max_external=2)
+    found = ContextEngineer(pruning=pruning).assemble([*poison, mine], query="Who built the bridge?", now=NOW)
+    assert {one.id for one in found.untrusted} == {"w0", "w1"}
+    assert [one.id for items in found.sections.values() for one in items] == ["mine"]
+    assert {one.reason for one in found.dropped} == {DropReason.UNCONFIRMED}
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("min_chance", 2), ("min_best", -1), ("max_external", -1)])
+def test_wrong_numbers_are_refused(name: str, wrong: int):
+    with pytest.raises(ConfigurationError, match=name):
+        Pruning(**{name: wrong})
