@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from report import Row, publish
+from timing import watched
 
 from inference_core.evaluation.beam import load_beam
 from inference_core.evaluation.metrics import DEPTH
@@ -53,7 +54,7 @@ async def pairs(folders: Sequence[Path]) -> list[Pair]:
     """The pairs of all chats, each recalled by a user of its own."""
     found: list[Pair] = []
     with closing(MemoryService("auto")) as system:
-        for folder in folders:
+        for folder in watched(folders, "saving and asking chats"):
             recall = await system.ingest(load_beam(folder)[0], lambda: None)
             for question, older, newer in changes(folder):
                 ranked = [hit.id for hit in await recall(question, DEPTH)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from operator import itemgetter
 from typing import Any, Final
 
 from inference_core.context.formats import NOTICE
@@ -79,15 +80,15 @@ def profile_of(records: Iterable[MemoryRecord], zone: tzinfo, max_tokens: int = 
     ``zone``. The same records give the same profile, whatever their order.
     """
     best_first = sorted(filter(stands, records), key=lambda one: (_rank(one), -one.created_at.timestamp(), one.id))
-    kept: list[MemoryRecord] = []
+    kept: list[tuple[datetime, str, ProfileLine]] = []
     used = text_tokens(Profile((ProfileLine("", 0, ""),)).text)
     for record in best_first:
-        used += text_tokens(line_in_profile(record, zone).text) + 1
+        line = line_in_profile(record, zone)
+        used += text_tokens(line.text) + 1
         if used > max_tokens:
             break
-        kept.append(record)
-    in_order = sorted(kept, key=lambda one: (one.created_at, one.id))
-    return Profile(tuple(line_in_profile(record, zone) for record in in_order))
+        kept.append((record.created_at, record.id, line))
+    return Profile(tuple(line for _, _, line in sorted(kept, key=itemgetter(0, 1))))
 
 
 def renewed(

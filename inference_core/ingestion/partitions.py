@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
@@ -61,8 +62,7 @@ class Partition:
     @property
     def place(self) -> tuple[Namespace, str]:
         """The row that says that it has messages."""
-        key = digest([self.user_id, self.agent_name, self.agent_scope_enabled, *([self.task] if self.task else [])])
-        return places(self.task)[int(key[:8], 16) % SHARDS], key
+        return _place_of(self)
 
     @property
     def _base(self) -> Namespace:
@@ -85,6 +85,12 @@ class Partition:
     def from_value(cls, value: Mapping[str, Any]) -> Partition:
         """The partition that `to_value` gave."""
         return cls(value["user"], value["agent"], value["scoped"], value.get("task"))
+
+
+@lru_cache(maxsize=4_096)
+def _place_of(one: Partition) -> tuple[Namespace, str]:
+    key = digest([one.user_id, one.agent_name, one.agent_scope_enabled, *([one.task] if one.task else [])])
+    return places(one.task)[int(key[:8], 16) % SHARDS], key
 
 
 def places(task: str | None) -> list[Namespace]:

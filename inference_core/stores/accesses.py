@@ -164,10 +164,10 @@ def usage_put(key: Key, usage: Usage, expected: int | None = None) -> Put:
 
 def with_their_usage(batch: Sequence[Write]) -> list[Write]:
     """``batch``, and behind it the writes that remove the figures of the memories that it removes."""
-    named = {(write.namespace, write.key) for write in batch}
     gone = [
         (beside(write.namespace, USAGE), write.key)
         for write in batch
         if isinstance(write, Delete) and holds_memories(write.namespace)
     ]
+    named = {(write.namespace, write.key) for write in batch} if gone else set[Key]()
     return [*batch, *(Delete(namespace=place, key=key) for place, key in gone if (place, key) not in named)]

@@ -140,6 +140,12 @@ class StoreEngine:
 
         return self.queued.newest(ask, scopes, kinds, limit, offset) if self.queued else ask(limit, offset)
 
+    def newest_texts(self, scopes: Sequence[Namespace], *, kinds: frozenset[str], limit: int) -> Plan[list[Row]]:
+        """Plan: like `newest`, for rows with texts in scopes of one user: from the indexes, if these are there."""
+        is_indexed = self.backend.capabilities.change_feed and self.queued is None
+        found = (yield from self._read(self._newest_indexed, scopes, kinds, limit)) if is_indexed else None
+        return (yield from self.newest(scopes, kinds=kinds, limit=limit)) if found is None else found
+
     def count(self, scopes: Sequence[Namespace]) -> Plan[int]:
         """Plan: how many rows exactly ``scopes`` hold."""
         plan = self._read(self.backend.count, scopes)
@@ -249,6 +255,9 @@ class StoreEngine:
 
     def _ranked(self, searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
         return self._searcher().ranked_together(searches, vectors)
+
+    def _newest_indexed(self, scopes: Sequence[Namespace], kinds: frozenset[str], limit: int) -> list[Row] | None:
+        return self._searcher().newest(scopes, kinds, limit)
 
     def _searcher(self) -> Searcher:
         with self._lock:

@@ -8,6 +8,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from inference_core.embeddings.documents import QueryVectors
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.analysis import analyze
@@ -15,7 +17,7 @@ from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import HeadFirst, Hit, Ranking, rank
-from inference_core.stores.backend import Backend, Key
+from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.indexes import IndexCache, one_user_at_a_time
 from inference_core.stores.linking import Territory, linked
 from inference_core.stores.search import Found, LeftOut, Search
@@ -90,6 +92,16 @@ class Searcher:
             for one, search in zip(found, searches, strict=True)
         ]
 
+    def newest(self, scopes: Sequence[Namespace], kinds: frozenset[str], limit: int) -> list[Row] | None:
+        """Like `Backend.newest`, for rows that have a text, in ``scopes`` of one user.
+
+        None if an index is not there yet. Raises StoreError.
+        """
+        if self.indexes.are_far(scopes, 0.0):
+            return None
+        rows = self._backend.get(self.indexes.use(scopes, partial(_newest, scopes, kinds, limit)))
+        return sorted(filter(None, rows), key=lambda row: (-row.created_at.timestamp(), row.key))
+
     def _select(self, search: Search, view: _View, into: Ranked, filled: Sequence[Namespace]) -> None:
         """Adds to each group of ``into`` the best rows of ``view``, and the newest of ``filled`` if they are few."""
         for found, group in zip(into.groups, search.groups, strict=True):
@@ -145,6 +157,17 @@ class Searcher:
         for row in self._backend.newest(scopes, kinds=search.kinds, limit=size) if selection.missing > 0 else ():
             if selection.missing > 0 and (row.namespace, row.key) not in seen:
                 selection.offer(Found(row, 0.0, 0.0))
+
+
+def _newest(scopes: Sequence[Namespace], kinds: frozenset[str], limit: int, indexes: Sequence[ScopeIndex]) -> list[Key]:
+    """Where the newest texts of ``kinds`` are stored."""
+    found: list[tuple[float, str, Namespace]] = []
+    for scope, index in zip(scopes, indexes, strict=True):
+        is_wanted = index.is_of(kinds)
+        slots, created = index.order.slots[is_wanted], index.in_order("created")[is_wanted]
+        order = np.argsort(-created, kind="stable")[:limit]
+        found += [(-created.item(at), index.keys[slots.item(at)], scope) for at in order]
+    return [(scope, key) for _, key, scope in sorted(found)[:limit]]
 
 
 def _owners(scopes: Sequence[Namespace], group: Sequence[Namespace]) -> list[int]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from inference_core.errors import StoreUnavailable
@@ -26,8 +26,8 @@ class GroupWriter:
     def __init__(self, backend: Backend, max_batches: int = MAX_BATCHES) -> None:
         self._backend = backend
         self._max_batches = max_batches
-        self._waiting: deque[_Ticket] = deque()
-        self._wake = threading.Condition()
+        self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stuck: set[Future[Any]] = set()
         self._closed = False
@@ -38,21 +38,20 @@ class GroupWriter:
         Raises StoreUnavailable if the writer is closed or hangs in an earlier write.
         """
         future: Future[list[int]] = Future()
-        with self._wake:
+        with self._turn:
             if self._closed:
                 raise StoreUnavailable("The store is closed")
             if self._stuck:
                 raise StoreUnavailable("The store hangs in an earlier write")
-            self._waiting.append((batch, future))
+            self._waiting.put((batch, future))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="memory-writer", daemon=True)
                 self._thread.start()
-            self._wake.notify()
         return future
 
     def abandon(self, future: Future[Any]) -> None:
         """Refuses further writes until this one, which nobody waits for any more, has returned."""
-        with self._wake:
+        with self._turn:
             if future.done():
                 return
             self._stuck.add(future)
@@ -60,14 +59,14 @@ class GroupWriter:
 
     def close(self, timeout: float = 10.0) -> None:
         """Refuses further writes and waits at most ``timeout`` seconds for those that were accepted."""
-        with self._wake:
+        with self._turn:
             self._closed = True
-            self._wake.notify()
+            self._waiting.put(None)
         if self._thread is not None:
             self._thread.join(timeout)
 
     def _release(self, future: Future[Any]) -> None:
-        with self._wake:
+        with self._turn:
             self._stuck.discard(future)
 
     def _work(self) -> None:
@@ -77,9 +76,19 @@ class GroupWriter:
                 self._commit(running)
 
     def _next(self) -> list[_Ticket]:
-        with self._wake:
-            self._wake.wait_for(lambda: self._waiting or self._closed)
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batches))]
+        """What waits, at most so many; nothing once the writer is closed and all that came before is done."""
+        tickets: list[_Ticket] = []
+        found = self._waiting.get()
+        while found is not None:
+            tickets.append(found)
+            if len(tickets) == self._max_batches:
+                return tickets
+            try:
+                found = self._waiting.get_nowait()
+            except Empty:
+                return tickets
+        self._waiting.put(None)
+        return tickets
 
     def _commit(self, tickets: Sequence[_Ticket]) -> None:
         outcomes: Sequence[Outcome]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
+from cli_support import Capture, answer, text
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
 
-Capture = pytest.CaptureFixture[str]
 ADA = ("--user", "ada")
 
 
@@ -23,18 +22,6 @@ def url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         for name in ("m0", "m1", "m2"):
             service.save_memory("ada", f"likes {name} \x1b[31m", memory_id=name)
     return sqlite_url
-
-
-def answer(capsys: Capture, *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def text(capsys: Capture, *arguments: str, code: int = 0) -> str:
-    assert main(list(arguments)) == code
-    printed = capsys.readouterr()
-    assert "\x1b" not in printed.out + printed.err
-    return printed.out + printed.err
 
 
 def ids(found: Any) -> list[str]:

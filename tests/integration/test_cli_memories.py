@@ -6,16 +6,16 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_support import Capture, answer
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
 from inference_core.migration.report import MigrationReport
 
+ADA = ("--user", "ada")
 HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eback \x9bm\nsecond line"
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +26,6 @@ def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return sqlite_url
 
 
-def answer(capsys: Capture, *arguments: str) -> Any:
-    """The one JSON document that a command for ada prints."""
-    assert main([*arguments, "--user", "ada", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def said(capsys: Capture, *arguments: str, code: int = 0) -> tuple[str, str]:
     """What a command for ada writes to standard output and to standard error."""
     assert main([*arguments, "--user", "ada"]) == code
@@ -40,15 +34,16 @@ def said(capsys: Capture, *arguments: str, code: int = 0) -> tuple[str, str]:
 
 
 def test_what_is_saved_is_recalled_listed_changed_and_deleted(capsys: Capture):
-    memory_id = answer(capsys, "save", "Lives in Lisbon", "--type", "facts", "--topic", "home")["id"]
-    (hit,) = answer(capsys, "recall", "Where does she live? Lisbon?")["memories"]
+    memory_id = answer(capsys, "save", *ADA, "Lives in Lisbon", "--type", "facts", "--topic", "home")["id"]
+    (hit,) = answer(capsys, "recall", *ADA, "Where does she live? Lisbon?")["memories"]
     assert (hit["id"], hit["memory_type"], hit["topic"]) == (memory_id, "facts", "home")
     assert 0 < hit["relevance"] <= 1
-    assert answer(capsys, "update", memory_id, "--content", "Lives in Porto") == {"id": memory_id, "updated": True}
-    assert [one["content"] for one in answer(capsys, "list")["memories"]] == ["Lives in Porto"]
-    assert "Lives in Porto" in answer(capsys, "context")["context"]
-    assert answer(capsys, "delete", memory_id, "--yes") == {"deleted": 1}
-    assert answer(capsys, "list") == {"memories": [], "total": 0, "offset": 0}
+    changed = answer(capsys, "update", *ADA, memory_id, "--content", "Lives in Porto")
+    assert changed == {"id": memory_id, "updated": True}
+    assert [one["content"] for one in answer(capsys, "list", *ADA)["memories"]] == ["Lives in Porto"]
+    assert "Lives in Porto" in answer(capsys, "context", *ADA)["context"]
+    assert answer(capsys, "delete", *ADA, memory_id, "--yes") == {"deleted": 1}
+    assert answer(capsys, "list", *ADA) == {"memories": [], "total": 0, "offset": 0}
     assert said(capsys, "context") == ("", "no memories\n")
 
 
@@ -74,8 +69,9 @@ def test_every_field_of_a_memory_can_be_given(capsys: Capture, monkeypatch: pyte
         *("save", "-", "--id", "m1", "--type", "context", "--category", "semantic", "--session", "s1"),
         *("--importance", "0.9", "--pinned", "--tag", "home", "--tag", "move", "--metadata", '{"form": 7}'),
         *("--valid-from", "2026-03-28", "--expires-at", "2999-01-01T00:00:00"),
+        *ADA,
     )
-    (found,) = answer(capsys, "list", "--category", "semantic")["memories"]
+    (found,) = answer(capsys, "list", *ADA, "--category", "semantic")["memories"]
     expected = {
         "content": "Moved house",
         "session_id": "s1",
@@ -86,15 +82,15 @@ def test_every_field_of_a_memory_can_be_given(capsys: Capture, monkeypatch: pyte
         "valid_from": "2026-03-27T15:00:00+00:00",
     }
     assert expected.items() <= found.items()
-    answer(capsys, "update", "m1", "--metadata", '{"page": 2}', "--category", "episodic")
-    (found,) = answer(capsys, "list", "--category", "episodic")["memories"]
+    answer(capsys, "update", *ADA, "m1", "--metadata", '{"page": 2}', "--category", "episodic")
+    (found,) = answer(capsys, "list", *ADA, "--category", "episodic")["memories"]
     assert found["metadata"] == {"form": 7, "page": 2}
 
 
 def test_lists_go_by_pages(capsys: Capture):
     for number in range(5):
-        answer(capsys, "save", f"Fact {number} of tea", "--type", "facts" if number else "goals")
-    page = answer(capsys, "list", "--limit", "2", "--offset", "1", "--type", "facts", "--search", "TEA")
+        answer(capsys, "save", *ADA, f"Fact {number} of tea", "--type", "facts" if number else "goals")
+    page = answer(capsys, "list", *ADA, "--limit", "2", "--offset", "1", "--type", "facts", "--search", "TEA")
     assert [one["content"] for one in page["memories"]] == ["Fact 3 of tea", "Fact 2 of tea"]
     assert page["total"] == 4
     out, err = said(capsys, "list", "--limit", "2", "--offset", "1")
@@ -104,31 +100,31 @@ def test_lists_go_by_pages(capsys: Capture):
 
 def test_explain_tells_what_was_left_out(capsys: Capture):
     for content in ("Drinks green tea", "drinks green tea"):
-        answer(capsys, "save", content)
-    found = answer(capsys, "recall", "green tea", "--explain")
+        answer(capsys, "save", *ADA, content)
+    found = answer(capsys, "recall", *ADA, "green tea", "--explain")
     assert found["memories"][0]["explanation"]
     assert [bool(one["reason"]) for one in found["left_out"]] == [True]
     assert "Left out\n1. " in said(capsys, "recall", "green tea", "--explain")[0]
 
 
 def test_agents_have_memories_of_their_own(capsys: Capture):
-    answer(capsys, "save", "Book window seats", "--type", "instructions", "--agent", "travel")
-    assert answer(capsys, "list")["total"] == 0
-    assert answer(capsys, "list", "--agent", "travel")["total"] == 1
+    answer(capsys, "save", *ADA, "Book window seats", "--type", "instructions", "--agent", "travel")
+    assert answer(capsys, "list", *ADA)["total"] == 0
+    assert answer(capsys, "list", *ADA, "--agent", "travel")["total"] == 1
 
 
 def test_users_do_not_see_each_other(capsys: Capture):
-    memory_id = answer(capsys, "save", "Ada's secret")["id"]
+    memory_id = answer(capsys, "save", *ADA, "Ada's secret")["id"]
     assert main(["list", "--user", "eve", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total"] == 0
     for arguments in (["update", memory_id, "--topic", "x"], ["delete", memory_id, "--yes"]):
         assert main([*arguments, "--user", "eve"]) == 3
-    assert answer(capsys, "list")["total"] == 1
+    assert answer(capsys, "list", *ADA)["total"] == 1
 
 
 @pytest.mark.parametrize("arguments", [["update", "none", "--content", "x"], ["delete", "none", "--yes"]])
 def test_an_unknown_id_is_code_three(arguments: list[str], capsys: Capture):
-    answer(capsys, "save", "x")
+    answer(capsys, "save", *ADA, "x")
     assert said(capsys, *arguments, "--json", code=3) == ("", "No memory with id 'none'\n")
 
 
@@ -145,27 +141,27 @@ def test_reading_makes_no_store(arguments: list[str], capsys: Capture, tmp_path:
 
 @pytest.mark.parametrize(("reply", "left"), [("n\n", 2), ("", 2), ("y\n", 1)])
 def test_deleting_asks(reply: str, left: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    memory_id = answer(capsys, "save", "Lives in Lisbon " * 9)["id"]
-    answer(capsys, "save", "Likes tea")
+    memory_id = answer(capsys, "save", *ADA, "Lives in Lisbon " * 9)["id"]
+    answer(capsys, "save", *ADA, "Likes tea")
     monkeypatch.setattr(sys, "stdin", io.StringIO(reply))
     out, err = said(capsys, "delete", memory_id, code=left - 1)
     assert out == ""
     assert "Delete “Lives in Lisbon" in err
     assert "Nothing was deleted" in err or left == 1
-    assert answer(capsys, "list")["total"] == left
+    assert answer(capsys, "list", *ADA)["total"] == left
 
 
 def test_deleting_all_of_a_type(capsys: Capture):
     for kind in ("facts", "facts", "goals"):
-        answer(capsys, "save", "Something", "--type", kind)
-    assert answer(capsys, "delete", "--all", "--type", "facts", "--yes") == {"deleted": 2}
-    assert answer(capsys, "delete", "--all", "--category", "episodic") == {"deleted": 0}
+        answer(capsys, "save", *ADA, "Something", "--type", kind)
+    assert answer(capsys, "delete", *ADA, "--all", "--type", "facts", "--yes") == {"deleted": 2}
+    assert answer(capsys, "delete", *ADA, "--all", "--category", "episodic") == {"deleted": 0}
     assert said(capsys, "delete", "--all", "--yes")[1] == "Deleted 1 memory\n"
-    assert answer(capsys, "list")["total"] == 0
+    assert answer(capsys, "list", *ADA)["total"] == 0
 
 
 def test_somebody_else_deleting_it_first_is_not_found(capsys: Capture, monkeypatch: pytest.MonkeyPatch, store: str):
-    memory_id = answer(capsys, "save", "x")["id"]
+    memory_id = answer(capsys, "save", *ADA, "x")["id"]
 
     def gone(*_: object, **__: object) -> None:
         with open_store(store, embeddings=None) as other:
@@ -185,7 +181,7 @@ def test_hostile_contents_steer_no_terminal(capsys: Capture, store: str):
     assert not any(mark in shown for mark in "\x1b\u202e\x9b")
     assert "\\u001b[31mred" in shown
     assert "[bold]loud[/bold]" in shown
-    document = answer(capsys, "list")
+    document = answer(capsys, "list", *ADA)
     assert document["memories"][0]["content"] == HOSTILE
 
 
@@ -213,7 +209,7 @@ def test_standard_input_that_is_not_text_is_refused(capsys: Capture, monkeypatch
 
 
 def test_a_terminal_without_unicode_shows_escapes(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    answer(capsys, "save", "Mag Käse")
+    answer(capsys, "save", *ADA, "Mag Käse")
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", narrow)
     assert main(["list", "--user", "ada"]) == 0
@@ -230,8 +226,8 @@ def test_moments_at_the_end_of_the_calendar_are_shown(capsys: Capture, store: st
 
 
 def test_by_meaning_with_a_model_and_by_words_if_it_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    answer(capsys, "save", "Adores cats", "--embeddings", "local")
-    found = answer(capsys, "recall", "feline", "--embeddings", "local")
+    answer(capsys, "save", *ADA, "Adores cats", "--embeddings", "local")
+    found = answer(capsys, "recall", *ADA, "feline", "--embeddings", "local")
     assert found["by_meaning"] is True
     assert found["memories"][0]["content"] == "Adores cats"
 
@@ -246,7 +242,7 @@ def test_by_meaning_with_a_model_and_by_words_if_it_fails(capsys: Capture, monke
 
 
 def test_a_migration_that_the_store_refused_is_code_one(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    answer(capsys, "save", "x")
+    answer(capsys, "save", *ADA, "x")
     refused = MigrationReport("the store", failed=1, found=1)
     monkeypatch.setattr("inference_core.migration.migrate.migrate_flat", lambda *_, **__: refused)  # pyright: ignore[reportUnknownLambdaType]
     assert "FAILED: 1" in said(capsys, "migrate", code=1)[0]
@@ -255,8 +251,8 @@ def test_a_migration_that_the_store_refused_is_code_one(capsys: Capture, monkeyp
 def test_flat_memories_are_taken_over(capsys: Capture, store: str):
     with open_store(store, embeddings=None) as opened:
         opened.put(("ada", "memories"), "m1", {"content": "Likes tea", "memory_type": "preferences"})
-    assert answer(capsys, "migrate", "--dry-run")["written"] == 1
-    assert answer(capsys, "list")["total"] == 0
+    assert answer(capsys, "migrate", *ADA, "--dry-run")["written"] == 1
+    assert answer(capsys, "list", *ADA)["total"] == 0
     assert "1 semantic" in said(capsys, "migrate")[0]
-    assert answer(capsys, "migrate")["written"] == 0
-    assert [one["id"] for one in answer(capsys, "list")["memories"]] == ["m1"]
+    assert answer(capsys, "migrate", *ADA)["written"] == 0
+    assert [one["id"] for one in answer(capsys, "list", *ADA)["memories"]] == ["m1"]

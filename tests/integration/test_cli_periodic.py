@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from cli_support import Capture, answer
 from outbox_support import put, said, service_on
 from periodic_support import insight, summary
 
@@ -15,8 +15,6 @@ from inference_core.agents import capture
 from inference_core.cli import main
 from inference_core.ingestion.outbox import Outbox
 from inference_core.testing import FrozenClock, ScriptedChatModel
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +34,6 @@ def made(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def scripted(monkeypatch: pytest.MonkeyPatch, *turns: Any) -> None:
     monkeypatch.setenv("AGENT_MEMORY_MODEL", "scripted:model")
     monkeypatch.setattr(capture, "make_chat_models", lambda names: [ScriptedChatModel(turns=turns)])  # pyright: ignore[reportUnknownLambdaType]
-
-
-def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    assert main([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
 
 
 def contents(capsys: Capture, *arguments: str) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
+from cli_support import Capture, answer, text
 from outbox_support import Scripted, pipeline_on, put, said, seen, step, word_for_word
 
 from inference_core import open_store
@@ -17,7 +16,6 @@ from inference_core.ingestion.candidates import Action, Candidate, Extraction, O
 from inference_core.ingestion.jobs import jobs
 from inference_core.ingestion.messages import Message
 
-Capture = pytest.CaptureFixture[str]
 HOSTILE = "bad \x1b[31mred\u202e"
 
 
@@ -43,18 +41,6 @@ def made(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         put(pipeline.outbox, said("waits"))
         assert seen(pipeline.outbox)
         return [row.key for row in run(jobs(pipeline.scope, "ada"))]
-
-
-def answer(capsys: Capture, *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def text(capsys: Capture, *arguments: str, code: int = 0) -> str:
-    assert main(list(arguments)) == code
-    printed = capsys.readouterr()
-    assert "\x1b" not in printed.out + printed.err
-    return printed.out + printed.err
 
 
 def contents(capsys: Capture) -> list[str]:

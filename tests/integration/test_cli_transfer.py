@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_support import Capture, answer
 
 from inference_core.cli import main
 from inference_core.stores.backend import Put
 from inference_core.stores.spool import Spool
 from inference_core.testing import FrozenClock
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -32,23 +30,18 @@ def said(capsys: Capture, *arguments: str, code: int = 0) -> str:
     return capsys.readouterr().err
 
 
-def told(capsys: Capture, *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_memories_go_out_and_come_back(tmp_path: Path, capsys: Capture):
     file, other = str(tmp_path / "all.jsonl.gz"), f"sqlite:///{tmp_path / 'other.db'}"
     assert f"Wrote 2 rows to {file}" in said(capsys, "export", file)
-    assert told(capsys, "import", file, "--url", other)["written"] == 2
+    assert answer(capsys, "import", file, "--url", other)["written"] == 2
     assert "wrote 0 to" in (again := said(capsys, "import", file, "--url", other))
     assert "2 were there already" in again
-    assert told(capsys, "list", "--user", "ada", "--url", other)["memories"][0]["content"] == "Likes tea"
+    assert answer(capsys, "list", "--user", "ada", "--url", other)["memories"][0]["content"] == "Likes tea"
 
 
 def test_a_store_is_copied(tmp_path: Path, store: str, capsys: Capture):
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    assert told(capsys, "copy", "--from", store, "--to", other, "--user", "bob@example.com")["written"] == 1
+    assert answer(capsys, "copy", "--from", store, "--to", other, "--user", "bob@example.com")["written"] == 1
     assert "wrote 1 to" in said(capsys, "copy", "--from", store, "--to", other)
     assert "the same store" in said(capsys, "copy", "--from", store, "--to", store, code=1)
     assert "There is no store" in said(
@@ -59,12 +52,12 @@ def test_a_store_is_copied(tmp_path: Path, store: str, capsys: Capture):
 def test_conflicts_are_told(tmp_path: Path, store: str, capsys: Capture):
     file = str(tmp_path / "all.jsonl")
     said(capsys, "export", file, "--user", "ada")
-    memory_id = told(capsys, "list", "--user", "ada")["memories"][0]["id"]
+    memory_id = answer(capsys, "list", "--user", "ada")["memories"][0]["id"]
     said(capsys, "update", memory_id, "--content", "Likes coffee", "--user", "ada")
     assert "left 1 whose place another one keeps" in said(capsys, "import", file)
     assert "--conflicts" in said(capsys, "import", file, "--conflicts", "fail", code=1)
     assert "wrote 1" in said(capsys, "import", file, "--conflicts", "replace")
-    assert told(capsys, "list", "--user", "ada")["memories"][0]["content"] == "Likes tea"
+    assert answer(capsys, "list", "--user", "ada")["memories"][0]["content"] == "Likes tea"
     assert main(["import", file, "--conflicts", "maybe"]) == 2
 
 
@@ -93,11 +86,11 @@ def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
 ):
     folder, other, file = f"file:///{tmp_path / 'one'}", f"file:///{tmp_path / 'two'}", str(tmp_path / "all.jsonl")
     monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "11" * 32)
-    assert told(capsys, "copy", "--from", store, "--to", folder)["written"] == 2
+    assert answer(capsys, "copy", "--from", store, "--to", folder)["written"] == 2
     assert b"tea" not in b"".join(path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert told(capsys, "export", file, "--url", folder)["written"] == 2
+    assert answer(capsys, "export", file, "--url", folder)["written"] == 2
     monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "22" * 32)
-    assert told(capsys, "import", file, "--url", other)["written"] == 2
+    assert answer(capsys, "import", file, "--url", other)["written"] == 2
     assert "key" in said(capsys, "export", file, "--url", folder, code=1)
 
 

@@ -90,13 +90,6 @@ def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted,
 
     What the profile says is not told twice. Raises InvalidInput, StoreUnavailable.
     """
-    standing: dict[str, MemoryRecord] = {}
-    profile, news = Profile(), ()
-    if wanted.has_profile:
-        standing = yield from _standing(scope, user_id, wanted)
-        profile, news = renewed(
-            frozen, list(standing.values()), scope.zone, wanted.profile_tokens, wanted.profile_change
-        )
     recalled = yield from recall_context(
         scope,
         user_id,
@@ -107,6 +100,13 @@ def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted,
         patience=wanted.patience,
         explains=wanted.explains or wanted.engineer is not None,
     )
+    standing: dict[str, MemoryRecord] = {}
+    profile, news = Profile(), ()
+    if wanted.has_profile:
+        standing = yield from _standing(scope, user_id, wanted)
+        profile, news = renewed(
+            frozen, list(standing.values()), scope.zone, wanted.profile_tokens, wanted.profile_change
+        )
     known = {line.id for line in profile.lines} | {one.line.id for one in news}
     told = _chosen(scope.zone, query, wanted, _without(recalled, known))
     if wanted.has_profile and (told.block or known):
@@ -156,7 +156,7 @@ def _standing(scope: MemoryScope, user_id: UserId, wanted: Wanted) -> Plan[dict[
     scopes = [one for name in names for one in scope.namespaces.read_scopes(user_id, name)]
     standing = frozenset(kind.value for kind in STANDING if kinds is None or kind.value in kinds)
     if scope.engine.backend.capabilities.change_feed:
-        rows = yield from scope.engine.newest(scopes, kinds=standing, limit=_MOST_STANDING)
+        rows = yield from scope.engine.newest_texts(scopes, kinds=standing, limit=_MOST_STANDING)
         rows += yield from scope.engine.newest(scopes, kinds=kinds, limit=_PINNED_AMONG)
     else:  # each read of a foreign store reads all
         rows = yield from scope.engine.newest(scopes, kinds=kinds, limit=_MOST_OF_ALL)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from inference_core.embeddings import local
-from inference_core.embeddings.local import DIMENSIONS, FINGERPRINT, MAX_TOKENS, MODEL, TOKENIZER, LocalEmbeddings
+from inference_core.embeddings.local import (
+    DIMENSIONS,
+    FINGERPRINT,
+    MAX_TOKENS,
+    MODEL,
+    TOKENIZER,
+    TOKENS_AT_ONCE,
+    LocalEmbeddings,
+)
 from inference_core.errors import EmbeddingError, MissingExtra
 
 
@@ -42,6 +51,23 @@ def test_the_order_of_the_texts_is_kept_over_batches(model: LocalEmbeddings):
         similarity = together @ np.array(model.embed_query(texts[at]))
         assert int(similarity.argmax()) == at
         assert similarity[at] > 0.99
+
+
+def test_no_call_of_the_model_takes_more_tokens_than_memory_allows(monkeypatch: pytest.MonkeyPatch):
+    model, shapes = LocalEmbeddings(), list[tuple[int, ...]]()
+    model.load()
+    run = model._session.run
+
+    def watched(names: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        shapes.append(inputs["input_ids"].shape)
+        return run(names, inputs)
+
+    monkeypatch.setattr(model, "_session", SimpleNamespace(run=watched))
+    model.encode(["word " * length for length in (300, 200, 3, 0, 100, 3, 5_000)] + ["tea"] * 100)
+    assert sum(count for count, _ in shapes) == 107
+    assert max(count * length for count, length in shapes) <= TOKENS_AT_ONCE
+    assert max(length for _, length in shapes) == MAX_TOKENS
+    assert len(shapes) == 2
 
 
 def test_no_texts_have_no_vectors(model: LocalEmbeddings):
