@@ -16,23 +16,39 @@ from langgraph.store.sqlite import SqliteStore
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.testing import FrozenClock
 
+TESTS = Path(__file__).parent
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
-COVERED = frozenset({"sqlite", "langgraph-memory"})
-"""The stores on which coverage is measured; what differs on the others, their backends, has a contract of its own."""
+UNTRACED = frozenset(ALL_STORES) - {"sqlite"}
+"""The stores on which no coverage is measured; what differs on them, their backends, has a contract of its own."""
+UNTRACED_OF = {
+    "test_backend_contract.py": frozenset({"postgres-debian", "memory", "file-sealed", "foreign-sqlite"}),
+    "test_user_memories.py": UNTRACED - {"langgraph-memory"},
+}
+"""In these modules it is only those; in the contract, they go through the code of another one."""
 CORPORA = frozenset(
     {"test_bad_model_outputs.py", "test_foreign_stores.py", "test_outbox.py", "test_blocks.py", "test_hr_example.py"}
-    | {"test_store_conformance.py"}
+    | {"test_store_conformance.py", "test_render.py", "test_known_faults.py", "test_one_behaviour.py"}
+    | {"test_background_example.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too."""
+TRACED = frozenset({"unit", "contract", "integration"})
+"""The folders whose tests coverage is measured with."""
+
+
+def pytest_configure() -> None:
+    """Tests leave little garbage in cycles; looking for it seldom is enough."""
+    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The same tests on further stores, and corpora, run without the tracing, which takes half as long again."""
+    """The same tests on further stores, and corpora, run without the tracing, which takes twice as long."""
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
-        kinds = {value for value in values if isinstance(value, str) and value in ALL_STORES}
-        if (kinds - COVERED and item.path.name != "test_backend_contract.py") or item.path.name in CORPORA:
+        kinds = {value for value in values if isinstance(value, str)}
+        is_further = kinds & UNTRACED_OF.get(item.path.name, UNTRACED)
+        is_traced = item.path.relative_to(TESTS).parts[0] in TRACED and item.path.name not in CORPORA
+        if is_further or not is_traced:
             item.add_marker(pytest.mark.no_cover)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,3 +20,9 @@ def load(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType
     module = importlib.import_module(name)
     monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))
     return module
+
+
+def environment() -> dict[str, str]:
+    """What an example needs in a process of its own, without the settings of this one."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPYCACHEPREFIX") if name in os.environ}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(EXAMPLES)])}

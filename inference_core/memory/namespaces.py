@@ -23,6 +23,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _RESERVED = frozenset({"langgraph"})
 _ESCAPE = "~"
+_ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in range(256)]
 _GLOBAL = "~global"
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that say who has work waiting. No user id has it."""
@@ -50,7 +51,7 @@ def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
         raise InvalidId(f"{what} holds a lone surrogate, so it is not valid Unicode") from error
     if not 0 < len(raw) <= MAX_ID_BYTES or b"\x00" in raw:
         raise InvalidId(f"{what} must have 1 to {MAX_ID_BYTES} bytes and no NUL; it has {len(name)} characters")
-    return _ESCAPE + "".join(chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in raw)
+    return _ESCAPE + "".join([_ENCODED[byte] for byte in raw])
 
 
 def decode_label(label: str) -> str:

@@ -69,16 +69,22 @@ def address(entry: dict[str, Any]) -> Entry:
     return entry["namespace"], entry["key"]
 
 
-def test_more_memories_than_a_page(any_store: BaseStore):
-    fill(any_store, U, 1_053)
+def test_more_memories_than_a_page(any_store: BaseStore, monkeypatch: pytest.MonkeyPatch):
+    for page in (
+        "services.operations.list.PAGE",
+        "services.operations.delete.PORTION",
+        "stores.backends.foreign._PAGE",
+    ):
+        monkeypatch.setattr(f"inference_core.{page}", 50)
+    fill(any_store, U, 117)
     fill(any_store, OTHER, 9)
-    assert count_user_memories(any_store, U) == {"semantic": 351, "episodic": 351, "procedural": 351, "total": 1_053}
+    assert count_user_memories(any_store, U) == {"semantic": 39, "episodic": 39, "procedural": 39, "total": 117}
     everything = seen(any_store, U)
-    assert sorted(everything) == sorted(f"tea {at}" for at in range(1_053))
-    pages = [list_user_memories(any_store, U, limit=600, offset=offset) for offset in (0, 600, 1_200)]
-    assert [(len(page), total) for page, total in pages] == [(600, 1_053), (453, 1_053), (0, 1_053)]
+    assert sorted(everything) == sorted(f"tea {at}" for at in range(117))
+    pages = [list_user_memories(any_store, U, limit=60, offset=offset) for offset in (0, 60, 120)]
+    assert [(len(page), total) for page, total in pages] == [(60, 117), (57, 117), (0, 117)]
     assert [entry["content"] for page, _ in pages for entry in page] == everything
-    assert purge_user_memories(any_store, U) == 1_053
+    assert purge_user_memories(any_store, U) == 117
     assert count_user_memories(any_store, U)["total"] == purge_user_memories(any_store, U) == 0
     assert len(seen(any_store, OTHER)) == 9
     assert AgentMemoryStoreService(store=any_store).sync.recall_memories(U, "tea") == []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from example_support import EXAMPLES, load
+from example_support import EXAMPLES, environment, load
 
 from inference_core import AgentMemoryStoreService, open_store
 
@@ -39,7 +38,7 @@ def test_what_was_said_is_recalled_by_an_agent_in_a_new_process(
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", BY_WORDS, url, str(EXAMPLES / "background_memory.py")],
         cwd=tmp_path,
-        env={"PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(EXAMPLES)]), "PATH": os.environ["PATH"]},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,6 @@ A listing is written as it stands there; "..." at the end of a message stands fo
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from agent_support import FACES, ask, system_text
-from example_support import EXAMPLES, load
+from example_support import EXAMPLES, environment, load
 from langchain_core.messages import HumanMessage
 
 from inference_core import AgentMemory, MemoryContext, MemoryStore, open_store
@@ -266,7 +265,7 @@ def test_it_runs_as_it_stands_without_a_key(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PATIENTLY, str(EXAMPLES / "hr_policy_chatbot.py")],
         cwd=tmp_path,
-        env={"PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(EXAMPLES)]), "PATH": os.environ["PATH"]},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
