@@ -33,6 +33,7 @@ from inference_core.errors import (
     VersionConflict,
     WriteUnknown,
 )
+from inference_core.memory.receipt import Receipt
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.backend import Put, Row
@@ -101,6 +102,9 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "list_memories",
         "count_memories",
         "get_memory_history",
+        "why",
+        "list_receipts",
+        "rebuild_receipt",
         "get_user_context",
         "get_user_context_with_timestamps",
         "format_context_for_prompt",
@@ -679,6 +683,24 @@ async def test_a_bad_question_is_refused(own_service: AgentMemoryStoreService, n
     await refused(own_service, InvalidInput, operation, user_id=U, **arguments)
 
 
+RECEIPT = Receipt(
+    id="r-1",
+    at=(NOON := datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    until=NOON,
+    recalled_at=NOON,
+    zone="UTC",
+    status="recalled",
+    placement="last_user",
+    has_profile=False,
+    form="memories",
+    lines=(),
+    dropped=(),
+    tokens=0,
+    profile_hash="",
+    block_hash="",
+)
+
+
 @pytest.mark.parametrize("user", [None, "", 5, True, "a\x00"])
 async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreService, user: Any):
     arguments: dict[str, dict[str, Any]] = {
@@ -689,6 +711,8 @@ async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreSer
         "get_memory": {"memory_id": "m-1"},
         "delete_memory": {"memory_id": "m-1"},
         "get_memory_history": {"memory_id": "m-1"},
+        "why": {"memory_id": "m-1"},
+        "rebuild_receipt": {"receipt": RECEIPT},
     }
     await own_service.save_memory(U, "tea")
     for operation in operations(own_service):

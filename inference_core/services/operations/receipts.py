@@ -116,8 +116,7 @@ def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, st
     block = render_memories(memories, now=receipt.recalled_at, zone=zone, preamble=not receipt.has_profile)
     if not receipt.has_profile:
         return "", block
-    if receipt.block_hash:
-        block = render_turn(block, news, receipt.recalled_at, zone)
+    block = render_turn(block, news, receipt.recalled_at, zone)
     return (Profile(tuple(standing.values())).text if receipt.profile_hash else ""), block
 
 

@@ -19,6 +19,7 @@ from inference_core.context.profile import (
     renewed,
 )
 from inference_core.drivers import Plan
+from inference_core.errors import StoreUnavailable
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.memory.validity import why_invalid
@@ -88,7 +89,8 @@ class Told:
 def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted, frozen: Profile | None) -> Plan[Told]:
     """What a turn about ``query`` is told; ``frozen`` is the profile of the turn before, in this thread.
 
-    What the profile says is not told twice. Raises InvalidInput, StoreUnavailable.
+    What the profile says is not told twice. While the database is away, what waits in a spool is told, and no profile.
+    Raises InvalidInput, StoreUnavailable.
     """
     recalled = yield from recall_context(
         scope,
@@ -103,7 +105,12 @@ def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted,
     standing: dict[str, MemoryRecord] = {}
     profile, news = Profile(), ()
     if wanted.has_profile:
-        standing = yield from _standing(scope, user_id, wanted)
+        try:
+            standing = yield from _standing(scope, user_id, wanted)
+        except StoreUnavailable as error:
+            if not scope.engine.queued:
+                raise
+            recalled = replace(recalled, reason=recalled.reason or f"Without a profile: {error}")
         profile, news = renewed(
             frozen, list(standing.values()), scope.zone, wanted.profile_tokens, wanted.profile_change
         )
