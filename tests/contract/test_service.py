@@ -34,8 +34,10 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.memory.receipt import Receipt
+from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.services.agent_memory_service import SyncMemoryService
+from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Put, Row
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
@@ -963,3 +965,36 @@ def test_recall_works_at_the_ends_of_the_calendar(own_store: BaseStore, moment: 
     service.save_memory("ada", "likes tea", "facts")
     assert [one.content for one in service.recall_memories("ada", "tea last week")] == ["likes tea"]
     assert "likes tea" in service.format_context_for_prompt("ada", "tea")
+
+
+@pytest.mark.parametrize(
+    ("source", "is_reply"),
+    [
+        (MemorySource(), False),
+        (MemorySource(origin=Origin.AGENT), True),
+        (MemorySource(origin=Origin.AGENT, tool="save_memory_store"), False),
+        (MemorySource(origin=Origin.TOOL), False),
+        (MemorySource(origin=Origin.TOOL, message_ids=("m-1",)), True),
+        (MemorySource(origin=Origin.WEB), False),
+    ],
+    ids=["user", "agent", "saved-by-agent", "tool", "reply-to-tool", "web"],
+)
+def test_ranking_knows_an_assistants_replies(source: MemorySource, is_reply: bool):
+    put = service_put(source)
+    assert put.document is not None
+    assert put.document.situation.by_assistant is is_reply
+
+
+def service_put(source: MemorySource) -> Put:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    record = MemoryRecord(
+        id="m-1",
+        content="tea",
+        memory_type=MemoryType.FACTS,
+        category=MemoryCategory.SEMANTIC,
+        namespace=(U, "semantic"),
+        created_at=now,
+        updated_at=now,
+        source=source,
+    )
+    return put_of(record)

@@ -321,7 +321,9 @@ async def test_an_agent_says_queued_and_answers_every_turn(
 
     def save_then_answer(messages: list[BaseMessage]) -> AIMessage | str:
         if isinstance(messages[-1], HumanMessage):
-            return call_tool("save_memory_store", content=f"likes {messages[-1].text.splitlines()[0]}", memory_type="preferences")
+            return call_tool(
+                "save_memory_store", content=f"likes {messages[-1].text.splitlines()[0]}", memory_type="preferences"
+            )
         return "answered"
 
     store = opened()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import Final
 from uuid import UUID
 
 from inference_core.clock import Clock, SystemClock, aware
@@ -14,13 +13,12 @@ from inference_core.errors import InvalidMemory
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
-from inference_core.memory.trust import Origin
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
-_NOT_THE_USER: Final = (Origin.AGENT, Origin.TOOL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +63,22 @@ def record_of(row: Row) -> MemoryRecord:
 
 
 def situation_of(record: MemoryRecord) -> Situation:
-    """What ranking knows of ``record`` besides its text; a pinned memory is as important as can be.
-
-    What an agent saved through a tool is about the user; what it saved without one is what it said itself.
-    """
+    """What ranking knows of ``record`` besides its text; a pinned memory is as important as can be."""
     return Situation(
         session=record.session_id or "",
-        by_assistant=record.source.origin in _NOT_THE_USER and record.source.tool is None,
+        by_assistant=_is_a_reply(record.source),
         happened_at=record.happened_at.timestamp(),
         importance=1.0 if record.pinned else record.importance,
     )
+
+
+def _is_a_reply(source: MemorySource) -> bool:
+    """Whether an assistant said it. What it saved through a tool is about the user.
+
+    A reply to what a tool has said has the tool's origin, and names its message.
+    """
+    is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
+    return source.tool is None and (source.origin is Origin.AGENT or is_after_tool)
 
 
 def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
