@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -39,7 +39,7 @@ class ReceiptLine:
 
     def to_value(self) -> dict[str, Any]:
         """The line as JSON data, without what is not known."""
-        return _without_nothing(asdict(self) | {"place": self.place.value})
+        return _without_nothing(self) | {"place": self.place.value}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> ReceiptLine:
@@ -59,7 +59,7 @@ class ReceiptDrop:
 
     def to_value(self) -> dict[str, Any]:
         """The drop as JSON data."""
-        return _without_nothing(asdict(self))
+        return _without_nothing(self)
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> ReceiptDrop:
@@ -126,5 +126,6 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else ""
 
 
-def _without_nothing(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value not in (None, {})}
+def _without_nothing(one: ReceiptLine | ReceiptDrop) -> dict[str, Any]:
+    fields = {name: getattr(one, name) for name in one.__slots__}
+    return {name: value for name, value in fields.items() if value is not None and value != {}}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
@@ -140,11 +141,17 @@ class StoreEngine:
 
         return self.queued.newest(ask, scopes, kinds, limit, offset) if self.queued else ask(limit, offset)
 
-    def newest_texts(self, scopes: Sequence[Namespace], *, kinds: frozenset[str], limit: int) -> Plan[list[Row]]:
-        """Plan: like `newest`, for rows with texts in scopes of one user: from the indexes, if these are there."""
+    def newest_of_each(self, scopes: Sequence[Namespace], *, kinds: Collection[str], limit: int) -> Plan[list[Row]]:
+        """Plan: of each of ``kinds`` the newest rows with a text, in ``scopes`` of one user; the newest of all first.
+
+        From the indexes, if these are there.
+        """
         is_indexed = self.backend.capabilities.change_feed and self.queued is None
         found = (yield from self._read(self._newest_indexed, scopes, kinds, limit)) if is_indexed else None
-        return (yield from self.newest(scopes, kinds=kinds, limit=limit)) if found is None else found
+        if found is not None:
+            return found
+        parts = yield from in_turn(self.newest(scopes, kinds=frozenset([kind]), limit=limit) for kind in kinds)
+        return sorted(chain.from_iterable(parts), key=lambda row: (-row.created_at.timestamp(), row.key))
 
     def count(self, scopes: Sequence[Namespace]) -> Plan[int]:
         """Plan: how many rows exactly ``scopes`` hold."""
@@ -256,7 +263,7 @@ class StoreEngine:
     def _ranked(self, searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
         return self._searcher().ranked_together(searches, vectors)
 
-    def _newest_indexed(self, scopes: Sequence[Namespace], kinds: frozenset[str], limit: int) -> list[Row] | None:
+    def _newest_indexed(self, scopes: Sequence[Namespace], kinds: Collection[str], limit: int) -> list[Row] | None:
         return self._searcher().newest(scopes, kinds, limit)
 
     def _searcher(self) -> Searcher:

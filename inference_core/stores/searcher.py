@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -92,8 +92,8 @@ class Searcher:
             for one, search in zip(found, searches, strict=True)
         ]
 
-    def newest(self, scopes: Sequence[Namespace], kinds: frozenset[str], limit: int) -> list[Row] | None:
-        """Like `Backend.newest`, for rows that have a text, in ``scopes`` of one user.
+    def newest(self, scopes: Sequence[Namespace], kinds: Collection[str], limit: int) -> list[Row] | None:
+        """Of each of ``kinds`` the newest rows that have a text, in ``scopes`` of one user; the newest of all first.
 
         None if an index is not there yet. Raises StoreError.
         """
@@ -159,11 +159,17 @@ class Searcher:
                 selection.offer(Found(row, 0.0, 0.0))
 
 
-def _newest(scopes: Sequence[Namespace], kinds: frozenset[str], limit: int, indexes: Sequence[ScopeIndex]) -> list[Key]:
-    """Where the newest texts of ``kinds`` are stored."""
+def _newest(
+    scopes: Sequence[Namespace], kinds: Collection[str], limit: int, indexes: Sequence[ScopeIndex]
+) -> list[Key]:
+    """Where the newest texts of each of ``kinds`` are stored."""
+    return [place for kind in kinds for place in _newest_of(scopes, kind, limit, indexes)]
+
+
+def _newest_of(scopes: Sequence[Namespace], kind: str, limit: int, indexes: Sequence[ScopeIndex]) -> list[Key]:
     found: list[tuple[float, str, Namespace]] = []
     for scope, index in zip(scopes, indexes, strict=True):
-        is_wanted = index.is_of(kinds)
+        is_wanted = index.is_of(frozenset([kind]))
         slots, created = index.order.slots[is_wanted], index.in_order("created")[is_wanted]
         order = np.argsort(-created, kind="stable")[:limit]
         found += [(-created.item(at), index.keys[slots.item(at)], scope) for at in order]

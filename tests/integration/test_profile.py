@@ -308,3 +308,22 @@ def test_a_profile_is_bounded_and_holds_nothing_that_only_a_page_has_said() -> N
 def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         MemoryMiddleware(**options)
+
+
+def test_a_line_that_is_not_among_the_newest_any_more_still_stands(
+    own_store: BaseStore, model: ScriptedChatModel
+) -> None:
+    service = AgentMemoryStoreService(own_store)
+    first, *_ = [service.sync.save_memory(U, f"Likes stall {number}", "preferences") for number in range(32)]
+    agent = agent_of(service, model, user_id=U)
+    for change in (
+        lambda: service.sync.save_memory(U, "Likes the pier", "preferences"),
+        lambda: service.sync.delete_memory(U, first),
+    ):
+        agent.invoke({"messages": [("user", "falcons")]}, THREAD)
+        change()
+    agent.invoke({"messages": [("user", "falcons")]}, THREAD)
+    told = [profiles(request)[0] for request in model.requests]
+    assert told[0] == told[1] != told[2]
+    assert "Likes stall 0 " in told[1]
+    assert "Likes stall 0 " not in told[2]

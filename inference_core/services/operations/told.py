@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from typing import Final
@@ -17,10 +17,13 @@ from inference_core.context.profile import (
     Profile,
     render_turn,
     renewed,
+    stands,
 )
 from inference_core.drivers import Plan
 from inference_core.errors import StoreUnavailable
+from inference_core.memory.fields import moment_field
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import text_tokens
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.context import RecalledContext, recall_context
@@ -28,8 +31,8 @@ from inference_core.services.operations.scope import MemoryScope, UserId, record
 from inference_core.stores.backend import Row
 
 SOURCE: Final = "memories"
-_MOST_STANDING: Final = 128
-_PINNED_AMONG: Final = 64
+_OF_EACH_KIND: Final = 32
+_PINNED_AMONG: Final = 32
 _MOST_OF_ALL: Final = 2_000
 
 
@@ -106,7 +109,9 @@ def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted,
     profile, news = Profile(), ()
     if wanted.has_profile:
         try:
-            standing = yield from _standing(scope, user_id, wanted)
+            standing = yield from _standing(
+                scope, user_id, wanted, {line.id for line in frozen.lines} if frozen else ()
+            )
         except StoreUnavailable as error:
             if not scope.engine.queued:
                 raise
@@ -156,20 +161,42 @@ def _without(recalled: RecalledContext, known: set[str]) -> RecalledContext:
     return replace(recalled, memories=memories)
 
 
-def _standing(scope: MemoryScope, user_id: UserId, wanted: Wanted) -> Plan[dict[str, MemoryRecord]]:
-    """Plan: the memories that may stand in a profile and hold now; pinned ones only if they are among the newest."""
+def _standing(
+    scope: MemoryScope, user_id: UserId, wanted: Wanted, told: Collection[str]
+) -> Plan[dict[str, MemoryRecord]]:
+    """Plan: the memories that may stand in a profile and hold now: the newest of each kind, and of the pinned ones.
+
+    Of those that were not ``told`` before, only the first that fill a profile.
+    """
     kinds = None if wanted.types is None else frozenset(validate_memory_type(kind) for kind in wanted.types)
     names = [validate_memory_category(category) for category in wanted.categories or MemoryCategory]
     scopes = [one for name in names for one in scope.namespaces.read_scopes(user_id, name)]
-    standing = frozenset(kind.value for kind in STANDING if kinds is None or kind.value in kinds)
+    lasting = [kind.value for kind in STANDING if kinds is None or kind.value in kinds]
     if scope.engine.backend.capabilities.change_feed:
-        rows = yield from scope.engine.newest_texts(scopes, kinds=standing, limit=_MOST_STANDING)
+        rows = yield from scope.engine.newest_of_each(scopes, kinds=lasting, limit=_OF_EACH_KIND)
         rows += yield from scope.engine.newest(scopes, kinds=kinds, limit=_PINNED_AMONG)
+        known = {row.key for row in rows}
+        older = [(place, key) for key in told if key not in known for place in scopes]
+        rows += filter(None, (yield from scope.engine.get(older)) if older else ())
     else:  # each read of a foreign store reads all
         rows = yield from scope.engine.newest(scopes, kinds=kinds, limit=_MOST_OF_ALL)
     now = scope.clock.now()
-    return {row.key: record_of(row) for row in rows if _may_stand(row) and why_invalid(row.value, now) is None}
+    found = {row.key: row for row in rows if _may_stand(row) and why_invalid(row.value, now) is None}
+    standing: dict[str, MemoryRecord] = {}
+    used = 0
+    for row in sorted(found.values(), key=_place):
+        if used <= wanted.profile_tokens or row.key in told:
+            record = standing[row.key] = record_of(row)
+            used += text_tokens(record.content) if stands(record) else 0
+    return standing
 
 
 def _may_stand(row: Row) -> bool:
     return row.value.get("memory_type") in STANDING or row.value.get("pinned") is True
+
+
+def _place(row: Row) -> tuple[int, float, str]:
+    """The order of `profile_of`."""
+    rank = -1 if row.value.get("pinned") is True else STANDING.index(row.value["memory_type"])
+    created = moment_field(row.value, "created_at") or row.created_at
+    return rank, -created.timestamp(), row.key

@@ -12,15 +12,14 @@ from inference_core.stores.backend import Row
 from inference_core.testing import FrozenClock
 
 USER = "ada"
-KINDS = frozenset({"preferences", "instructions"})
+KINDS = ("preferences", "instructions")
 
 
 def both(service: AgentMemoryStoreService, limit: int) -> tuple[list[Row], list[Row]]:
     engine, scopes = service.scope.engine, service.scope.namespaces.read_scopes(USER)
-    return (
-        run(engine.newest_texts(scopes, kinds=KINDS, limit=limit)),
-        run(engine.newest(scopes, kinds=KINDS, limit=limit)),
-    )
+    stored = [row for kind in KINDS for row in run(engine.newest(scopes, kinds=frozenset([kind]), limit=limit))]
+    in_order = sorted(stored, key=lambda row: (-row.created_at.timestamp(), row.key))
+    return run(engine.newest_of_each(scopes, kinds=KINDS, limit=limit)), in_order
 
 
 def test_the_index_gives_what_the_database_gives(own_store: BaseStore, clock: FrozenClock) -> None:
