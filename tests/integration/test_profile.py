@@ -19,8 +19,8 @@ from langgraph.types import Command, interrupt
 
 from inference_core import AgentMemoryStoreService, ContextEngineer, MemoryContext, MemoryMiddleware, MemorySource
 from inference_core.context.profile import profile_of
-from inference_core.drivers import run
-from inference_core.errors import ConfigurationError
+from inference_core.drivers import Plan, run
+from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
@@ -327,3 +327,28 @@ def test_a_line_that_is_not_among_the_newest_any_more_still_stands(
     assert told[0] == told[1] != told[2]
     assert "Likes stall 0 " in told[1]
     assert "Likes stall 0 " not in told[2]
+
+
+def test_no_more_is_told_than_fits(own_store: BaseStore, model: ScriptedChatModel) -> None:
+    service = AgentMemoryStoreService(own_store)
+    for number in range(32):
+        service.sync.save_memory(U, f"Likes stall {number} " + "by the long pier " * 8, "preferences")
+    agent_of(service, model, user_id=U, profile_tokens=200).invoke({"messages": [("user", "falcons")]}, THREAD)
+    (told,) = profiles(model.requests[0])
+    assert 0 < len(memory_lines(told)) < 6
+    assert "Likes stall 31 " in told
+
+
+def test_a_profile_that_cannot_be_read_is_said(
+    own_store: BaseStore, model: ScriptedChatModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, _ = standing(own_store)
+
+    def fails(*_: Any, **__: Any) -> Plan[Any]:
+        raise StoreUnavailable("Away")
+        yield
+
+    monkeypatch.setattr(service.scope.engine, "newest_of_each", fails)
+    result = agent_of(service, model, user_id=U).invoke({"messages": [("user", "falcons")]}, THREAD)
+    assert (result["memory_status"], result["memory_status_reason"]) == ("degraded", "Away")
+    assert profiles(model.requests[0]) == []
