@@ -168,18 +168,7 @@ def _standing(
 
     Of those that were not ``told`` before, only the first that fill a profile.
     """
-    kinds = None if wanted.types is None else frozenset(validate_memory_type(kind) for kind in wanted.types)
-    names = [validate_memory_category(category) for category in wanted.categories or MemoryCategory]
-    scopes = [one for name in names for one in scope.namespaces.read_scopes(user_id, name)]
-    lasting = [kind.value for kind in STANDING if kinds is None or kind.value in kinds]
-    if scope.engine.backend.capabilities.change_feed:
-        rows = yield from scope.engine.newest_of_each(scopes, kinds=lasting, limit=_OF_EACH_KIND)
-        rows += yield from scope.engine.newest(scopes, kinds=kinds, limit=_PINNED_AMONG)
-        known = {row.key for row in rows}
-        older = [(place, key) for key in told if key not in known for place in scopes]
-        rows += filter(None, (yield from scope.engine.get(older)) if older else ())
-    else:  # each read of a foreign store reads all
-        rows = yield from scope.engine.newest(scopes, kinds=kinds, limit=_MOST_OF_ALL)
+    rows = yield from _rows(scope, user_id, wanted, told)
     now = scope.clock.now()
     found = {row.key: row for row in rows if _may_stand(row) and why_invalid(row.value, now) is None}
     standing: dict[str, MemoryRecord] = {}
@@ -189,6 +178,21 @@ def _standing(
             record = standing[row.key] = record_of(row)
             used += text_tokens(record.content) if stands(record) else 0
     return standing
+
+
+def _rows(scope: MemoryScope, user_id: UserId, wanted: Wanted, told: Collection[str]) -> Plan[list[Row]]:
+    """Plan: the rows among which those are that stand in a profile."""
+    kinds = None if wanted.types is None else frozenset(validate_memory_type(kind) for kind in wanted.types)
+    names = [validate_memory_category(category) for category in wanted.categories or MemoryCategory]
+    scopes = [one for name in names for one in scope.namespaces.read_scopes(user_id, name)]
+    if not scope.engine.backend.capabilities.change_feed:  # each read of a foreign store reads all
+        return (yield from scope.engine.newest(scopes, kinds=kinds, limit=_MOST_OF_ALL))
+    lasting = [kind.value for kind in STANDING if kinds is None or kind.value in kinds]
+    rows = yield from scope.engine.newest_of_each(scopes, kinds=lasting, limit=_OF_EACH_KIND)
+    rows += yield from scope.engine.newest(scopes, kinds=kinds, limit=_PINNED_AMONG)
+    known = {row.key for row in rows}
+    older = [(place, key) for key in told if key not in known for place in scopes]
+    return [*rows, *filter(None, (yield from scope.engine.get(older)) if older else ())]
 
 
 def _may_stand(row: Row) -> bool:
