@@ -203,7 +203,7 @@ def list_memories(
 
 
 def update(
-    memory_id: Annotated[str, typer.Argument(help="The id that save, recall and list print.")],
+    memory_id: Id,
     user: User,
     content: Annotated[
         str | None, typer.Option("--content", metavar="TEXT", help="The new text; - reads standard input.")
@@ -274,7 +274,7 @@ def history(
 
 
 def why(
-    memory_id: Annotated[str, typer.Argument(help="The id that save, recall and list print.")],
+    memory_id: Id,
     user: User,
     agent: Agent = None,
     url: Url = None,

@@ -18,7 +18,7 @@ from inference_core.demo.sessions import talk
 from inference_core.evaluation import SYSTEMS
 
 FOLDER = DATA / "evaluation"
-LOCOMO = ["eval", "locomo", "--data", str(FOLDER / "locomo.json")]
+LOCOMO = ["eval", "locomo", "--data", str(FOLDER / "own_in_locomo_format.json")]
 MEASURES = {"R@5", "R@10", "R@20", "any@10", "all@10", "MRR", "nDCG@10"}
 
 
@@ -251,7 +251,7 @@ def test_the_demonstration_remembers_in_another_process(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "local")
-    assert main(["demo", "--data", str(FOLDER / "locomo.json")]) == 0
+    assert main(["demo", "--data", str(FOLDER / "own_in_locomo_format.json")]) == 0
     shown = capsys.readouterr().out
     assert "Ada is allergic to hazelnuts" in shown.split("Tuesday")[1]
     assert "All evidence found for" in shown
@@ -260,7 +260,7 @@ def test_the_demonstration_remembers_in_another_process(
 def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("inference_core.demo.sessions.in_a_new_process", talk)
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
-    assert main(["demo", "--data", str(FOLDER / "locomo.json"), "--json"]) == 0
+    assert main(["demo", "--data", str(FOLDER / "own_in_locomo_format.json"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     first, second = told["sessions"]
     assert first["prompt_block"] == ""

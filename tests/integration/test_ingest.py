@@ -63,25 +63,25 @@ def stored(url: str, agent: str | None = None) -> list[MemoryStoreDocument]:
 def test_conversations_of_locomo_become_one_users_sessions(
     options: list[str], sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ):
-    found = result(capsys, str(FOLDER / "locomo.json"), *options)
+    found = result(capsys, str(FOLDER / "own_in_locomo_format.json"), *options)
     assert (found["format"], found["messages"], found["memories"], found["sessions"]) == ("locomo", 8, 8, 3)
     memories = stored(sqlite_url)
     assert memories[0].content == "Ines: I planted three tomato seedlings on the balcony."
     assert memories[0].value["session_id"] == "garden/session_1"
     assert memories[0].value["valid_from"] == "2025-03-03T09:15:00+00:00"
     assert [memory.value["source"]["origin"] for memory in memories[:2]] == ["user", "agent"]
-    again = result(capsys, str(FOLDER / "locomo.json"), *options)
+    again = result(capsys, str(FOLDER / "own_in_locomo_format.json"), *options)
     assert (again["memories"], again["already_there"]) == (0, 8)
 
 
 def test_a_single_conversation_of_locomo_needs_no_list(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    sample = json.loads((FOLDER / "locomo.json").read_text("utf-8"))[0]
+    sample = json.loads((FOLDER / "own_in_locomo_format.json").read_text("utf-8"))[0]
     path = tmp_path / "one.json"
     path.write_text(json.dumps(sample, indent=1), encoding="utf-8")
     assert result(capsys, str(path), *options)["memories"] == 6
-    assert result(capsys, str(FOLDER / "locomo.json"), *options)["memories"] == 2
+    assert result(capsys, str(FOLDER / "own_in_locomo_format.json"), *options)["memories"] == 2
 
 
 def test_a_chat_of_beam_is_the_same_alone_and_in_its_folder(

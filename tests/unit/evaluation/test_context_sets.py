@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> Path:
     """A folder with small files of every format, where the real ones would lie."""
     for name in ("locomo_dev", "attacks", "own_dev"):
         (tmp_path / name).mkdir()
-    shutil.copy(DATA / "evaluation" / "locomo.json", tmp_path / "locomo_dev" / "locomo_dev.json")
+    shutil.copy(DATA / "evaluation" / "own_in_locomo_format.json", tmp_path / "locomo_dev" / "locomo_dev.json")
     shutil.copy(DATA / "evaluation" / "atomic.json", tmp_path / "own_dev" / "atomic_memories.json")
     shutil.copytree(DATA / "evaluation" / "own_in_beam_format", tmp_path / "beam_dev")
     (tmp_path / "attacks" / "poisonedrag_nq.json").write_text(json.dumps(POISON))

@@ -14,7 +14,11 @@ from inference_core.evaluation.datasets import load_dataset, load_transcript
 from inference_core.ingestion.messages import Role
 
 FOLDER = DATA / "evaluation"
-PATHS = {"locomo": FOLDER / "locomo.json", "beam": FOLDER / "own_in_beam_format", "atomic": FOLDER / "atomic.json"}
+PATHS = {
+    "locomo": FOLDER / "own_in_locomo_format.json",
+    "beam": FOLDER / "own_in_beam_format",
+    "atomic": FOLDER / "atomic.json",
+}
 NAMES = {"locomo": ["garden", "choir"], "beam": ["100K-2", "100K-10"], "atomic": ["noor", "emil"]}
 
 

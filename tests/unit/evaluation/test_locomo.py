@@ -47,18 +47,18 @@ def test_malformed_evidence_is_read_leniently_and_counted(tmp_path: Path):
 
 
 def test_a_file_may_be_a_single_conversation(tmp_path: Path):
-    samples = json.loads((DATA / "evaluation" / "locomo.json").read_text(encoding="utf-8"))
+    samples = json.loads((DATA / "evaluation" / "own_in_locomo_format.json").read_text(encoding="utf-8"))
     assert load_locomo(written(tmp_path, samples[0])) == load_locomo(written(tmp_path, samples))[:1]
 
 
 def test_an_agent_is_known_by_its_name():
-    garden, _ = load_locomo(DATA / "evaluation" / "locomo.json")
+    garden, _ = load_locomo(DATA / "evaluation" / "own_in_locomo_format.json")
     assert [turn.origin for turn in garden.turns[:3]] == [Origin.USER, Origin.AGENT, Origin.USER]
     assert [turn.session for turn in garden.turns] == ["session_1"] * 3 + ["session_2"] * 3
 
 
 def test_the_headline_leaves_out_adversarial_questions_and_keeps_those_without_a_category():
-    garden, _ = load_locomo(DATA / "evaluation" / "locomo.json")
+    garden, _ = load_locomo(DATA / "evaluation" / "own_in_locomo_format.json")
     assert [question.category for question in garden.questions] == ["4", "1", "2", "5", "uncategorized", "4", "4"]
     assert [question.in_overall for question in garden.questions] == [True, True, True, False, True, True, True]
     assert [question.names_evidence for question in garden.questions] == [True] * 5 + [False, True]

@@ -29,7 +29,7 @@ def conversation(*texts: str) -> Conversation:
 
 @pytest.mark.parametrize("name", ["lexical", "bm25"])
 async def test_a_system_finds_the_turn_of_the_conversation_that_is_asked_about(name: str):
-    garden, choir = load_locomo(DATA / "evaluation" / "locomo.json")
+    garden, choir = load_locomo(DATA / "evaluation" / "own_in_locomo_format.json")
     heard: list[None] = []
     with closing(make_system(name)) as system:
         from_garden = await system.ingest(garden, lambda: heard.append(None))
@@ -41,7 +41,7 @@ async def test_a_system_finds_the_turn_of_the_conversation_that_is_asked_about(n
 
 
 async def test_what_is_saved_keeps_order_session_time_origin_and_type():
-    garden = load_locomo(DATA / "evaluation" / "locomo.json")[0]
+    garden = load_locomo(DATA / "evaluation" / "own_in_locomo_format.json")[0]
     many = Conversation("many", garden.turns * 5, (), 0)
     with closing(MemoryService(None)) as system:
         await system.ingest(many, lambda: None)

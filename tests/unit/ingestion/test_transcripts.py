@@ -167,7 +167,10 @@ def test_the_format_is_known_by_the_beginning(content: str, form: str, tmp_path:
 
 
 def test_a_folder_is_beam_and_a_list_is_locomo():
-    assert (format_of(FOLDER / "own_in_beam_format"), format_of(FOLDER / "locomo.json")) == ("beam", "locomo")
+    assert (format_of(FOLDER / "own_in_beam_format"), format_of(FOLDER / "own_in_locomo_format.json")) == (
+        "beam",
+        "locomo",
+    )
 
 
 @pytest.mark.parametrize(
