@@ -27,6 +27,7 @@ from inference_core.stores.breaker import Breaker
 from inference_core.stores.later import Later
 from inference_core.stores.queued import Queued
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
+from inference_core.stores.snapshot import Snapshot
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
 from inference_core.stores.writer import GroupWriter
 
@@ -165,6 +166,39 @@ class StoreEngine:
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         return self.queued.search(self._searched_alone(search), search) if self.queued else self._searched_alone(search)
+
+    def read(
+        self,
+        scopes: Sequence[Namespace],
+        body: Callable[[Snapshot], T],
+        *,
+        text: str | None = None,
+        patience: float = EMBED_TIMEOUT_S,
+    ) -> Plan[T]:
+        """Plan: what ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
+
+        ``text`` is the question of the body's searches; its vector is made before, within ``patience`` seconds.
+        """
+        vectors, reason = None, "no question"
+        if text is not None and text.strip():
+            vectors, reason = yield from self._query_vectors(Search(groups=[], text=text, limit=0, patience=patience))
+        return (yield from self._read(self._shown, scopes, body, vectors, reason))
+
+    def _shown(
+        self,
+        scopes: Sequence[Namespace],
+        body: Callable[[Snapshot], T],
+        vectors: QueryVectors | None,
+        reason: str | None,
+    ) -> T:
+        searcher = self._searcher()
+
+        def found(search: Search) -> SearchResult:
+            groups, left_out, is_scanned = searcher.ranked(search, vectors)
+            mode = RecallMode.LEXICAL if vectors is None or is_scanned else RecallMode.HYBRID
+            return SearchResult(groups, mode, "the index is being built" if is_scanned else reason, left_out)
+
+        return body(Snapshot(self.backend, searcher, scopes, found))
 
     def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
         """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
