@@ -47,7 +47,7 @@ def put(
 
 
 def delete(key: str) -> Change:
-    return Change(1, key, "", 0.0, None)
+    return Change(1, key, "", 0.0, None, is_there=False)
 
 
 def index_of(*changes: Change) -> ScopeIndex:

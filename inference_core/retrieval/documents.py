@@ -44,8 +44,9 @@ class Document(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The newest state of a key. ``document`` None: deleted, or never to be found by a query.
+    """The newest state of a key. ``document`` None: no query finds it.
 
+    Then it was deleted or, if it ``is_there``, has no text.
     ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970. A document's tokens are left out.
     """
 
@@ -54,3 +55,4 @@ class Change(NamedTuple):
     kind: str
     created_at: float
     document: Document | None
+    is_there: bool = True

@@ -29,13 +29,15 @@ class Expiry(NamedTuple):
 class Row:
     """A stored value with what the store knows about it.
 
-    ``version`` grows by one with each put of the key, also across a delete. Instants are aware, in UTC.
+    ``version`` grows by one with each put of the key, also across a delete. ``seq`` is the scope's number of its last
+    write, a vector's included but not a Touch's; 0 where the store numbers no writes. Instants are aware, in UTC.
     """
 
     namespace: Namespace
     key: str
     value: dict[str, Any]
     version: int
+    seq: int
     created_at: datetime
     updated_at: datetime
     expiry: Expiry | None = None

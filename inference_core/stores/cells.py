@@ -55,6 +55,7 @@ class Cell:
             key=key,
             value=unpack_value(self.value or "{}"),
             version=self.version,
+            seq=self.seq,
             created_at=self.created_at,
             updated_at=self.updated_at,
             expiry=self.expiry,
@@ -63,7 +64,7 @@ class Cell:
     def change(self, key: str) -> Change:
         """It as what an index hears of it."""
         document = self.document and self.document._replace(tokens=None)
-        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document)
+        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, self.value is not None)
 
     def pending(self, namespace: Namespace, key: str, model: str) -> Pending | None:
         """It as a text that waits for a vector of ``model``, if it does."""

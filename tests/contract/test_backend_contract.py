@@ -477,6 +477,35 @@ def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
     assert set(changed(backend)) == {"a", "b", "c", "d"}
 
 
+def test_a_row_has_the_number_of_its_last_write(own: Backend):
+    def numbers() -> dict[str, int]:
+        page = {row.key: row.seq for row in own.newest([USER], limit=9)}
+        assert page == {key: some(own, key).seq for key in page}
+        return page
+
+    done(own, put("a", text="Rex"), put("b", at=1))
+    done(own, put("b", scope=("u", "episodic")))
+    assert numbers() == {"a": 1, "b": 2}
+    done(own, vector("a", 1), put("c"), Delete(namespace=USER, key="c"))
+    assert numbers() == {"a": 3, "b": 2}
+    assert own.heads([USER]) == [5]
+    assert {change.key: change.seq for change in own.changes(USER, 0)} == {"b": 2, "a": 3, "c": 5}
+
+
+def test_a_foreign_store_numbers_no_writes(foreign: Backend):
+    done(foreign, put("a"))
+    assert some(foreign, "a").seq == 0
+
+
+def test_a_change_tells_a_row_without_text_from_one_that_is_gone(backend: Backend):
+    done(backend, put("text", text="Rex"), put("none"), put("gone", text="Bello"))
+    backend.heads([USER])
+    done(backend, Delete(namespace=USER, key="gone"))
+    backend.heads([USER])
+    found = {change.key: (change.document is not None, change.is_there) for change in backend.changes(USER, 0)}
+    assert found == {"text": (True, True), "none": (False, True), "gone": (False, False)}
+
+
 def test_changes_carry_kind_and_creation_time(backend: Backend):
     done(backend, put("a", text="tea", kind="facts", at=5))
     backend.heads([USER])

@@ -138,7 +138,7 @@ class ForeignBackend:
             seen = [(key, one) for key, one in self._mirror.get(scope, {}).items() if one.seq > since]
         for key, one in sorted(seen, key=lambda found: found[1].seq):
             created = _created(one.row).timestamp() if one.row else 0.0
-            yield Change(one.seq, key, _kind(one.row) if one.row else "", created, one.document)
+            yield Change(one.seq, key, _kind(one.row) if one.row else "", created, one.document, one.row is not None)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """Of what the last reading of the scope found, the keys whose terms hold the most of ``words``."""
@@ -321,6 +321,7 @@ def _row(item: Item) -> Row:
         key=item.key,
         value=copy.deepcopy(item.value),
         version=int(extra.get("version", 1)),
+        seq=0,
         created_at=aware(item.created_at),
         updated_at=aware(item.updated_at),
     )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final, NamedTuple
 
 from inference_core.clock import Clock, SystemClock
@@ -96,8 +96,23 @@ class RedisBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         now = self._clock.now()
-        found = [unpack_cell(packed).cell for packed in self._fields("cells", keys)]
-        return [cell.row(*key) if cell and cell.is_alive(now) else None for key, cell in zip(keys, found, strict=True)]
+        wanted = _by_scope(keys)
+        questions: list[tuple[Any, ...]] = []
+        for scope, names in wanted.items():
+            # Numbers first: a write in between then gives a newer row under an older number, which whoever keeps rows
+            # by number reads again, and never an older row under a newer one. A transaction would be refused by a
+            # server without memory.
+            questions += [("ZSCORE", self._keys.of("feed", *scope), encoded(name)) for name in names]
+            questions.append(("HMGET", self._keys.of("cells", *scope), *map(encoded, names)))
+        answers = iter(self._server.ask(questions))
+        rows: dict[Key, Row] = {}
+        for scope, names in wanted.items():
+            seqs = list(islice(answers, len(names)))
+            for name, seq, packed in zip(names, seqs, next(answers), strict=True):
+                cell = unpack_cell(packed).cell
+                if cell and cell.is_alive(now):
+                    rows[scope, name] = replace(cell, seq=int(seq or 0)).row(scope, name)
+        return [rows.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
@@ -232,9 +247,7 @@ class RedisBackend:
 
     def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
         """The fields of ``keys`` in the scopes' hashes."""
-        wanted: dict[Namespace, dict[str, None]] = {}
-        for namespace, key in keys:
-            wanted.setdefault(namespace, {})[key] = None
+        wanted = _by_scope(keys)
         questions = [("HMGET", self._keys.of(what, *scope), *map(encoded, fields)) for scope, fields in wanted.items()]
         found = {
             (scope, key): field
@@ -279,6 +292,13 @@ class RedisBackend:
     def _later(self) -> bytes:
         """The first member of a set by expiry that is still alive, as an exclusive end."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
+
+
+def _by_scope(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
+    wanted: dict[Namespace, dict[str, None]] = {}
+    for namespace, key in keys:
+        wanted.setdefault(namespace, {})[key] = None
+    return {namespace: list(names) for namespace, names in wanted.items()}
 
 
 def has_store(url: str) -> bool:

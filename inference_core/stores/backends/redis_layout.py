@@ -130,10 +130,10 @@ def unpack_cell(packed: bytes | None) -> Stored:
 
 def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
     """What an index hears of the cell of ``pack_cell``; the quick way, as there are many of them."""
-    known, text, _ = packed[STAMP_BYTES:].split(b"\n", 2)
+    known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
     _, kind, created, *_ = json.loads(known.decode())
     document = _document(text)
-    return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector))
+    return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector), bool(value))
 
 
 def encoded(text: str) -> bytes:
