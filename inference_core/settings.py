@@ -66,9 +66,6 @@ class MemorySettings(BaseSettings):
     )
     receipt_days: float = Field(default=30.0, gt=0, description="Days for which these receipts are kept.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
-    spool: str | None = Field(
-        default=None, description="Folder for memories that are saved while the store is away, until it is back."
-    )
     max_content_bytes: int = Field(
         default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
     )

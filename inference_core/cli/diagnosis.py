@@ -10,7 +10,6 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr, ValidationError
@@ -26,7 +25,6 @@ from inference_core.settings import AgentSettings, MemorySettings, S, read_setti
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import open_backend
 from inference_core.stores.presence import has_store
-from inference_core.stores.spool import look_into
 from inference_core.stores.urls import shown_url
 
 if TYPE_CHECKING:
@@ -211,8 +209,6 @@ def _look_at_opened(found: Diagnosis, settings: MemorySettings, backend: Backend
     except InferenceCoreError as error:
         found.problems.append(f"The store cannot be read: {error}")
     _look_at_embeddings(found, settings, backend)
-    if settings.spool:
-        _look_at_spool(found, Path(settings.spool), backend.name)
 
 
 def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
@@ -224,21 +220,6 @@ def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
         found.hints.append(
             f"{found.store.flat_memories} memories lie in the old flat namespace: inference-core migrate"
         )
-
-
-def _look_at_spool(found: Diagnosis, folder: Path, store: str) -> None:
-    try:
-        waiting, conflicts = look_into(folder, store)
-    except ConfigurationError as error:
-        found.problems.append(str(error))
-        return
-    if waiting:
-        found.hints.append(f"{waiting} memories wait in the spool; whoever opens the store next stores them")
-    found.problems += [
-        f"A memory waits in {conflict.file}, as another one stands under its id {conflict.key[1]!r}: save it under "
-        "another id, then delete the file"
-        for conflict in conflicts
-    ]
 
 
 def _look_into(store: StoreReport, backend: Backend) -> None:

@@ -72,7 +72,7 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
 class _Writer:
     """Writes batches of drafts, each as a whole with its marks.
 
-    It embeds by itself, in the caller's thread: the engine gives up on the vectors of a write after two seconds, which
+    It embeds by itself, in the caller's thread: the engine gives up on the vectors of a write after a second, which
     is right for a reply and wrong for thousands of texts in a row.
     """
 

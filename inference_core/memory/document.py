@@ -26,8 +26,7 @@ class MemoryStoreDocument:
 
     ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
     the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
-    by kind of evidence. ``links`` are those that add to the score, if links were asked for. ``is_queued``: it waits on
-    this machine until the database is back.
+    by kind of evidence. ``links`` are those that add to the score, if links were asked for.
     """
 
     id: str
@@ -38,7 +37,6 @@ class MemoryStoreDocument:
     updated_at: datetime | None = None
     relevance: float | None = None
     explanation: dict[str, float] | None = None
-    is_queued: bool = False
     links: tuple[MemoryLink, ...] = ()
 
     @classmethod
@@ -51,7 +49,6 @@ class MemoryStoreDocument:
             score=score,
             created_at=record.created_at,
             updated_at=record.updated_at,
-            is_queued=record.version == 0,
         )
 
     @property

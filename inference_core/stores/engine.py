@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from inference_core.drivers import Plan, Pool, Wait, any_thread, in_turn
@@ -25,7 +24,6 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.later import Later
-from inference_core.stores.queued import Queued
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.snapshot import Snapshot
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
@@ -41,7 +39,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
-EMBED_TIMEOUT_S: Final = 2.0
+EMBED_TIMEOUT_S: Final = 1.0
+"""Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
@@ -53,8 +52,8 @@ class StoreEngine:
     ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
-    recalls that were noted are written every ``access_interval_s``. ``spool`` is a folder for memories that are
-    saved while the database is away. ``may_block`` raises in a thread that must not wait for the database.
+    recalls that were noted are written every ``access_interval_s``. ``may_block`` raises in a thread that must not
+    wait for the database.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class StoreEngine:
         reranker: Reranker | BaseDocumentCompressor | None = None,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
         access_interval_s: float = ACCESS_INTERVAL_S,
-        spool: str | Path | None = None,
         may_block: Callable[[], None] = any_thread,
     ) -> None:
         self.backend = backend
@@ -86,7 +84,6 @@ class StoreEngine:
         self._closed = False
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
-        self.queued = Queued(Path(spool), backend, self._replayed) if spool else None
         self.later = Later(backend, self._writer)
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         self.accesses = AccessCounts(backend, self._writer, access_interval_s)
@@ -96,24 +93,15 @@ class StoreEngine:
             embedder.warm()
         threading.Thread(target=self._searcher, name="memory-searcher", daemon=True).start()
 
-    def write(self, batch: Sequence[Write], *, embeds: bool = True, may_wait: bool = False) -> Plan[list[int]]:
+    def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Plan[list[int]]:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again.
-        ``may_wait``: puts of new rows go to the spool, if there is one, when the database is away; their version is 0.
         Raises VersionConflict, StoreUnavailable; WriteUnknown if the database did not confirm in time.
         """
         embedded = (yield from self._embedded(batch)) if embeds else batch
-        try:
-            written = yield from self._writing.guarded(self._written(with_their_usage(embedded)))
-        except StoreUnavailable:
-            puts = [write for write in embedded if isinstance(write, Put)]
-            if self.queued is None or not may_wait or len(puts) < len(embedded):
-                raise
-            return self.queued.keep(puts)
-        if self.queued:
-            self.queued.written(embedded)
+        written = yield from self._writing.guarded(self._written(with_their_usage(embedded)))
         if embeds and any(map(_waits_for_vector, embedded)):
             self.embed_later()
         return written[: len(batch)]
@@ -129,25 +117,20 @@ class StoreEngine:
 
     def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
         """Plan: the row of each key."""
-        plan = self._read(self.backend.get, keys)
-        return self.queued.get(plan, keys) if self.queued else plan
+        return self._read(self.backend.get, keys)
 
     def newest(
         self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
     ) -> Plan[list[Row]]:
         """Plan: rows of exactly ``scopes``, the newest first."""
-
-        def ask(limit: int, offset: int) -> Plan[list[Row]]:
-            return self._read(self.backend.newest, scopes, kinds=kinds, limit=limit, offset=offset)
-
-        return self.queued.newest(ask, scopes, kinds, limit, offset) if self.queued else ask(limit, offset)
+        return self._read(self.backend.newest, scopes, kinds=kinds, limit=limit, offset=offset)
 
     def newest_of_each(self, scopes: Sequence[Namespace], *, kinds: Collection[str], limit: int) -> Plan[list[Row]]:
         """Plan: of each of ``kinds`` the newest rows with a text, in ``scopes`` of one user; the newest of all first.
 
         From the indexes, if these are there.
         """
-        is_indexed = self.backend.capabilities.change_feed and self.queued is None
+        is_indexed = self.backend.capabilities.change_feed
         found = (yield from self._read(self._newest_indexed, scopes, kinds, limit)) if is_indexed else None
         if found is not None:
             return found
@@ -156,8 +139,7 @@ class StoreEngine:
 
     def count(self, scopes: Sequence[Namespace]) -> Plan[int]:
         """Plan: how many rows exactly ``scopes`` hold."""
-        plan = self._read(self.backend.count, scopes)
-        return self.queued.count(plan, scopes) if self.queued else plan
+        return self._read(self.backend.count, scopes)
 
     def namespaces(self, prefix: Namespace = ()) -> Plan[list[Namespace]]:
         """Plan: the namespaces that hold rows and start with the labels of ``prefix``."""
@@ -165,7 +147,7 @@ class StoreEngine:
 
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
-        return self.queued.search(self._searched_alone(search), search) if self.queued else self._searched_alone(search)
+        return (yield from self.search_together([search]))[0]
 
     def read(
         self,
@@ -202,14 +184,6 @@ class StoreEngine:
 
     def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
         """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
-        if self.queued is None:
-            return (yield from self._searched(searches))
-        return (yield from in_turn(map(self.search, searches)))
-
-    def _searched_alone(self, search: Search) -> Plan[SearchResult]:
-        return (yield from self._searched([search]))[0]
-
-    def _searched(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
         vectors, reason = yield from self._query_vectors(searches[0])
         wider = [replace(one, limit=max(one.limit, RERANKED)) for one in searches] if self._reranker else searches
         found = yield from self._read(self._ranked, wider, vectors)
@@ -244,8 +218,6 @@ class StoreEngine:
         self.accesses.close()
         self.later.close()
         self._writer.close()
-        if self.queued:
-            self.queued.close()
         self.pool.close()
         if self.embedder and self._owns_embedder:
             self.embedder.close()
@@ -262,12 +234,6 @@ class StoreEngine:
         except DeadlineExceeded as error:
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
         return versions
-
-    def _replayed(self) -> None:
-        """Memories of the spool were stored."""
-        self._writing.succeeded()
-        self._reading.succeeded()
-        self.embed_later()
 
     def _embedded(self, batch: Sequence[Write]) -> Plan[list[Write]]:
         texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]

@@ -80,7 +80,6 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "embeddings": settings.embeddings_spec,
         "late_interaction": settings.late_interaction,
         "index_bytes": settings.index_mb * _MEGABYTE,
-        "spool": settings.spool,
         "encryption_key": settings.encryption_key_text,
     }
     return open_store(settings.store_url, **chosen | options)

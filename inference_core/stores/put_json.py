@@ -1,4 +1,4 @@
-"""A Put as JSON data: what spools and exports hold."""
+"""A Put as JSON data: what exports hold."""
 
 from __future__ import annotations
 

@@ -34,11 +34,9 @@ EVERYTHING = ContextEngineer(pruning=Pruning(min_chance=0, min_relevance=0, min_
 KINDS = ("facts", "goals", "context", "interaction", "session_summary", "instructions")
 
 
-@pytest.fixture(params=["plain", "spool"])
-def service(request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock) -> Iterator[AgentMemoryStoreService]:
-    options: dict[str, Any] = {"spool": tmp_path / "spool"} if request.param == "spool" else {}
-    url = f"sqlite:///{tmp_path / 'memory.db'}"
-    with open_store(url, embeddings=None, **options) as store:
+@pytest.fixture
+def service(tmp_path: Path, clock: FrozenClock) -> Iterator[AgentMemoryStoreService]:
+    with open_store(f"sqlite:///{tmp_path / 'memory.db'}", embeddings=None) as store:
         service = AgentMemoryStoreService(store, clock=clock)
         for at in range(24):
             service.sync.save_memory(USER, f"Berlin note {at} with {'tulips ' * (at % 5)}", KINDS[at % len(KINDS)])
@@ -78,7 +76,7 @@ def test_the_question_is_ranked_once(service: AgentMemoryStoreService, monkeypat
     assert {one.name for one in searching} == {"memories", "entities", "consolidated", "goals", "ideas"}
     context = built(service, searching)
     assert context.left_out == {}
-    assert ranked == ([1] * len(searching) if service.scope.engine.queued else [len(searching)])
+    assert ranked == [len(searching)]
 
 
 def test_each_finds_what_it_finds_by_itself(service: AgentMemoryStoreService):

@@ -74,12 +74,6 @@ def test_late_interaction(opened: Any):
     assert not opened("LATE_INTERACTION", "false").engine.late_interaction
 
 
-def test_the_spool(opened: Any, tmp_path: Path):
-    store = opened("SPOOL", str(tmp_path / "spool"))
-    assert store.engine.queued is not None
-    assert (tmp_path / "spool").is_dir()
-
-
 def test_access_counts(opened: Any):
     store = opened("ACCESS_COUNTS", "false")
     service = AgentMemoryStoreService.from_settings(MemorySettings(), store).sync

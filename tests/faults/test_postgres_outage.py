@@ -124,7 +124,7 @@ def test_a_killed_server_loses_nothing_and_is_used_again_at_once(
 def test_a_server_that_stands_still_holds_up_no_turn(
     server: PostgresServer, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_tools, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.3)
     model = ScriptedChatModel(turns=[save_then_answer], record=False)
     agent: Any = create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=0.3)])
     question = {"messages": [("user", "I like tea")]}

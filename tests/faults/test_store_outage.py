@@ -43,7 +43,7 @@ def store(backend: FlakyBackend) -> Iterator[MemoryStore]:
 
 @pytest.fixture
 def agent(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(memory_tools, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.1)
     model = ScriptedChatModel(turns=[save_then_answer], record=False)
     return create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=0.1)])
 
@@ -106,3 +106,21 @@ def test_a_write_that_timed_out_is_unknown_and_can_be_retried_under_its_id(
     for _ in range(2):
         service.save_memory("ada", "likes cocoa", memory_id="cocoa")
     assert service.count_memories("ada")["semantic"] == 2
+
+
+@pytest.mark.parametrize("fault", ["down", "hang"])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_tool_says_within_its_own_deadline_that_nothing_was_saved(
+    backend: FlakyBackend, store: MemoryStore, fault: str, is_async: bool
+) -> None:
+    """Saves used to wait in a file until the database was back; now the model is told, and the run goes on."""
+    assert memory_tools.WRITE_TIMEOUT_S <= 2
+    agent: Any = create_agent(
+        ScriptedChatModel(turns=[save_then_answer], record=False), store=store, middleware=[MemoryMiddleware()]
+    )
+    question: Any = {"messages": [("user", "I like tea")]}
+    backend.fault = fault
+    run = agent.ainvoke(question, context=USER) if is_async else asyncio.to_thread(agent.invoke, question, context=USER)
+    result = await asyncio.wait_for(run, memory_tools.WRITE_TIMEOUT_S + 3)
+    assert result["messages"][-1].text == "answered"
+    assert [reply[0] for reply in tool_replies(result)] == ["✗"]

@@ -1,17 +1,13 @@
-"""export, import and copy from the command line; what doctor says of a spool."""
+"""export, import and copy from the command line."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from cli_support import Capture, answer
 
 from inference_core.cli import main
-from inference_core.stores.backend import Put
-from inference_core.stores.spool import Spool
-from inference_core.testing import FrozenClock
 
 
 @pytest.fixture(autouse=True)
@@ -69,18 +65,6 @@ def test_a_file_that_is_no_export_is_told(tmp_path: Path, capsys: Capture):
     assert "No such file" in said(capsys, "export", str(tmp_path / "no" / "y.jsonl"), code=1)
 
 
-def test_doctor_tells_what_waits(tmp_path: Path, store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AGENT_MEMORY_SPOOL", str(tmp_path / "spool"))
-    spool = Spool(tmp_path / "spool", store)
-    spool.add([Put(namespace=("ada", "semantic"), key=key, value="{}", updated_at=FrozenClock().now()) for key in "ab"])
-    spool.conflict((("ada", "semantic"), "b"))
-    spool.close()
-    assert main(["doctor", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert any("1 memories wait in the spool" in hint for hint in found["hints"])
-    assert any("another one stands under its id 'b'" in problem for problem in found["problems"])
-
-
 def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
     tmp_path: Path, store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
@@ -92,14 +76,3 @@ def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
     monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "22" * 32)
     assert answer(capsys, "import", file, "--url", other)["written"] == 2
     assert "key" in said(capsys, "export", file, "--url", folder, code=1)
-
-
-def test_doctor_tells_of_a_damaged_spool(tmp_path: Path, store: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AGENT_MEMORY_SPOOL", str(tmp_path / "spool"))
-    spool = Spool(tmp_path / "spool", store)
-    spool.add([Put(namespace=("ada", "semantic"), key="a", value="{}", updated_at=FrozenClock().now())])
-    spool.close()
-    (path,) = (tmp_path / "spool").iterdir()
-    path.write_text("{\n")
-    assert main(["doctor", "--json"]) == 1
-    assert any(f"{path.name} is damaged" in problem for problem in json.loads(capsys.readouterr().out)["problems"])

@@ -347,7 +347,7 @@ class TestFailures:
     async def test_a_write_that_is_not_confirmed_is_not_a_success(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sqlite_url: str, face: str
     ) -> None:
-        monkeypatch.setattr(memory_tools, "TIMEOUT_S", 0.2)
+        monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.2)
         with (
             open_store(sqlite_url, embeddings=None) as store,
             closing(sqlite3.connect(tmp_path / "memory.db")) as other,

@@ -41,7 +41,6 @@ def test_the_defaults_are_the_documented_ones():
         "receipts": True,
         "receipt_days": 30.0,
         "timeout": 10.0,
-        "spool": None,
         "max_content_bytes": 8192,
         "capture": False,
         "model": (),

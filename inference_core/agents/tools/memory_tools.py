@@ -37,7 +37,9 @@ from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import update
 
 _LOG = logging.getLogger(__name__)
-TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 10.0
+WRITE_TIMEOUT_S: Final = 2.0
+"""While the store is away a run hears soon that nothing was saved, and goes on."""
 _PAGE: Final = 20
 
 
@@ -65,6 +67,7 @@ class MemoryTool(BaseTool):
     handle_validation_error: Any = _explained
     arguments: ClassVar[type[MemoryToolArguments]] = MemoryToolArguments
     verb: ClassVar[str] = ""
+    writes: ClassVar[bool] = True
     _binding: MemoryBinding = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -74,10 +77,13 @@ class MemoryTool(BaseTool):
         self._binding = given if isinstance(given, MemoryBinding) else MemoryBinding(given, self.user_id)
 
     def _run(self, runtime: Injected = None, **arguments: Any) -> str:
-        return run(self._answer(runtime, arguments), TIMEOUT_S)
+        return run(self._answer(runtime, arguments), self._timeout())
 
     async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
-        return await arun(self._answer(runtime, arguments), TIMEOUT_S)
+        return await arun(self._answer(runtime, arguments), self._timeout())
+
+    def _timeout(self) -> float:
+        return WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S
 
     @abstractmethod
     def plan(self, call: Call, given: Any) -> Plan[str]:
@@ -134,8 +140,6 @@ class SaveMemoryStoreTool(MemoryTool):
             source=call.source,
         )
         category = category_of(MemoryType(given.memory_type), given.category)
-        if memory_id.is_queued:
-            return f"✓ Memory queued, to be stored when the database is back (id: {memory_id})"
         return f"✓ Memory saved (id: {memory_id}, category: {category.value})"
 
 
@@ -150,6 +154,7 @@ class RecallMemoryStoreTool(MemoryTool):
     arguments: ClassVar[type[MemoryToolArguments]] = RecallArguments
     default_max_results: int = Field(default=5, exclude=True)
     verb: ClassVar[str] = "recall memories"
+    writes: ClassVar[bool] = False
 
     def plan(self, call: Call, given: RecallArguments) -> Plan[str]:
         """Searches, and answers with a numbered list."""
@@ -213,6 +218,7 @@ class ListMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = ListArguments
     arguments: ClassVar[type[MemoryToolArguments]] = ListArguments
     verb: ClassVar[str] = "list memories"
+    writes: ClassVar[bool] = False
 
     def plan(self, call: Call, given: ListArguments) -> Plan[str]:
         """Lists a page, and says how many pages there are."""
@@ -265,7 +271,6 @@ def get_memory_tools(
 
 def _line(document: MemoryStoreDocument) -> str:
     created = f" [created: {document.created_at:%Y-%m-%d %H:%M}]" if document.created_at else ""
-    created += " [queued]" if document.is_queued else ""
     relevance = "" if document.relevance is None else f" [relevance: {document.relevance:.2f}]"
     topic = f" - ({neutral_line(document.topic, 120)})" if document.topic else ""
     return (

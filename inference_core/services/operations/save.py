@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from inference_core.drivers import Plan
-from inference_core.errors import InvalidMemory, StoreUnavailable
+from inference_core.errors import InvalidMemory
 from inference_core.memory.ids import new_id
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
@@ -24,18 +24,6 @@ from inference_core.services.operations.scope import MemoryScope, UserId, checke
 from inference_core.stores.backend import Delete, Write
 
 MAX_TAGS = 32
-
-
-class SavedId(str):
-    """The id of a saved memory. ``is_queued``: it waits in the spool of this machine until the database is back."""
-
-    __slots__ = ("is_queued",)
-
-    def __new__(cls, memory_id: str, *, is_queued: bool = False) -> Self:
-        """The id ``memory_id``."""
-        made = super().__new__(cls, memory_id)
-        made.is_queued = is_queued
-        return made
 
 
 def save(
@@ -55,11 +43,10 @@ def save(
     tags: Sequence[str] = (),
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
-) -> Plan[SavedId]:
+) -> Plan[str]:
     """Stores a memory and returns its id; it is durable then.
 
-    If the database is away and the store has a spool, it waits there, durable on this machine, and ``is_queued`` of the
-    id says so. The category follows from the type unless it is given. A given ``memory_id`` makes retries idempotent:
+    The category follows from the type unless it is given. A given ``memory_id`` makes retries idempotent:
     what stands under it is replaced and its creation time kept. Raises InvalidInput (an unknown type is also an
     AssertionError), UntrustedWrite, StoreUnavailable, WriteUnknown; VersionConflict if the database came back in the
     midst and holds another memory under a given id.
@@ -92,8 +79,8 @@ def save(
     writes: list[Write] = [put_of(record, expected=0)]
     if memory_id is not None:
         writes = yield from _replacing(scope, user_id, record)
-    versions = yield from scope.engine.write(writes, may_wait=True)
-    return SavedId(record.id, is_queued=not versions[-1])
+    yield from scope.engine.write(writes)
+    return record.id
 
 
 def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
@@ -104,16 +91,8 @@ def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
 
 
 def _replacing(scope: MemoryScope, user_id: UserId, record: MemoryRecord) -> Plan[list[Write]]:
-    """The writes after which ``record`` alone stands under its id, whatever others write there at the same time.
-
-    If the database is away, a write that waits until it is back, and then does not replace what it finds.
-    """
-    try:
-        old = yield from find(scope, user_id, record.id)
-    except StoreUnavailable:
-        if scope.engine.queued is None:
-            raise
-        return [put_of(record, expected=0)]
+    """The writes after which ``record`` alone stands under its id, whatever others write there at the same time."""
+    old = yield from find(scope, user_id, record.id)
     kept = record if old is None else replace(record, created_at=old.created_at)
     others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != kept.namespace]
     return [*(Delete(namespace=namespace, key=kept.id) for namespace in others), put_of(kept)]

@@ -20,7 +20,6 @@ from inference_core.context.profile import (
     stands,
 )
 from inference_core.drivers import Plan
-from inference_core.errors import StoreUnavailable
 from inference_core.memory.fields import moment_field
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_tokens
@@ -92,8 +91,7 @@ class Told:
 def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted, frozen: Profile | None) -> Plan[Told]:
     """What a turn about ``query`` is told; ``frozen`` is the profile of the turn before, in this thread.
 
-    What the profile says is not told twice. While the database is away, what waits in a spool is told, and no profile.
-    Raises InvalidInput, StoreUnavailable.
+    What the profile says is not told twice. Raises InvalidInput, StoreUnavailable.
     """
     recalled = yield from recall_context(
         scope,
@@ -108,14 +106,7 @@ def tell(scope: MemoryScope, user_id: UserId, query: str | None, wanted: Wanted,
     standing: dict[str, MemoryRecord] = {}
     profile, news = Profile(), ()
     if wanted.has_profile:
-        try:
-            standing = yield from _standing(
-                scope, user_id, wanted, {line.id for line in frozen.lines} if frozen else ()
-            )
-        except StoreUnavailable as error:
-            if not scope.engine.queued:
-                raise
-            recalled = replace(recalled, reason=recalled.reason or f"Without a profile: {error}")
+        standing = yield from _standing(scope, user_id, wanted, {line.id for line in frozen.lines} if frozen else ())
         profile, news = renewed(
             frozen, list(standing.values()), scope.zone, wanted.profile_tokens, wanted.profile_change
         )
