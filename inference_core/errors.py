@@ -20,6 +20,7 @@ InferenceCoreError
 └── StoreError                           the store did not do what it was asked
     ├── VersionConflict                  somebody else changed the memory in between
     ├── UnsupportedSchema                the data was written by a newer version of this package
+    ├── ReadOnlyStore                    the store was opened for reading alone
     ├── ScopeTooLarge                    a foreign store's scope is larger than can be ranked in process
     └── StoreUnavailable                 the store failed or cannot be reached
         ├── DeadlineExceeded (TimeoutError)
@@ -118,6 +119,10 @@ class VersionConflict(StoreError):
 
 class UnsupportedSchema(StoreError):
     """The data was written by a newer version of this package; update the package to read it."""
+
+
+class ReadOnlyStore(StoreError):
+    """The store was opened for reading alone; nothing was changed."""
 
 
 class ScopeTooLarge(StoreError):

@@ -22,7 +22,7 @@ from langchain_core.embeddings import Embeddings
 from inference_core.drivers import Plan, Pool, Wait
 from inference_core.embeddings.joining import Encodings, JoinedCalls
 from inference_core.embeddings.tokens import TextEncoding, TokenEmbeddings
-from inference_core.errors import EmbeddingError, StoreUnavailable
+from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
@@ -71,6 +71,7 @@ class Embedder:
         self.fingerprint = fingerprint
         self.dimensions: int | None = None
         self.failure: str | None = None
+        self._expected: tuple[int, str] | None = None
         self._encoder = model if isinstance(model, TokenEmbeddings) else None
         self._load = load
         self._pool = Pool(_WORKERS, "embedder")
@@ -100,8 +101,17 @@ class Embedder:
         """Waits until the model is loaded or has failed to; whether it can answer."""
         return self._ready.wait(timeout) and self.is_ready
 
+    def expect(self, dimensions: int, refusal: str) -> None:
+        """Has the model's first vectors refused, as ``refusal`` says, unless they have so many dimensions.
+
+        Raises EmbeddingMismatch if it is known that they have others.
+        """
+        self._expected = (dimensions, refusal)
+        if self.dimensions not in (None, dimensions):
+            raise EmbeddingMismatch(refusal)
+
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Encodings]:
-        """Plan: an encoding of each text. Raises EmbeddingError or DeadlineExceeded."""
+        """Plan: an encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
         given = list(texts)
         wait = Wait(
             partial(self._joined.submit, given),
@@ -198,6 +208,8 @@ class Embedder:
     def _normalized_all(self, found: Sequence[Any], count: int) -> Encodings:
         try:
             made = [self._normalized(one) for one in found]
+        except EmbeddingMismatch:
+            raise
         except (TypeError, ValueError) as error:
             raise EmbeddingError(f"The embedding model returned something else than vectors: {error}") from error
         if len(made) != count:
@@ -216,6 +228,8 @@ class Embedder:
             raise EmbeddingError("The embedding model returned an empty vector, zeros or NaN")
         if self.dimensions not in (None, len(values)):
             raise EmbeddingError(f"The embedding model returned {len(values)} dimensions, not {self.dimensions}")
+        if self.dimensions is None and self._expected and self._expected[0] != len(values):
+            raise EmbeddingMismatch(self._expected[1])
         self.dimensions = len(values)
         return given if isinstance(found, TextEncoding) else TextEncoding(values / norm)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from inference_core.drivers import Pool
 from inference_core.embeddings.tokens import TextEncoding
-from inference_core.errors import EmbeddingError
+from inference_core.errors import EmbeddingError, EmbeddingMismatch
 
 _TEXTS_AT_ONCE: Final = 32
 Encodings = list[TextEncoding]
@@ -83,7 +83,7 @@ class JoinedCalls:
             return
         try:
             encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
-        except EmbeddingError as error:
+        except (EmbeddingError, EmbeddingMismatch) as error:
             if len(taken) == 1:
                 taken[0][1].set_exception(error)
                 return

@@ -131,13 +131,17 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a database promises. ``single_writer``: waiting writes are joined into one transaction by one thread."""
+    """What a database promises. ``single_writer``: waiting writes are joined into one transaction by one thread.
+
+    ``writable`` False: it was opened for reading alone, and every write raises ReadOnlyStore.
+    """
 
     durable: bool
     atomic: bool
     compare_and_set: bool
     change_feed: bool
     single_writer: bool
+    writable: bool = True
 
 
 class Backend(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,16 +18,17 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from inference_core.drivers import Plan, Pool, Wait, any_thread, in_turn
 from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, StoreUnavailable, WriteUnknown
+from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
-from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.later import Later
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.snapshot import Snapshot
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
+from inference_core.stores.vector_space import VectorSpace
 from inference_core.stores.writer import GroupWriter
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class StoreEngine:
         self.embedder = embedder
         self.late_interaction = late_interaction
         self._reranker = None if reranker is None else _as_reranker(reranker)
-        _check_vector_space(backend, embedder)
+        self._space = VectorSpace(backend, embedder) if embedder else None
         self.pool = Pool(WORKERS, "memory-store", may_block)
         self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
         self._index_bytes = index_bytes
@@ -245,6 +247,9 @@ class StoreEngine:
             )
         except (EmbeddingError, StoreUnavailable):
             return list(batch)
+        if self._space and not self._space.is_recorded:
+            with suppress(StoreError):  # if the database is away, the write will say so
+                yield from self.pool.call(self._space.record)
         model = self.embedder.fingerprint
         made = iter(vectors)
         return [_with_vector(write, model, made) for write in batch]
@@ -306,16 +311,3 @@ def _apply_alone(backend: Backend, batch: Sequence[Write]) -> list[int]:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
-
-
-def _check_vector_space(backend: Backend, embedder: Embedder | None) -> None:
-    if embedder is None:
-        return
-    known = backend.get_meta(EMBEDDING_META)
-    if known is None:
-        backend.set_meta(EMBEDDING_META, embedder.fingerprint)
-    elif known != embedder.fingerprint:
-        raise EmbeddingMismatch(
-            f"The vectors of {backend.name} were made by {known!r}, not by {embedder.fingerprint!r}. Open it with the "
-            f"first, or embed all texts anew: python -m inference_core reembed {backend.name} --embeddings NAME"
-        )

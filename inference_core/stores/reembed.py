@@ -9,6 +9,7 @@ from inference_core.errors import ConfigurationError
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.backfill import PORTION, fill
 from inference_core.stores.factory import open_backend
+from inference_core.stores.vector_space import DIMENSIONS_META, VectorSpace
 from inference_core.stores.writer import GroupWriter
 
 
@@ -23,7 +24,7 @@ def reembed(
 
     Resumable: the store belongs to the new model from the start, and what an interruption left over is embedded by the
     next call or, in the background, by whoever opens the store. ``progress`` hears (done, total). Raises
-    ConfigurationError, EmbeddingError, StoreError.
+    ConfigurationError, EmbeddingMismatch, EmbeddingError, StoreError.
     """
     embedder = make_embedder(embeddings)
     if embedder is None:
@@ -31,8 +32,11 @@ def reembed(
     backend = open_backend(url, encryption_key=encryption_key)
     writer = GroupWriter(backend)
     try:
+        if backend.get_meta(EMBEDDING_META) == embedder.fingerprint:
+            VectorSpace(backend, embedder)  # refuses another model behind the same name, whose texts look embedded
         embedder.embed_now(["test"])
         backend.set_meta(EMBEDDING_META, embedder.fingerprint)
+        backend.set_meta(DIMENSIONS_META, str(embedder.dimensions))
         total = backend.count(backend.namespaces())
         done = 0
         while portion := backend.pending(embedder.fingerprint, PORTION):

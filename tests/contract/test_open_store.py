@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -14,6 +15,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
+from retrieval_support import packed
 from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, Embedder, MemoryStore, open_store
@@ -25,8 +27,9 @@ from inference_core.errors import (
     StoreUnavailable,
     UnsupportedSchema,
 )
+from inference_core.retrieval.documents import Document
 from inference_core.stores import factory
-from inference_core.stores.backend import Pending
+from inference_core.stores.backend import Pending, Put
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.backfill import fill
@@ -349,13 +352,13 @@ def test_a_model_that_loses_vectors_gives_none_to_the_wrong_text():
 
 
 def test_recall_survives_vectors_of_another_length_under_the_same_name(sqlite_url: str):
-    class Short(HashingEmbeddings):
-        dimensions = 32
-
-    for model in (HashingEmbeddings(), Short()):
-        with open_store(sqlite_url, embeddings=Embedder(model, "the same name")) as store:
-            store.put(NS, str(model.dimensions), {"t": f"tea {model.dimensions}"}, index=["t"])
-            assert mode_of(store)[1] == (1 if model.dimensions == 64 else 2)
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "the same name")) as store:
+        store.put(NS, "64", {"t": "tea 64"}, index=["t"])
+        short = Document.of("tea 32")._replace(model="the same name", vector=packed([1.0] * 32))
+        now = datetime.now(UTC)
+        put = Put(namespace=NS, key="32", value='{"t": "tea 32"}', document=short, updated_at=now)
+        assert store.engine.backend.apply([[put]]) == [[1]]
+        assert mode_of(store)[1] == 2
 
 
 def test_a_model_that_is_loading_is_not_waited_for():

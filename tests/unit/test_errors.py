@@ -25,6 +25,7 @@ from inference_core.errors import (
     MissingExtra,
     ModelError,
     ReadOnlyMemory,
+    ReadOnlyStore,
     ScopeTooLarge,
     StoreError,
     StoreUnavailable,
@@ -37,7 +38,7 @@ from inference_core.errors import (
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
-    assert len(classes) == 24
+    assert len(classes) == 25
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
@@ -62,6 +63,7 @@ def test_every_error_is_in_the_tree():
         (ModelError, (InferenceCoreError,)),
         (VersionConflict, (StoreError,)),
         (UnsupportedSchema, (StoreError,)),
+        (ReadOnlyStore, (StoreError,)),
         (ScopeTooLarge, (StoreError,)),
         (StoreUnavailable, (StoreError,)),
         (DeadlineExceeded, (StoreUnavailable, TimeoutError)),
