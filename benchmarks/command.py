@@ -28,13 +28,17 @@ class Options:
 
 
 def run(
-    name: str, measured: Callable[[Options], Result], table: Callable[[Result], list[Row]], about: str | None
+    name: str,
+    measured: Callable[[Options], Result],
+    table: Callable[[Result], list[Row]],
+    about: str | None,
+    default_n: int = DEFAULT_N,
 ) -> int:
     """Measures as the command line says, shows and writes the results; the exit code is 1 if a bar was missed.
 
     With ``--json`` the output is the object alone, and the exit code says only whether it could be measured.
     """
-    options, arguments = _parsed(name, about)
+    options, arguments = _parsed(name, about, default_n)
     result = measured(options)
     rows = table(result)
     if arguments.json:
@@ -43,9 +47,9 @@ def run(
     return 0 if arguments.json else int(not reached)
 
 
-def _parsed(name: str, about: str | None) -> tuple[Options, argparse.Namespace]:
+def _parsed(name: str, about: str | None, default_n: int) -> tuple[Options, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog=f"sh scripts/bench {name}", description=about)
-    parser.add_argument("--n", type=_positive, default=DEFAULT_N, help="memories in all (default: %(default)s)")
+    parser.add_argument("--n", type=_positive, default=default_n, help="memories in all (default: %(default)s)")
     parser.add_argument("--users", type=_positive, default=1, help="users who share them (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--url", help="measure our store at this URL, {name} being replaced; nothing is published")

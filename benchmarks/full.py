@@ -8,6 +8,7 @@ import time
 
 import cold
 import cold_start
+import footprint
 import group_commit
 import import_time
 import ingest
@@ -58,6 +59,7 @@ if __name__ == "__main__":
         save,
         update,
         cold,
+        footprint,
         middleware,
         turn,
         ingest,

@@ -25,7 +25,7 @@ from inference_core.services.user_memories import count_user_memories
 
 PROCESSES = 8
 SAVERS = 20
-BAR = 10
+BAR = 5
 SAVES = 100
 Work = Callable[[str, Any, int, Any], None]
 """What a process does: in which store, after which barrier, how many saves of each saver, and who counts the errors."""

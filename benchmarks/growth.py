@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
+import recall
 from command import Options, Result, described, plain
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -110,6 +111,8 @@ def _rows(name: str, results: Sequence[Result]) -> Iterator[Row]:
         for key, (label, _, _) in LINES.items():
             if result.get(key) is not None:
                 yield plain(f"{where}: {label}", result[key])
+        if name == "recall":
+            yield from recall.ratios(result)
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ With several users the question goes to one small user, whose store is also meas
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,11 @@ from timing import WARM_UP, by_turns, milliseconds, quantile, scratch
 from inference_core import AgentMemoryStoreService, MemoryStore
 
 QUERIES: Final = 60
+SIZES: Final = (1_000, 10_000, 100_000)
+BARS_MS: Final = {1_000: 0.6}
+FLOOR_BARS: Final = {10_000: 2.5, 100_000: 1.3}
+INMEMORY_BARS: Final = {10_000: 50}
+"""By the number of memories, all of one user."""
 LARGE_BAR_MS: Final = 100
 SMALL_USER_BAR_MS: Final = 1.5
 ALONE_BAR: Final = 1.5
@@ -89,26 +95,39 @@ def _recalling(store: MemoryStore) -> Search:
 
 def table(result: Result) -> list[Row]:
     """The report's rows."""
-    what, mine = f"ours {described(result)}", result["ours_ms"]
-    several = result["users"] > 1
+    where, several = described(result), result["users"] > 1
     return [
-        bar(what, mine, SMALL_USER_BAR_MS) if several else plain(what, mine),
+        _of_size(f"ours {where}", result, "ours_ms", {result["n"]: SMALL_USER_BAR_MS} if several else BARS_MS, "ms"),
         plain("ours, 95th percentile", result["ours_p95_ms"]),
         plain("ours, through the service", result["ours_service_ms"]),
         plain("ours, with late interaction", result["ours_late_ms"]),
         plain("InMemoryStore", result["inmemory_ms"]),
         plain("SqliteStore", result["sqlite_ms"], missing=f"none: {result['sqlite_reason']}"),
         plain("floor: numpy product + FTS5", result["floor_ms"]),
-        plain("InMemoryStore over ours", result["ratio_inmemory"], ""),
-        plain("ours over the floor", result["ratio_floor"], ""),
+        *ratios(result),
         *([bar("ours over the same user alone", result["ratio_alone"], ALONE_BAR, "")] if several else []),
         bar("one query of 64 KB", result["ours_64kb_ms"], LARGE_BAR_MS),
     ]
 
 
+def ratios(result: Result) -> list[Row]:
+    """How ours compares, with the bars of its size."""
+    where, is_shared = described(result), result["users"] > 1
+    return [
+        _of_size(f"InMemoryStore over ours {where}", result, "ratio_inmemory", {} if is_shared else INMEMORY_BARS),
+        _of_size(f"ours over the floor {where}", result, "ratio_floor", {} if is_shared else FLOOR_BARS),
+    ]
+
+
+def _of_size(what: str, result: Result, name: str, bars: Mapping[int, float], unit: str = "") -> Row:
+    if (limit := bars.get(result["n"])) is None:
+        return plain(what, result[name], unit)
+    return bar(what, result[name], limit, unit, least=bars is INMEMORY_BARS)
+
+
 def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
+    """What is measured at the sizes that have bars."""
+    return [row for size in SIZES for row in table(measured(Options(size)))]
 
 
 if __name__ == "__main__":

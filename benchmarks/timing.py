@@ -76,6 +76,13 @@ def quantile(values: Sequence[float], share: float = 0.5) -> float:
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
 
 
+def resident_bytes(what: str = "VmRSS") -> int:
+    """What this process has in memory, or had at most (VmHWM); 0 where that is not known."""
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{what}:")), 0)
+
+
 @contextmanager
 def scratch() -> Generator[Path]:
     """An empty folder that is removed afterwards."""

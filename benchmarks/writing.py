@@ -23,7 +23,7 @@ from inference_core.services.operations.scope import put_of
 
 WRITES: Final = 200
 PORTION: Final = 20
-RATIO_BAR: Final = 2
+RATIO_BAR: Final = 1.5
 Write = Callable[[Turn], object]
 Verb = Callable[[SyncMemoryService, Turn], object]
 
