@@ -2,8 +2,11 @@
 
 An operation is a generator function, a *plan*. It yields `Wait` effects, gets their results and returns its own. `run`
 drives a plan in the caller's thread, `arun` on an event loop. Blocking work runs on a `Pool` that the store owns, never
-on the loop's default executor. A deadline bounds every effect; a call that outlives it keeps its worker, and when all
-workers of a pool are kept like that, the pool refuses further calls at once.
+on the loop's default executor.
+
+A caller who went away, a caller whose time is up and a database that does not answer are three things. In the first two
+cases a call that is still queued is dropped and one that runs goes on; neither says anything about the database, so
+neither is held against it. A call hangs once it has been *running* for `HANG_S`, whoever waits for it.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
@@ -24,10 +29,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Plan = Generator["Wait[Any]", Any, T]
 """A generator that yields effects and returns a T."""
-
-
-def _ignore(_: Future[Any]) -> None:
-    """Nothing has to be known about an abandoned call."""
+HANG_S: Final = 10.0
+"""A call that has been running for so long hangs. A healthy database answers within milliseconds, in a checkpoint or
+behind another process's large transaction within a second or two; by now a caller with the usual deadline has left."""
 
 
 def any_thread() -> None:
@@ -39,15 +43,13 @@ class Wait(Generic[T]):
     """Something to wait for, at most ``timeout`` seconds: started by ``start``.
 
     ``inline`` is the same for a sync caller without a deadline, in its own thread; ``native`` is the same for an async
-    caller. ``abandoned`` hears of a call that outlived its deadline. ``may_block`` is called before a sync caller's
-    thread waits, and raises if it would wait in vain.
+    caller. ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain.
     """
 
     start: Callable[[], Future[T]]
     inline: Callable[[], T] | None = None
     native: Callable[[], Awaitable[T]] | None = None
     timeout: float | None = None
-    abandoned: Callable[[Future[Any]], None] = _ignore
     may_block: Callable[[], None] = any_thread
 
 
@@ -70,18 +72,22 @@ class Deadline:
 class Pool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
-    ``may_block`` is called before a sync caller's thread waits for one of them.
+    While the calls of all of them hang, each for ``hang_s`` seconds, it refuses further ones. ``may_block`` is called
+    before a sync caller's thread waits for one of them.
     """
 
-    def __init__(self, workers: int, name: str, may_block: Callable[[], None] = any_thread) -> None:
+    def __init__(
+        self, workers: int, name: str, may_block: Callable[[], None] = any_thread, *, hang_s: float = HANG_S
+    ) -> None:
         self._workers = workers
         self._name = name
         self.may_block = may_block
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._wake = threading.Condition()
-        self._running: list[threading.Thread] = []
-        self._waiting = 0
-        self._stuck: set[Future[Any]] = set()
+        self._hang_s = hang_s
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._began: dict[int, float] = {}
         self._closed = False
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
@@ -90,13 +96,13 @@ class Pool:
         with self._wake:
             if self._closed:
                 raise StoreUnavailable(f"{self._name} is closed")
-            if len(self._stuck) >= self._workers:
+            if self._hangs():
                 raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
             self._tasks.append((future, call))
-            if len(self._tasks) > self._waiting and len(self._running) < self._workers:
-                name = f"{self._name}-{len(self._running) + 1}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._running.append(thread)
+            if len(self._tasks) > self._idle and len(self._threads) < self._workers:
+                name = f"{self._name}-{len(self._threads) + 1}"
+                thread = threading.Thread(target=self._work, args=(len(self._threads),), name=name, daemon=True)
+                self._threads.append(thread)
                 thread.start()
             self._wake.notify()
         return future
@@ -104,18 +110,8 @@ class Pool:
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
         """A plan that runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
         task = partial(function, *args, **kwargs)
-        result: T = yield Wait(
-            partial(self.submit, task), inline=task, abandoned=self.abandon, may_block=self.may_block
-        )
+        result: T = yield Wait(partial(self.submit, task), inline=task, may_block=self.may_block)
         return result
-
-    def abandon(self, future: Future[Any]) -> None:
-        """Counts the worker of a call that nobody waits for any more as stuck until the call returns."""
-        with self._wake:
-            if future.done():
-                return
-            self._stuck.add(future)
-        future.add_done_callback(self._release)
 
     def close(self, timeout: float = 0.0) -> None:
         """Ends the workers after the calls that wait already, which get ``timeout`` seconds; refuses later ones."""
@@ -123,23 +119,29 @@ class Pool:
             self._closed = True
             self._wake.notify_all()
         deadline = time.monotonic() + timeout
-        for thread in self._running:
+        for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _release(self, future: Future[Any]) -> None:
-        with self._wake:
-            self._stuck.discard(future)
+    def _hangs(self) -> bool:
+        if len(self._began) < self._workers:
+            return False
+        latest = time.monotonic() - self._hang_s
+        return all(began <= latest for began in self._began.values())
 
-    def _work(self) -> None:
-        while (task := self._next()) is not None:
+    def _work(self, worker: int) -> None:
+        while (task := self._next(worker)) is not None:
             settle(*task)
 
-    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+    def _next(self, worker: int) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._wake:
-            self._waiting += 1
+            self._began.pop(worker, None)
+            self._idle += 1
             self._wake.wait_for(lambda: self._tasks or self._closed)
-            self._waiting -= 1
-            return self._tasks.popleft() if self._tasks else None
+            self._idle -= 1
+            if not self._tasks:
+                return None
+            self._began[worker] = time.monotonic()
+            return self._tasks.popleft()
 
 
 def in_turn(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
@@ -215,29 +217,81 @@ def _wait(effect: Wait[T], deadline: Deadline) -> T:
     except TimeoutError as error:
         if future.done():
             return future.result()
-        raise _given_up(effect, future) from error
+        raise _given_up(future) from error
 
 
 async def _await(effect: Wait[T], deadline: Deadline) -> T:
     left = deadline.remaining(effect.timeout)
-    future = None if effect.native is not None else effect.start()
+    if effect.native is None:
+        return await _settled(effect.start(), left)
     limit = asyncio.timeout(left)
     try:
         async with limit:
-            if effect.native is not None:
-                return await effect.native()
-            return await asyncio.wrap_future(cast("Future[T]", future))
+            return await effect.native()
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise _given_up(effect, future) from error
+        raise DeadlineExceeded("The call did not finish within its deadline") from error
+
+
+async def _settled(future: Future[T], seconds: float | None) -> T:
+    """What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: two of these are in each operation."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    future.add_done_callback(partial(_postbox(loop).wake, waiter))
+    timer = None if seconds is None else loop.call_later(seconds, _finish, waiter)
+    try:
+        await waiter
     except asyncio.CancelledError:
-        if future is not None:
-            effect.abandoned(future)
+        future.cancel()
         raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if not future.done():
+        raise _given_up(future)
+    return future.result()
 
 
-def _given_up(effect: Wait[Any], future: Future[Any] | None) -> DeadlineExceeded:
-    if future is not None and not future.cancel():
-        effect.abandoned(future)
+def _given_up(future: Future[Any]) -> DeadlineExceeded:
+    if future.cancel():
+        return DeadlineExceeded("The call did not begin within its deadline; it is not made")
     return DeadlineExceeded("The call did not finish within its deadline")
+
+
+class _Postbox:
+    """Wakes what waits on one event loop; those that are due together, as after a transaction, by one call into it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._due: list[asyncio.Future[None]] = []
+
+    def wake(self, waiter: asyncio.Future[None], _: Future[Any]) -> None:
+        """Called by the thread that made the result."""
+        with self._lock:
+            self._due.append(waiter)
+            if len(self._due) > 1:
+                return  # whoever put in the first has called the loop
+        with suppress(RuntimeError):  # the loop is closed, and with it gone who waited
+            waiter.get_loop().call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        with self._lock:
+            due, self._due = self._due, []
+        for waiter in due:
+            _finish(waiter)
+
+
+_postboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Postbox] = WeakKeyDictionary()
+
+
+def _postbox(loop: asyncio.AbstractEventLoop) -> _Postbox:
+    box = _postboxes.get(loop)
+    if box is None:
+        box = _postboxes[loop] = _Postbox()
+    return box
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

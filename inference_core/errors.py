@@ -23,7 +23,8 @@ InferenceCoreError
     ├── ReadOnlyStore                    the store was opened for reading alone
     ├── ScopeTooLarge                    a foreign store's scope is larger than can be ranked in process
     └── StoreUnavailable                 the store failed or cannot be reached
-        ├── DeadlineExceeded (TimeoutError)
+        ├── DeadlineExceeded (TimeoutError)  the caller's time is up; nothing was written
+        ├── StoreBusy                    the store answers, but others hold what the call needs
         └── WriteUnknown                 a write was sent and not confirmed; retry it under the same id
 """
 
@@ -134,7 +135,11 @@ class StoreUnavailable(StoreError):
 
 
 class DeadlineExceeded(StoreUnavailable, TimeoutError):
-    """The operation did not finish within its deadline."""
+    """The caller's deadline passed before the operation was done; of a write: before it was handed to the database."""
+
+
+class StoreBusy(StoreUnavailable):
+    """The store answers, but other callers hold what this call needs; try again."""
 
 
 class WriteUnknown(StoreUnavailable):

@@ -6,6 +6,7 @@ callers are told at once that it is not ready. Nothing is embedded inside a lock
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import math
@@ -22,12 +23,15 @@ from langchain_core.embeddings import Embeddings
 from inference_core.drivers import Plan, Pool, Wait
 from inference_core.embeddings.joining import Encodings, JoinedCalls
 from inference_core.embeddings.tokens import TextEncoding, TokenEmbeddings
-from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreUnavailable
+from inference_core.errors import EmbeddingError, EmbeddingMismatch
 
 _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
+_SILENCE_S: Final = 2.0
+"""A model that is asked for so long without an answer is left alone for a while: a caller waits less than this for
+vectors before it does without, so asking on would only hold everybody up."""
 _WARNING_PERIOD_S: Final = 60.0
 _PARTING_S: Final = 2.0
 _LOADING_S: Final = 20.0
@@ -74,13 +78,15 @@ class Embedder:
         self._expected: tuple[int, str] | None = None
         self._encoder = model if isinstance(model, TokenEmbeddings) else None
         self._load = load
-        self._pool = Pool(_WORKERS, "embedder")
+        self._pool = Pool(_WORKERS, "embedder", hang_s=_SILENCE_S)
         self._joined = JoinedCalls(self._pool, self._embedded)
         self._ready = threading.Event()
         self._failures = 0
+        self._last_failure = ""
         self._paused_until = 0.0
         self._silent_until = 0.0
         self._is_native = load is not None
+        self._silence = _Silence()
         if load is None:
             self._ready.set()
 
@@ -118,7 +124,6 @@ class Embedder:
             inline=None if timeout else partial(self._embedded, given),
             native=self._native("documents", given),
             timeout=timeout,
-            abandoned=self._joined.abandon,
         )
         return self._ask(wait)
 
@@ -130,16 +135,13 @@ class Embedder:
             inline=None if timeout else call,
             native=self._native("query", text),
             timeout=timeout,
-            abandoned=self._pool.abandon,
         )
         encodings = yield from self._ask(wait)
         return encodings[0]
 
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
-        encodings = self._embedded(list(texts))
-        self._recovered()
-        return encodings
+        return self._embedded(list(texts))
 
     def close(self) -> None:
         """Ends the worker threads; a call that runs gets a moment to return."""
@@ -148,30 +150,34 @@ class Embedder:
     def _ask(self, wait: Wait[Encodings]) -> Plan[Encodings]:
         if not self.is_ready:
             raise EmbeddingError(self.failure or self._why_not_ready())
-        try:
-            encodings: Encodings = yield wait
-        except (EmbeddingError, StoreUnavailable) as error:
-            self._count_failure(error)
-            raise
-        self._recovered()
+        encodings: Encodings = yield wait
         return encodings
 
-    def _recovered(self) -> None:
+    @contextmanager
+    def _judged(self) -> Generator[None]:
+        """Trusts the model by what it does with a call, not by how long a caller had time for the answer."""
+        try:
+            yield
+        except EmbeddingError as error:
+            self._failures += 1
+            self._last_failure = str(error)
+            if self._failures >= _PATIENCE:
+                self._pause()
+            self._warn(error)
+            raise
         self._failures = 0
         self._paused_until = 0.0
 
-    def _why_not_ready(self) -> str:
-        return (
-            "The embedding model failed repeatedly" if self._ready.is_set() else "The embedding model is being loaded"
-        )
+    def _pause(self) -> None:
+        self._paused_until = time.monotonic() + _PAUSE_S
 
-    def _count_failure(self, error: Exception) -> None:
-        self._failures += 1
+    def _warn(self, problem: object) -> None:
         if time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _WARNING_PERIOD_S
-            _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", error)
-        if self._failures >= _PATIENCE:
-            self._paused_until = time.monotonic() + _PAUSE_S
+            _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", problem)
+
+    def _why_not_ready(self) -> str:
+        return self._last_failure if self._ready.is_set() else "The embedding model is being loaded"
 
     def _native(self, what: str, argument: list[str] | str) -> Callable[[], Awaitable[Encodings]] | None:
         """The model's own coroutine, if it has one: LangChain's default runs on the event loop's shared executor.
@@ -191,19 +197,31 @@ class Embedder:
         return self._encoder.encode_query if self._encoder else self.model.embed_query
 
     def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
-        try:
-            with _native_call() if self._is_native else nullcontext():
-                found = call()
-        except Exception as error:
-            raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return self._normalized_all(found, count)
+        with self._judged():
+            try:
+                with _native_call() if self._is_native else nullcontext():
+                    found = call()
+            except Exception as error:
+                raise EmbeddingError(f"The embedding model failed: {error}") from error
+            return self._normalized_all(found, count)
 
     async def _checked_async(self, call: Callable[[], Awaitable[Any]], argument: list[str] | str) -> Encodings:
-        try:
-            found = await call()
-        except Exception as error:
-            raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return self._normalized_all(*(([found], 1) if isinstance(argument, str) else (found, len(argument))))
+        with self._judged():
+            self._silence.note(1)
+            try:
+                found = await call()
+            except asyncio.CancelledError:
+                if self._silence.note(-1) >= _SILENCE_S:
+                    self._silence.note(0, is_answered=True)
+                    self._last_failure = f"The embedding model has not answered for {_SILENCE_S:g} s"
+                    self._pause()
+                    self._warn(self._last_failure)
+                raise
+            except Exception as error:
+                self._silence.note(-1, is_answered=True)
+                raise EmbeddingError(f"The embedding model failed: {error}") from error
+            self._silence.note(-1, is_answered=True)
+            return self._normalized_all(*(([found], 1) if isinstance(argument, str) else (found, len(argument))))
 
     def _normalized_all(self, found: Sequence[Any], count: int) -> Encodings:
         try:
@@ -240,6 +258,28 @@ class Embedder:
             self.failure = f"The embedding model could not be loaded: {error}"
             _LOG.warning("%s; recall is lexical only", self.failure)
         self._ready.set()
+
+
+class _Silence:
+    """For how long a model was asked in vain: the time since its last answer in which anybody waited for one.
+
+    A coroutine ends with its caller's patience, so how long one was waited for says nothing about the model.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+        self._waiting = 0
+        self._at = 0.0
+
+    def note(self, waiting: int, *, is_answered: bool = False) -> float:
+        """So many more wait from now on; the seconds of silence."""
+        with self._lock:
+            now = time.monotonic()
+            self._seconds = 0.0 if is_answered else self._seconds + (now - self._at if self._waiting else 0.0)
+            self._at = now
+            self._waiting += waiting
+            return self._seconds
 
 
 def _listed_now(call: Callable[[str], Any], text: str) -> list[Any]:

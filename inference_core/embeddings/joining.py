@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from inference_core.drivers import Pool
 from inference_core.embeddings.tokens import TextEncoding
@@ -29,7 +29,6 @@ class JoinedCalls:
         self._embed = embed
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        self._calls: dict[Future[Encodings], Future[Any]] = {}
 
     def submit(self, texts: Sequence[str]) -> Future[Encodings]:
         """An encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
@@ -46,26 +45,11 @@ class JoinedCalls:
             raise
         return future
 
-    def abandon(self, future: Future[Any]) -> None:
-        """Nobody waits for ``future`` any more; the worker that its call keeps counts as stuck."""
-        with self._lock:
-            call = self._calls.get(future)
-        if call is not None:
-            self._pool.abandon(call)
-
     def _serve(self) -> None:
         """Answers those that wait; another worker may have done so before."""
-        call: Future[None] = Future()
         with self._lock:
             taken = self._take()
-            self._calls |= {future: call for _, future in taken}
-        try:
-            self._answer(taken)
-        finally:
-            with self._lock:
-                for _, future in taken:
-                    del self._calls[future]
-            call.set_result(None)
+        self._answer(taken)
 
     def _take(self) -> list[_Waiting]:
         taken: list[_Waiting] = []

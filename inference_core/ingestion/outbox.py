@@ -20,7 +20,7 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
-from inference_core.ingestion.partitions import OUTBOX, Partition, digest, places
+from inference_core.ingestion.partitions import CLOSING, OUTBOX, Partition, digest, places
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
 from inference_core.memory.text import encode_json, text_tokens
@@ -268,10 +268,12 @@ class Outbox:
             *(one.put(messages, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
         ]
 
-    def _listing(self, partition: Partition, expected: int | None = None, due: float | None = None) -> Put:
+    def _listing(
+        self, partition: Partition, expected: int | None = None, due: float | None = None, *, is_closing: bool = False
+    ) -> Put:
         """The write that lists the partition."""
         where, key = partition.place
-        value = partition.to_json(due)
+        value = partition.to_json(due, is_closing=is_closing)
         return Put(namespace=where, key=key, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _unknown(self, partition: Partition, fresh: Mapping[str, Waiting]) -> Plan[dict[str, Waiting]]:
@@ -279,7 +281,7 @@ class Outbox:
         marks, messages = marks_of(partition.user_id), partition.messages
         keys = [partition.place, *((scope, key) for scope in (marks, messages) for key in fresh)]
         place, *rows = yield from self.engine.get(keys)
-        self._note(partition, place.version if place else 0)
+        self._note(partition, place.version if place and CLOSING not in place.value else 0)
         known = {row.key for row in rows if row}
         return {key: one for key, one in fresh.items() if key not in known}
 
@@ -323,13 +325,13 @@ class Outbox:
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
     def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
-        """Plan: takes a partition off the list, unless a message came in meanwhile.
-
-        The first write ends what others know of the list, so that no message comes in unseen after it.
-        """
+        """Plan: takes a partition off the list, unless a message came in meanwhile."""
         where, key = partition.place
         with suppress(VersionConflict):  # a message has come in between
-            (version,) = yield from self.engine.write([self._listing(partition, seen)])
+            # Whoever knew the list at an earlier version has to look again, and then finds that it is closing. Its
+            # message lists the partition anew, so that the deletion fails: else it would lie there unseen.
+            closing = self._listing(partition, seen, is_closing=True)
+            (version,) = yield from self.engine.write([closing])
             if not (yield from self.engine.count([partition.messages])):
                 yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
                 self._note(partition, 0)

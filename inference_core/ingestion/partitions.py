@@ -24,6 +24,8 @@ SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
 STATE: Final = "state"
 """Last label of the namespace that holds the lease and the result of those before it."""
+CLOSING: Final = "closing"
+"""The field of a partition's row which says that it is being taken off the list."""
 _SAID: Final = "said"
 
 
@@ -77,9 +79,13 @@ class Partition:
         value = {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
         return {**value, **({"task": self.task} if self.task else {})}
 
-    def to_json(self, due: float | None = None) -> str:
-        """Itself as JSON, with the time (seconds since 1970) before which nobody need look at it."""
-        return encode_json(self.to_value() | ({} if due is None else {"due": due}), what="outbox")
+    def to_json(self, due: float | None = None, *, is_closing: bool = False) -> str:
+        """Itself as JSON, with the time (seconds since 1970) before which nobody need look at it.
+
+        ``is_closing``: it is about to be taken off the list.
+        """
+        more: dict[str, Any] = {} if due is None else {"due": due}
+        return encode_json(self.to_value() | more | ({CLOSING: True} if is_closing else {}), what="outbox")
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Partition:

@@ -1,5 +1,8 @@
 """Circuit breaker: a database that keeps failing is left alone for a while, so that nobody waits for it in vain.
 
+It counts what calls of the database raise, in the thread that makes them. How long a caller was ready to wait says
+nothing about the database. One that does not answer at all is refused by the pool and by the writer (`HANG_S`).
+
 Source: Nygard, Release It!, 2nd edition 2018, section 5.2.
 """
 
@@ -7,11 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
 
-from inference_core.drivers import Plan
-from inference_core.errors import StoreError, StoreUnavailable
+from inference_core.errors import StoreBusy, StoreError, StoreUnavailable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 PATIENCE: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
@@ -32,26 +36,24 @@ class Breaker:
         """Whether calls are refused, but for one now and then."""
         return self._failures >= PATIENCE
 
-    def guarded(self, plan: Plan[T]) -> Plan[T]:
-        """``plan``, unless the breaker is open. Raises StoreUnavailable then."""
-        self._check()
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What ``function``, a call of the database, returns; its failures are counted."""
         try:
-            result = yield from plan
+            result = function(*args, **kwargs)
+        except StoreBusy:
+            self._succeeded()
+            raise
         except StoreUnavailable:
             self._failed()
             raise
         except StoreError:
-            self.succeeded()
+            self._succeeded()
             raise
-        self.succeeded()
+        self._succeeded()
         return result
 
-    def succeeded(self) -> None:
-        """The database answers."""
-        with self._lock:
-            self._failures = 0
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises StoreUnavailable if the database is left alone at the moment."""
         with self._lock:
             if not self.is_open:
                 return
@@ -61,6 +63,11 @@ class Breaker:
                     f"{self._what} failed {self._failures} times in a row; left alone for {left:.1f} s"
                 )
             self._closed_until = time.monotonic() + self._pause()
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            with self._lock:
+                self._failures = 0
 
     def _failed(self) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.snapshot import Snapshot
 from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
 from inference_core.stores.vector_space import VectorSpace
-from inference_core.stores.writer import GroupWriter
+from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
 if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
@@ -78,14 +79,14 @@ class StoreEngine:
         self._reranker = None if reranker is None else _as_reranker(reranker)
         self._space = VectorSpace(backend, embedder) if embedder else None
         self.pool = Pool(WORKERS, "memory-store", may_block)
-        self._writer = GroupWriter(backend, max_batches) if max_batches else GroupWriter(backend)
+        self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
+        self._writer = GroupWriter(backend, max_batches or MAX_BATCHES, breaker=self._writing)
         self._index_bytes = index_bytes
         self._owns_embedder = owns_embedder
         self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
-        self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self.later = Later(backend, self._writer)
         self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
         self.accesses = AccessCounts(backend, self._writer, access_interval_s)
@@ -100,10 +101,11 @@ class StoreEngine:
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again.
-        Raises VersionConflict, StoreUnavailable; WriteUnknown if the database did not confirm in time.
+        Raises VersionConflict, StoreUnavailable; DeadlineExceeded if the database did not see it in time; WriteUnknown
+        if it did, and did not confirm.
         """
         embedded = (yield from self._embedded(batch)) if embeds else batch
-        written = yield from self._writing.guarded(self._written(with_their_usage(embedded)))
+        written = yield from self._written(with_their_usage(embedded))
         if embeds and any(map(_waits_for_vector, embedded)):
             self.embed_later()
         return written[: len(batch)]
@@ -226,16 +228,29 @@ class StoreEngine:
         self.backend.close()
 
     def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
-        return self._reading.guarded(self.pool.call(function, *args, **kwargs))
+        self._reading.check()
+        return (yield from self.pool.call(self._reading.call, partial(function, *args, **kwargs)))
 
     def _written(self, batch: Sequence[Write]) -> Plan[list[int]]:
+        self._writing.check()
+        alone = None if self.backend.capabilities.single_writer else partial(self._apply_alone, batch)
+        handed_over: list[Future[list[int]]] = []
+
+        def hand_over() -> Future[list[int]]:
+            handed_over.append(self.pool.submit(alone) if alone else self._writer.submit(batch))
+            return handed_over[0]
+
         try:
-            if not self.backend.capabilities.single_writer:
-                return (yield from self.pool.call(_apply_alone, self.backend, batch))
-            versions: list[int] = yield Wait(partial(self._writer.submit, batch), abandoned=self._writer.abandon)
+            versions: list[int] = yield Wait(hand_over, inline=alone, may_block=self.pool.may_block)
         except DeadlineExceeded as error:
+            # A write that was still queued has been taken back, so it is known not to be there.
+            if not handed_over or handed_over[0].cancelled():
+                raise
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
         return versions
+
+    def _apply_alone(self, batch: Sequence[Write]) -> list[int]:
+        return self._writing.call(_applied, self.backend, batch)
 
     def _embedded(self, batch: Sequence[Write]) -> Plan[list[Write]]:
         texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
@@ -306,7 +321,7 @@ def _with_vector(write: Write, model: str, vectors: Iterator[DocumentVectors]) -
     return replace(write, document=write.document._replace(model=model, vector=vector, tokens=tokens))
 
 
-def _apply_alone(backend: Backend, batch: Sequence[Write]) -> list[int]:
+def _applied(backend: Backend, batch: Sequence[Write]) -> list[int]:
     (outcome,) = backend.apply([batch])
     if isinstance(outcome, Exception):
         raise outcome

@@ -1,5 +1,8 @@
 """Group commit: one thread joins the writes that wait into one durable transaction of the database.
 
+Nobody's patience is anybody else's fault: a write whose caller has gone is dropped while it is queued and finished once
+it is in a transaction. Only a transaction that has been running for `HANG_S` makes the writer refuse.
+
 Source: Gray and Reuter, Transaction Processing, 1993, section 9.4 (group commit).
 """
 
@@ -7,13 +10,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Final
 
+from inference_core.drivers import HANG_S
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backend import Backend, Outcome, Write
+from inference_core.stores.breaker import Breaker
 
 _LOG = logging.getLogger(__name__)
 MAX_BATCHES: Final = 512
@@ -21,41 +27,45 @@ _Ticket = tuple[Sequence[Write], Future[list[int]]]
 
 
 class GroupWriter:
-    """Hands writes to ``backend`` from one daemon thread; at most ``max_batches`` of them in a transaction."""
+    """Hands writes to ``backend`` from one daemon thread; at most ``max_batches`` of them in a transaction.
 
-    def __init__(self, backend: Backend, max_batches: int = MAX_BATCHES) -> None:
+    ``breaker`` counts the transactions that fail.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        max_batches: int = MAX_BATCHES,
+        *,
+        breaker: Breaker | None = None,
+        hang_s: float = HANG_S,
+    ) -> None:
         self._backend = backend
+        self._breaker = breaker or Breaker(f"Writing {backend.name}")
         self._max_batches = max_batches
+        self._hang_s = hang_s
         self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stuck: set[Future[Any]] = set()
+        self._began: float | None = None
         self._closed = False
 
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
         """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
 
-        Raises StoreUnavailable if the writer is closed or hangs in an earlier write.
+        Raises StoreUnavailable if the writer is closed, or hangs in an earlier write.
         """
         future: Future[list[int]] = Future()
         with self._turn:
             if self._closed:
                 raise StoreUnavailable("The store is closed")
-            if self._stuck:
+            if self._began is not None and time.monotonic() - self._began >= self._hang_s:
                 raise StoreUnavailable("The store hangs in an earlier write")
             self._waiting.put((batch, future))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="memory-writer", daemon=True)
                 self._thread.start()
         return future
-
-    def abandon(self, future: Future[Any]) -> None:
-        """Refuses further writes until this one, which nobody waits for any more, has returned."""
-        with self._turn:
-            if future.done():
-                return
-            self._stuck.add(future)
-        future.add_done_callback(self._release)
 
     def close(self, timeout: float = 10.0) -> None:
         """Refuses further writes and waits at most ``timeout`` seconds for those that were accepted."""
@@ -64,10 +74,6 @@ class GroupWriter:
             self._waiting.put(None)
         if self._thread is not None:
             self._thread.join(timeout)
-
-    def _release(self, future: Future[Any]) -> None:
-        with self._turn:
-            self._stuck.discard(future)
 
     def _work(self) -> None:
         while tickets := self._next():
@@ -92,11 +98,13 @@ class GroupWriter:
 
     def _commit(self, tickets: Sequence[_Ticket]) -> None:
         outcomes: Sequence[Outcome]
+        self._began = time.monotonic()
         try:
-            outcomes = self._backend.apply([batch for batch, _ in tickets])
+            outcomes = self._breaker.call(self._backend.apply, [batch for batch, _ in tickets])
         except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction
             _LOG.warning("A transaction of %d writes failed: %s", len(tickets), error)
             outcomes = [error] * len(tickets)
+        self._began = None
         for (_, future), outcome in zip(tickets, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 future.set_exception(outcome)

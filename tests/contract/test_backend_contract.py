@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -927,17 +927,17 @@ def test_a_queued_write_can_be_taken_back():
         writer.submit([put("d")])
 
 
-def test_a_write_nobody_waits_for_blocks_later_ones_until_it_ends():
-    writer = GroupWriter(InMemoryBackend())
-    finished = writer.submit([put("a")])
-    finished.result(5)
-    writer.abandon(finished)
-    hanging: Future[Any] = Future()
-    writer.abandon(hanging)
-    with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
-        writer.submit([put("b")])
-    hanging.set_result(None)
-    assert writer.submit([put("b")]).result(5) == [1]
+def test_a_transaction_that_hangs_refuses_later_writes_until_it_ends():
+    backend = InMemoryBackend()
+    writer = GroupWriter(backend, hang_s=0.1)
+    with backend._lock:
+        hanging = writer.submit([put("a")])
+        queued = writer.submit([put("b")])
+        time.sleep(0.2)
+        with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
+            writer.submit([put("c")])
+    assert (hanging.result(5), queued.result(5)) == ([1], [1])
+    assert writer.submit([put("c")]).result(5) == [1]
     writer.close()
 
 

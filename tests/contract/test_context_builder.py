@@ -182,11 +182,16 @@ class TestFaults:
             assert one.left_out["fails"].startswith("ZeroDivisionError: ")
         assert took < 5
 
-    def test_a_source_that_hangs_ends_up_refused_at_once(self, service: AgentMemoryStoreService):
+    def test_a_source_that_hangs_ends_up_refused_at_once(
+        self, service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("inference_core.services.context.fetching._HANG_S", 0.2)
         over = threading.Event()
         sources = [OwnSource(name="hangs", find=lambda _: [str(over.wait(20))])]
         builder = ContextBuilder(service, sources, deadline=0.01)
-        reasons = [builder.sync.build(USER).left_out["hangs"] for _ in range(9)]
+        reasons = [builder.sync.build(USER).left_out["hangs"] for _ in range(8)]
+        time.sleep(0.3)
+        reasons.append(builder.sync.build(USER).left_out["hangs"])
         over.set()
         assert reasons[:8] == ["late"] * 8
         assert reasons[8].startswith("StoreUnavailable: context-hangs")

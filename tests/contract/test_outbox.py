@@ -235,6 +235,8 @@ def test_a_partition_leaves_the_list_when_it_is_done_unless_a_message_comes_in_b
             settle(outbox, claim or claimed(outbox))
             assert put(writer, late) == 0
         assert run(outbox.partitions()) == []
+        # It was taken off the list with a message in it, which then lay there until the next one came.
+        assert run(outbox.engine.count([ADA.messages])) == 0
     assert came == ["1"] * 12
 
 

@@ -57,10 +57,10 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def _hang(pool: Pool, gate: threading.Event) -> None:
-    """Leaves an abandoned call on each of the pool's two workers."""
-    while len(pool._stuck) < 2:
-        with pytest.raises(DeadlineExceeded):
-            run(pool.call(gate.wait, LATE), SOON)
+    """Leaves a call that hangs on each of the pool's two workers."""
+    for _ in range(2):
+        pool.submit(gate.wait)
+    _wait_for(pool._hangs)
 
 
 def test_a_plan_returns_its_result(drive: Driver, pool: Pool):
@@ -245,7 +245,7 @@ def test_a_native_call_is_bounded_by_the_deadline():
     assert cancelled == [True]
 
 
-def test_an_abandoned_call_needs_nobody_to_know(gate: threading.Event):
+def test_a_worker_goes_on_after_its_caller_has_left(gate: threading.Event):
     workers = Pool(1, "alone")
 
     def plan() -> Plan[None]:
@@ -306,23 +306,72 @@ async def test_cancellation_of_a_task_reaches_the_coroutine_it_awaits():
     assert seen == ["cancelled"]
 
 
-async def test_a_call_whose_task_was_cancelled_keeps_its_worker(gate: threading.Event):
+async def test_a_caller_who_went_away_is_no_hang(gate: threading.Event):
+    """Two cancelled calls, which would have returned in a moment, made the pool refuse everybody's."""
     pool = Pool(1, "one")
     begun = threading.Event()
+    ran: list[str] = []
 
     def call() -> None:
         begun.set()
         gate.wait()
+        ran.append("first")
 
     task = asyncio.create_task(arun(pool.call(call)))
     while not begun.is_set():  # noqa: ASYNC110 - set by a thread
         await asyncio.sleep(0.001)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    with pytest.raises(StoreUnavailable, match="one: all 1 workers wait"):
-        pool.submit(int)
+    queued = asyncio.create_task(arun(pool.call(ran.append, "dropped")))
+    await asyncio.sleep(0)
+    for gone in (task, queued):
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+    other = asyncio.create_task(arun(pool.call(lambda: 1)))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await other == 1
+    assert ran == ["first"]
     pool.close()
+
+
+def test_a_deadline_is_no_hang(pool: Pool, gate: threading.Event):
+    """Callers with short deadlines made the pool refuse those who had time."""
+    for _ in range(5):
+        with pytest.raises(DeadlineExceeded):
+            run(pool.call(gate.wait), SOON)
+    patient = pool.submit(lambda: 1)
+    gate.set()
+    assert patient.result(LATE) == 1
+
+
+async def test_results_that_come_together_reach_each_who_waits():
+    futures: list[Future[int]] = [Future() for _ in range(100)]
+
+    def plan(future: Future[int]) -> Plan[int]:
+        return (yield Wait(lambda: future))
+
+    tasks = [asyncio.create_task(arun(plan(future), LATE)) for future in futures]
+    await asyncio.sleep(0)
+
+    def settle_all() -> None:
+        for at, future in enumerate(futures):
+            future.set_result(at)
+
+    threads = [threading.Thread(target=settle_all)]
+    for thread in threads:
+        thread.start()
+    assert await asyncio.gather(*tasks) == list(range(100))
+
+
+def test_a_result_that_comes_after_its_loop_has_ended_harms_nobody(pool: Pool, gate: threading.Event):
+    async def leave() -> None:
+        task = asyncio.create_task(arun(pool.call(gate.wait)))
+        await asyncio.sleep(SOON)
+        task.cancel()
+
+    asyncio.run(leave())
+    gate.set()
+    assert run(pool.call(lambda: 1), LATE) == 1
 
 
 async def test_other_threads_of_the_loop_are_not_delayed_by_hanging_calls(gate: threading.Event):
@@ -378,7 +427,7 @@ def test_a_free_worker_is_used_again():
     names: set[str] = set()
     for _ in range(20):
         names.add(pool.submit(lambda: threading.current_thread().name).result(LATE))
-        _wait_for(lambda: pool._waiting == len(pool._running))
+        _wait_for(lambda: pool._idle == len(pool._threads))
     assert names == {"reused-1"}
     pool.close()
 
@@ -404,27 +453,21 @@ def test_the_threads_of_a_closed_pool_end():
     assert not workers[0].is_alive()
 
 
-def test_a_pool_whose_workers_all_hang_refuses_calls_until_they_return(pool: Pool, gate: threading.Event):
+def test_a_pool_whose_workers_all_hang_refuses_calls_until_they_return(gate: threading.Event):
+    pool = Pool(2, "test", hang_s=SOON)
     _hang(pool, gate)
     with pytest.raises(StoreUnavailable, match="test: all 2 workers wait for calls that do not return"):
         run(pool.call(int), LATE)
     gate.set()
-    _wait_for(lambda: not pool._stuck)
+    _wait_for(lambda: not pool._hangs())
     assert run(pool.call(lambda: 1), LATE) == 1
+    pool.close()
 
 
 def test_a_pool_with_a_worker_left_goes_on(pool: Pool, gate: threading.Event):
     with pytest.raises(DeadlineExceeded):
         run(pool.call(gate.wait), SOON)
     assert run(pool.call(lambda: 1), LATE) == 1
-
-
-def test_a_call_that_has_returned_is_not_stuck(pool: Pool):
-    for _ in range(3):
-        future = pool.submit(int)
-        future.result(LATE)
-        pool.abandon(future)
-    assert pool.submit(lambda: 1).result(LATE) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])

@@ -23,6 +23,8 @@ from inference_core.stores.search import Search
 
 WORKERS: Final = 8
 """So many calls of one source may be under way; while all of them hang, it is left out at once."""
+_HANG_S: Final = 2.0
+"""No prompt waits for a source nearly so long."""
 _AN_INSTANT_S: Final = 0.001
 _MAX_REASON: Final = 200
 _EVERYBODY: Final = global_namespace(MemoryCategory.SEMANTIC, "any")[0]
@@ -39,7 +41,7 @@ class Sources:
         for one in sources:
             if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(f"{one!r:.80} is no context source: it needs name, section, limit and fetch")
-        self._pools = {one.name: Pool(WORKERS, f"context-{one.name}") for one in sources}
+        self._pools = {one.name: Pool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
         if len(self._pools) < len(sources):
             raise ConfigurationError("Two context sources have the same name; give one of them another")
         self._sources = tuple(sources)
@@ -55,15 +57,14 @@ class Sources:
         try:
             for source, future in under_way:
                 try:
-                    items += yield self._wait(source, future, request, deadline)
+                    items += yield self._wait(future, request, deadline)
                 except DeadlineExceeded:
                     left_out[source.name] = "late"
                 except Exception as error:  # noqa: BLE001 - whatever a source raises, the others are told
                     left_out[source.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_REASON]}"
         finally:
-            for source, future in under_way:
-                if not future.done() and not future.cancel():
-                    self._pools[source.name].abandon(future)
+            for _, future in under_way:
+                future.cancel()
         return items, left_out
 
     def _questions(self, request: ContextRequest) -> Iterator[tuple[str, Search]]:
@@ -81,15 +82,12 @@ class Sources:
             refused.set_exception(error)
             return refused
 
-    def _wait(
-        self, source: ContextSource, future: Fetching, request: ContextRequest, deadline: Deadline
-    ) -> Wait[list[ContextItem]]:
+    def _wait(self, future: Fetching, request: ContextRequest, deadline: Deadline) -> Wait[list[ContextItem]]:
         try:
             left = deadline.remaining()
         except DeadlineExceeded:
             left = _AN_INSTANT_S  # what is there by now is taken
-        pool = self._pools[source.name]
-        return Wait(lambda: future, timeout=left, abandoned=pool.abandon, may_block=request.scope.engine.pool.may_block)
+        return Wait(lambda: future, timeout=left, may_block=request.scope.engine.pool.may_block)
 
 
 def _close(pools: Mapping[str, Pool]) -> None:
@@ -101,7 +99,7 @@ def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem
     """What ``source`` gives, in its name. Raises what it raises, IdentityError for a memory of another user."""
     given: Any = source.fetch(request)
     if isinstance(given, Generator):
-        given = run(cast("Plan[Sequence[ContextItem]]", given))  # a deadline here would count as a fault of the store
+        given = run(cast("Plan[Sequence[ContextItem]]", given))
     elif isawaitable(given):
         given = asyncio.run(_awaited(cast("Awaitable[Sequence[ContextItem]]", given)))
     items: list[ContextItem] = list(given)[: source.limit]

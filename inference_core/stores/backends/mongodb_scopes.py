@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pymongo.errors import DuplicateKeyError
 
-from inference_core.errors import StoreUnavailable, WriteUnknown
+from inference_core.errors import StoreBusy, WriteUnknown
 
 LEASE_S: Final = 30.0
 """A writer that does not come back within this time loses its scopes; clocks of writers must agree better than that."""
@@ -41,7 +41,7 @@ class Scopes:
     def taken(self, names: Sequence[str], session: Any) -> Generator[dict[str, int]]:
         """Takes the scopes for this writer; their last numbers, which become their heads if the writer changes them.
 
-        Raises StoreUnavailable if another writer does not give one back, WriteUnknown if one was lost meanwhile.
+        Raises StoreBusy if another writer does not give one back, WriteUnknown if one was lost meanwhile.
         """
         writer = secrets.token_hex(8)
         heads: dict[str, int] = {}
@@ -66,7 +66,7 @@ class Scopes:
             if found:
                 return found["head"]
             if time.monotonic() > deadline:
-                raise StoreUnavailable("Another writer does not give the scope back; try again later")
+                raise StoreBusy("Another writer does not give the scope back; try again later")
             time.sleep(_PAUSE_S)
 
     def _last_number(self, name: str, session: Any) -> int:

@@ -18,7 +18,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
+from inference_core.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -94,7 +94,7 @@ class Connections:
         if self._closed:
             raise StoreUnavailable("The store is closed")
         if not self._slots.acquire(timeout=TIMEOUT_S):
-            raise StoreUnavailable(f"PostgreSQL: all {MAX_CONNECTIONS} connections are in use")
+            raise StoreBusy(f"PostgreSQL: all {MAX_CONNECTIONS} connections are in use")
         try:
             connection = self._taken()
             try:

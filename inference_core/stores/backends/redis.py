@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from typing import Any, Final, NamedTuple
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import StoreError, StoreUnavailable, UnsupportedSchema
+from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, UnsupportedSchema
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
@@ -90,7 +90,7 @@ class RedisBackend:
             waiting = {at: batch for at, batch in waiting.items() if at not in outcomes}
             if not waiting:
                 break
-        busy = StoreUnavailable(f"{self.name}: other writers were faster {_ROUNDS} times; try again")
+        busy = StoreBusy(f"{self.name}: other writers were faster {_ROUNDS} times; try again")
         return [outcomes.get(at, busy) for at in range(len(batches))]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:

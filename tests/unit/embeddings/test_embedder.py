@@ -223,7 +223,7 @@ def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: p
     assert embedder.is_ready
     _fail(embedder, 1)
     assert not embedder.is_ready
-    with pytest.raises(EmbeddingError, match="failed repeatedly"):
+    with pytest.raises(EmbeddingError, match="the embedding server is down"):
         run(embedder.query("a"))
     assert model.calls == 3
     model.broken = False

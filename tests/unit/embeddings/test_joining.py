@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -70,22 +71,24 @@ def test_what_nobody_waits_for_any_more_is_not_embedded(pool: Pool):
     assert model.started.wait(10)
     gone, stays = joined.submit(["gone"]), joined.submit(["stays"])
     assert gone.cancel()
-    joined.abandon(gone)
     model.gate.set()
     assert blocked.result(10)
     assert stays.result(10)
     assert "gone" not in [text for batch in model.batches for text in batch]
 
 
-def test_a_call_that_hangs_keeps_its_worker_once(pool: Pool):
+def test_a_model_that_hangs_is_asked_for_no_more_until_it_answers():
+    pool = Pool(1, "model", hang_s=0.05)
     model = Model()
     joined = JoinedCalls(pool, model)
     hanging = joined.submit(["a"])
     assert model.started.wait(10)
-    joined.abandon(hanging)
-    joined.abandon(hanging)
+    time.sleep(0.1)
     with pytest.raises(StoreUnavailable, match="all 1 workers"):
         joined.submit(["c"])
     model.gate.set()
     assert hanging.result(10)
+    while pool._hangs():
+        time.sleep(0.001)
     assert joined.submit(["c"]).result(10)
+    pool.close()

@@ -6,41 +6,49 @@ import time
 
 import pytest
 
-from inference_core.drivers import Plan, run
-from inference_core.errors import StoreError, StoreUnavailable, VersionConflict
+from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, VersionConflict
 from inference_core.stores.breaker import PATIENCE, Breaker
 
 
-def failing(error: StoreError) -> Plan[None]:
+def failing(error: StoreError) -> None:
     raise error
-    yield  # makes it a plan
 
 
-def answering() -> Plan[str]:
+def answering() -> str:
     return "answer"
-    yield  # makes it a plan
 
 
 def opened() -> Breaker:
     breaker = Breaker("Reading it")
     for _ in range(PATIENCE):
         with pytest.raises(StoreUnavailable, match="away"):
-            run(breaker.guarded(failing(StoreUnavailable("away"))))
+            breaker.call(failing, StoreUnavailable("away"))
     return breaker
 
 
 def test_it_refuses_after_five_failures_until_a_call_is_answered() -> None:
     breaker = opened()
     with pytest.raises(StoreUnavailable, match="Reading it failed 5 times"):
-        run(breaker.guarded(answering()))
+        breaker.check()
     time.sleep(0.15)
-    assert run(breaker.guarded(answering())) == "answer"
+    breaker.check()
+    with pytest.raises(StoreUnavailable, match="Reading it failed 5 times"):
+        breaker.check()
+    assert breaker.call(answering) == "answer"
+    breaker.check()
     assert not breaker.is_open
 
 
-def test_a_refusal_of_the_database_is_an_answer() -> None:
+@pytest.mark.parametrize("error", [VersionConflict("changed"), StoreBusy("others were faster")])
+def test_a_refusal_of_the_database_is_an_answer(error: StoreError) -> None:
     breaker = opened()
-    time.sleep(0.15)
-    with pytest.raises(VersionConflict):
-        run(breaker.guarded(failing(VersionConflict("changed"))))
-    assert run(breaker.guarded(answering())) == "answer"
+    with pytest.raises(type(error)):
+        breaker.call(failing, error)
+    breaker.check()
+
+
+def test_an_error_that_is_not_the_stores_says_nothing_about_it() -> None:
+    breaker = opened()
+    with pytest.raises(ZeroDivisionError):
+        breaker.call(lambda: 1 / 0)
+    assert breaker.is_open
