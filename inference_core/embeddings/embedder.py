@@ -81,6 +81,8 @@ class Embedder:
         self._pool = Pool(_WORKERS, "embedder", hang_s=_SILENCE_S)
         self._joined = JoinedCalls(self._pool, self._embedded)
         self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self._when_loaded: list[Callable[[], None]] = []
         self._failures = 0
         self._last_failure = ""
         self._paused_until = 0.0
@@ -94,6 +96,19 @@ class Embedder:
     def is_ready(self) -> bool:
         """Whether the model can answer now; after three failures in a row it is left alone for five seconds."""
         return self._ready.is_set() and self.failure is None and time.monotonic() >= self._paused_until
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model is there; one that could not be loaded never is."""
+        return self._ready.is_set() and self.failure is None
+
+    def when_loaded(self, call: Callable[[], None]) -> None:
+        """Has ``call`` called, in whatever thread, once the model is there or could not be loaded; now if it is."""
+        with self._lock:
+            if not self._ready.is_set():
+                self._when_loaded.append(call)
+                return
+        call()
 
     def warm(self) -> None:
         """Starts loading the model in the background; returns at once."""
@@ -257,7 +272,11 @@ class Embedder:
         except Exception as error:  # noqa: BLE001 - recall goes on without vectors
             self.failure = f"The embedding model could not be loaded: {error}"
             _LOG.warning("%s; recall is lexical only", self.failure)
-        self._ready.set()
+        with self._lock:
+            self._ready.set()
+            calls, self._when_loaded = self._when_loaded, []
+        for call in calls:
+            call()
 
 
 class _Silence:

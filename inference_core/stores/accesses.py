@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
-from inference_core.errors import InferenceCoreError, VersionConflict
+from inference_core.errors import VersionConflict
 from inference_core.memory.fields import moment_field
 from inference_core.memory.namespaces import USAGE, beside, holds_memories
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import Backend, Delete, Key, Put, Row, Write
-from inference_core.stores.background import Background
 from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +28,10 @@ MEMORIES_AT_ONCE: Final = 500
 _MOST_NOTED: Final = 20_000
 _PORTION: Final = 200
 _ATTEMPTS: Final = 5
+
+
+def _nobody() -> None:
+    """Nobody has to be woken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,86 +54,79 @@ class Usage:
         return cls(count if isinstance(count, int) else 0, moment_field(row.value, "last"))
 
 
-class AccessCounts(Background):
-    """Notes recalls in this process and writes them every ``interval_s`` seconds, when many wait, and at the end.
+class AccessCounts:
+    """Notes recalls in this process until they are written; calls ``wake`` when many wait.
 
     What was not written when the process dies is lost. While the database is away notes are kept, up to a bound.
     """
 
-    def __init__(self, backend: Backend, writer: GroupWriter, interval_s: float = ACCESS_INTERVAL_S) -> None:
-        super().__init__("memory-access-counts")
+    def __init__(self, backend: Backend, writer: GroupWriter, wake: Callable[[], None] = _nobody) -> None:
         self._backend = backend
         self._writer = writer
-        self._interval_s = interval_s
-        self._noted: dict[Key, Usage] = {}
+        self._wake = wake
+        self._noted: dict[str, dict[Key, Usage]] = {}
+        self._count = 0
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        self._is_started = False
 
     def note(self, keys: Iterable[Key], at: datetime) -> None:
         """The memories of ``keys`` were recalled ``at``; what is no memory is passed over. Waits for nothing."""
         with self._lock:
             for key in keys:
-                if holds_memories(key[0]) and (key in self._noted or len(self._noted) < _MOST_NOTED):
-                    known = self._noted.get(key)
-                    self._noted[key] = Usage(known.count + 1 if known else 1, at)
-            waiting = len(self._noted)
-            if waiting and not self._is_started and not self._closed.is_set():
-                self._is_started = True
-                self._start()
+                if holds_memories(key[0]):
+                    self._add(key, Usage(1, at))
+            waiting = self._count
         if waiting >= MEMORIES_AT_ONCE:
-            self.wake()
+            self._wake()
 
     def flush(self) -> None:
-        """Writes what was noted. Raises StoreError; what could not be written is noted still."""
+        """Writes what was noted so far. Raises StoreError; what could not be written is noted still."""
+        with self._lock:
+            portions = sum(-(-len(noted) // _PORTION) for noted in self._noted.values())
+        for _ in range(portions):
+            self.write_portion()
+
+    def write_portion(self) -> bool:
+        """Writes some of what was noted, of one user; whether there is more. Raises StoreError, and notes it again."""
         with self._flushing:
-            waiting = self._taken()
+            noted = self._taken()
             try:
-                while waiting:
-                    self._write(waiting[-1])
-                    waiting.pop()
-            finally:
-                for noted in waiting:
-                    self._put_back(noted)
+                is_written = self._write(noted)
+            except BaseException:
+                self._put_back(noted)
+                raise
+            if not is_written:
+                _LOG.info("Others write the same access counts; %d are written later", len(noted))
+                self._put_back(noted)
+            return is_written and self._count > 0
 
-    def close(self) -> None:
-        """Writes what was noted, if the database answers soon."""
+    def _add(self, key: Key, usage: Usage) -> None:
+        of_user = self._noted.get(key[0][0], {})
+        if key in of_user:
+            of_user[key] = of_user[key].joined(usage)
+        elif self._count < _MOST_NOTED:
+            self._noted.setdefault(key[0][0], of_user)[key] = usage
+            self._count += 1
+
+    def _taken(self) -> dict[Key, Usage]:
         with self._lock:
-            self._closed.set()
-        if self._is_started:
-            super().close()
-
-    def _work(self) -> None:
-        is_over = False
-        while not is_over:
-            self._wake.wait(self._interval_s)
-            self._wake.clear()
-            is_over = self._closed.is_set()
-            try:
-                self.flush()
-            except InferenceCoreError as error:
-                _LOG.info("Access counts are written later: %s", error)
-
-    def _taken(self) -> list[dict[Key, Usage]]:
-        """What was noted, in portions of one user each."""
-        with self._lock:
-            noted, self._noted = self._noted, {}
-        by_user: dict[str, list[Key]] = {}
-        for key in noted:
-            by_user.setdefault(key[0][0], []).append(key)
-        return [
-            {key: noted[key] for key in keys[at : at + _PORTION]}
-            for keys in by_user.values()
-            for at in range(0, len(keys), _PORTION)
-        ]
+            user = next(iter(self._noted), None)
+            if user is None:
+                return {}
+            of_user = self._noted[user]
+            taken = {key: of_user.pop(key) for key in list(islice(of_user, _PORTION))}
+            if not of_user:
+                del self._noted[user]
+            self._count -= len(taken)
+            return taken
 
     def _put_back(self, noted: Mapping[Key, Usage]) -> None:
         with self._lock:
             for key, usage in noted.items():
-                self._noted[key] = self._noted.get(key, Usage()).joined(usage)
+                self._add(key, usage)
 
-    def _write(self, noted: Mapping[Key, Usage]) -> None:
-        """Adds ``noted`` to what is stored; of memories that are gone nothing is kept."""
+    def _write(self, noted: Mapping[Key, Usage]) -> bool:
+        """Adds ``noted`` to what is stored; of memories that are gone nothing is kept. False if others were faster."""
         keys = list(noted)
         for _ in range(_ATTEMPTS):
             memories = self._backend.get(keys)
@@ -140,9 +137,8 @@ class AccessCounts(Background):
                     self._writer.submit([_put(key, row, noted[key]) for key, row in there]).result()
             except VersionConflict:
                 continue
-            return
-        _LOG.info("Others write the same access counts; %d are written later", len(keys))
-        self._put_back(noted)
+            return True
+        return False
 
 
 def _put(key: Key, row: Row | None, noted: Usage) -> Put:

@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final
 
 from inference_core.embeddings.documents import embed_documents_now
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import EmbeddingError, InferenceCoreError
+from inference_core.errors import EmbeddingError
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, SetVector
-from inference_core.stores.background import Background
 from inference_core.stores.writer import GroupWriter
 
-_LOG = logging.getLogger(__name__)
 PORTION: Final = 32
-_PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
 
 
-class Backfill(Background):
-    """One daemon thread that embeds what is pending, at once and whenever it is woken; failures are retried later."""
+class Backfill:
+    """Embeds what is pending, portion by portion."""
 
     def __init__(self, backend: Backend, writer: GroupWriter, embedder: Embedder, *, with_tokens: bool) -> None:
-        super().__init__("memory-backfill")
         self._backend = backend
         self._writer = writer
         self._embedder = embedder
         self._with_tokens = with_tokens
         self._refused: set[tuple[Namespace, str, int]] = set()
-        self._start()
 
-    def _work(self) -> None:
-        failures = 0
-        while not self._closed.is_set():
-            self._wake.clear()
-            try:
-                while not self._closed.is_set() and self._embedder.is_ready and self._fill_portion():
-                    pass
-                failures = failures + 1 if self._refused else 0
-                self._refused.clear()
-            except InferenceCoreError as error:
-                failures += 1
-                _LOG.info("Vectors are still pending: %s", error)
-            self._rest(failures)
+    def fill_portion(self) -> bool:
+        """Embeds some of what is pending; whether there may be more.
 
-    def _rest(self, failures: int) -> None:
-        """Waits until there is something to do: soon after a failure or while the model loads, else until woken."""
-        if failures:
-            self._closed.wait(_PATIENCE_S[min(failures, len(_PATIENCE_S)) - 1])
-        elif self._embedder.is_ready or self._embedder.failure:
-            self._wake.wait()
-        else:
-            self._closed.wait(0.1)
+        Raises EmbeddingError if the model fails or refuses what is left, StoreError.
+        """
+        if not self._embedder.is_loaded:
+            return False  # whoever loads it has the chore woken
+        if not self._embedder.is_ready:
+            raise EmbeddingError("The embedding model is left alone after failures; vectors are still pending")
+        if self._fill_some():
+            return True
+        if self._refused:
+            count = len(self._refused)
+            self._refused.clear()
+            raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
+        return False
 
-    def _fill_portion(self) -> bool:
+    def _fill_some(self) -> bool:
         """Embeds some of what is pending; texts that the model refuses wait until all others are done.
 
         A store that was given another model meanwhile is left to those who have that.

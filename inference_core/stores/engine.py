@@ -25,10 +25,11 @@ from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with
 from inference_core.stores.backend import Backend, Key, Put, Row, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
+from inference_core.stores.later import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.later import Later
+from inference_core.stores.maintenance import Maintenance, remove_expired
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.snapshot import Snapshot
-from inference_core.stores.sweeper import SWEEP_INTERVAL_S, Sweeper
 from inference_core.stores.vector_space import VectorSpace
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
@@ -47,6 +48,15 @@ EMBED_TIMEOUT_S: Final = 1.0
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
+SWEEP_INTERVAL_S: Final = 60.0
+_IMPORT, _DEFERRED, _ACCESSES, _EXPIRED, _VECTORS = (
+    "import of the index",
+    "deferred writes",
+    "access counts",
+    "expired rows",
+    "pending vectors",
+)
+"""The chores of a store."""
 
 
 class StoreEngine:
@@ -86,15 +96,26 @@ class StoreEngine:
         self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
         self._closed = False
-        self._backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction) if embedder else None
-        self.later = Later(backend, self._writer)
-        self._sweeper = Sweeper(backend, self._writer, sweep_interval_s)
-        self.accesses = AccessCounts(backend, self._writer, access_interval_s)
+        self.maintenance = Maintenance()
+        self.later = Later(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
+        self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
+        self._add_chores(sweep_interval_s, access_interval_s)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
             embedder.warm()
-        threading.Thread(target=self._searcher, name="memory-searcher", daemon=True).start()
+
+    def _add_chores(self, sweep_interval_s: float, access_interval_s: float) -> None:
+        chores, backend, writer = self.maintenance, self.backend, self._writer
+        chores.add(_IMPORT, _import_searcher)
+        chores.wake(_IMPORT)
+        chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
+        chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
+        chores.add(_EXPIRED, partial(remove_expired, backend, writer), sweep_interval_s)
+        if self.embedder:
+            backfill = Backfill(backend, writer, self.embedder, with_tokens=self.late_interaction)
+            chores.add(_VECTORS, backfill.fill_portion)
+            self.embedder.when_loaded(partial(chores.wake, _VECTORS))
 
     def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Plan[list[int]]:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
@@ -112,8 +133,8 @@ class StoreEngine:
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""
-        if self._backfill:
-            self._backfill.wake()
+        if self.embedder:
+            self.maintenance.wake(_VECTORS)
 
     def flush_later(self) -> Plan[None]:
         """Plan: writes what was left for ``later``."""
@@ -191,8 +212,8 @@ class StoreEngine:
         vectors, reason = yield from self._query_vectors(searches[0])
         wider = [replace(one, limit=max(one.limit, RERANKED)) for one in searches] if self._reranker else searches
         found = yield from self._read(self._ranked, wider, vectors)
-        if self._backfill and not self.backend.capabilities.change_feed:
-            self._backfill.wake()  # such a backend knows what is pending only in what was read
+        if not self.backend.capabilities.change_feed:
+            self.embed_later()  # such a backend knows what is pending only in what was read
         pairs = zip(searches, found, strict=True)
         return (yield from in_turn(self._result(search, ranked, vectors, reason) for search, ranked in pairs))
 
@@ -216,11 +237,7 @@ class StoreEngine:
             if self._closed:
                 return
             self._closed = True
-        if self._backfill:
-            self._backfill.close()
-        self._sweeper.close()
-        self.accesses.close()
-        self.later.close()
+        self.maintenance.close()
         self._writer.close()
         self.pool.close()
         if self.embedder and self._owns_embedder:
@@ -294,6 +311,11 @@ class StoreEngine:
                 model = self.embedder.fingerprint if self.embedder else ""
                 self._made_searcher = Searcher(self.backend, model, self._index_bytes)
             return self._made_searcher
+
+
+def _import_searcher() -> None:
+    """Imports numpy before somebody waits for it. Nothing of the engine, which its chores must not keep alive."""
+    from inference_core.stores import searcher  # noqa: F401, PLC0415 # pyright: ignore[reportUnusedImport] - for its side effect
 
 
 def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:

@@ -74,7 +74,7 @@ def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, m
 
 def test_pending_vectors_are_filled_in_once_the_model_answers(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_core.embeddings.embedder._PAUSE_S", 0.2)
-    monkeypatch.setattr("inference_core.stores.backfill._PATIENCE_S", (0.1,))
+    monkeypatch.setattr("inference_core.stores.maintenance._PATIENCE_S", (0.1,))
     model = FailingEmbeddings()
     with open_store(sqlite_url, embeddings=model) as store:
         service = AgentMemoryStoreService(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -211,18 +212,37 @@ def test_what_cannot_be_written_is_lost_and_said(caplog: pytest.LogCaptureFixtur
         later.put(put_of_nothing(store))
         later.flush()
         assert "1 notes on what was told are lost" in caplog.text
-    later.put(put_of_nothing(store))
-    assert not later._waiting
 
 
 def test_only_so_many_wait() -> None:
     with open_store("memory://", embeddings=None) as store:
-        later = Later(store.engine.backend, store.engine._writer, interval_s=60)
+        woken: list[int] = []
+        later = Later(store.engine._writer, lambda: woken.append(1))
         for _ in range(MOST + 5):
             later.put(put_of_nothing(store))
         assert len(later._waiting) == MOST
-        later.close()
+        assert len(woken) == MOST + 5
+        later.flush()
         assert not later._waiting
+
+
+def test_flushes_of_two_threads_take_each_write_once() -> None:
+    """Counting what waits and taking it were two steps that two threads could mix up: one of them ended."""
+    with open_store("memory://", embeddings=None) as store:
+        later = Later(store.engine._writer, lambda: None)
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(200):
+                later.put(put_of_nothing(store))
+                for done in [pool.submit(later.flush) for _ in range(4)]:
+                    done.result()
+        assert [row.version for row in store.engine.backend.get([((U,), "later")]) if row] == [200]
+
+
+def test_what_waits_is_written_when_the_store_is_closed(sqlite_url: str) -> None:
+    with open_store(sqlite_url, embeddings=None) as store:
+        store.engine.later.put(put_of_nothing(store))
+    with open_store(sqlite_url, embeddings=None) as store:
+        assert store.engine.backend.get([((U,), "later")]) != [None]
 
 
 class Span(NonRecordingSpan):
