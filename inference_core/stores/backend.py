@@ -129,6 +129,23 @@ class Pending:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A stored row that cannot be read, and why; nothing here tells its content, so that people and logs may see it.
+
+    ``root`` is the first label of its namespace, the user's; it and ``namespace`` are None if they cannot be read
+    either, and ``key`` is then shown with escapes. ``only_vector``: the row is found by its words, and only its vector
+    cannot be unpacked. ``place`` is how its backend finds it again.
+    """
+
+    root: str | None
+    namespace: Namespace | None
+    key: str
+    reason: str
+    only_vector: bool = False
+    place: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a database promises. ``single_writer``: waiting writes are joined into one transaction by one thread.
@@ -147,6 +164,7 @@ class Capabilities:
 class Backend(Protocol):
     """Rows of exact scopes. Methods block, may be called from any thread, and raise StoreError.
 
+    A row that cannot be read is left out by everything but `count` and `inspect`; it can be replaced and deleted.
     A row whose time has come is not there for `get`, `newest`, `count`, `namespaces` and expected versions; indexes
     keep it until an Expire removes it.
     """
@@ -216,6 +234,14 @@ class Backend(Protocol):
 
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store as a whole."""
+        ...
+
+    def inspect(self, root: str | None = None) -> Iterable[Row | Unreadable]:
+        """Every row, readable or not: of those whose namespace begins with the label ``root``, or all."""
+        ...
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Removes rows that `inspect` could not read, and vectors; how many. What has changed meanwhile stays."""
         ...
 
     def close(self) -> None:

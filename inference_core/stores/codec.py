@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from inference_core.clock import aware
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Expiry
 
+MIN_MICROS: Final = -62_135_596_800_000_000
+MAX_MICROS: Final = 253_402_300_799_999_999
+MIN_SECONDS: Final = MIN_MICROS / 1e6
+MAX_SECONDS: Final = MAX_MICROS / 1e6
+"""The first and the last instant of the calendar, as `to_micros` and in seconds since 1970."""
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What is raised by whatever unpacks something stored that is damaged. The message may quote it: see `fault_of`."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -43,10 +50,44 @@ def pack_namespace(namespace: Namespace) -> str:
 
 @lru_cache(maxsize=4_096)
 def unpack_namespace(text: str) -> Namespace:
-    """The namespace of ``pack_namespace``."""
-    return tuple(json.loads(text))
+    """The namespace of ``pack_namespace``. Raises one of ``UNREADABLE``."""
+    labels = cast("list[object]", json.loads(text))
+    if type(labels) is not list or not labels or not all(type(label) is str for label in labels):
+        raise WrongType
+    return tuple(map(str, labels))
 
 
 def unpack_value(text: str) -> dict[str, Any]:
-    """A value that was stored as JSON."""
-    return json.loads(text)
+    """A value that was stored as JSON. Raises one of ``UNREADABLE``."""
+    value: dict[str, Any] = json.loads(text)
+    if type(value) is not dict:
+        raise WrongType
+    return value
+
+
+def is_vector(packed: bytes) -> bool:
+    """Whether ``packed`` can be unpacked as the vectors of a text."""
+    from inference_core.retrieval.vectors import is_packed  # noqa: PLC0415 - numpy is slow to import
+
+    return is_packed(packed)
+
+
+class WrongType(TypeError):
+    """Something stored has another type than what is stored in its place."""
+
+
+def fault_of(error: Exception) -> str:
+    """Why something stored could not be unpacked, in words of ours: those of ``error`` may quote what was stored."""
+    match error:
+        case UnicodeError():
+            return "a text is not UTF-8"
+        case json.JSONDecodeError():
+            return "a value is not JSON"
+        case OverflowError():
+            return "a time lies outside of the calendar"
+        case RecursionError():
+            return "a value is nested too deeply"
+        case TypeError() | LookupError() | AttributeError():
+            return "a value has a wrong type"
+        case _:
+            return "a value cannot be unpacked"

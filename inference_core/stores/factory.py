@@ -49,7 +49,8 @@ def open_store(
     ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
     ``redis://host:6379/0`` (also ``rediss://`` and ``unix://``), ``memory://``; a folder of files is
     ``file:///relative/folder`` or ``file:////absolute/folder``, with ``?compress=zstd`` if a new one is to be small. A
-    driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``embeddings`` is ``"auto"`` (the
+    driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``sqlite:///path.db?mode=ro``, and
+    a file that may not be written, is opened for reading alone. ``embeddings`` is ``"auto"`` (the
     local models that are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``,
     ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
     ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is.
@@ -118,7 +119,7 @@ def open_backend(
         case "sqlite" if parsed.path:
             from inference_core.stores.backends.sqlite import SqliteBackend  # noqa: PLC0415
 
-            return SqliteBackend(parsed.path, durable=durable, clock=clock)
+            return SqliteBackend(parsed.path, durable=durable, read_only=parsed.read_only, clock=clock)
         case "file" if parsed.path:
             from inference_core.stores.backends.file import FileBackend  # noqa: PLC0415
             from inference_core.stores.backends.file_lines import parse_key  # noqa: PLC0415

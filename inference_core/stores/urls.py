@@ -16,17 +16,19 @@ _URL: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://(.*)", re.ASCII | re.DO
 class StoreUrl(NamedTuple):
     """``scheme`` is the kind of database, ``path`` where one of files lies, ``compress`` how its lines are packed.
 
-    In-memory SQLite is ``memory``.
+    ``read_only``: it is not to be written. In-memory SQLite is ``memory``.
     """
 
     scheme: str
     path: Path | None = None
     compress: str | None = None
+    read_only: bool = False
 
 
 def parse_url(url: str) -> StoreUrl:
     """The parts of ``url``: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``.
 
+    ``sqlite:///path.db?mode=ro`` is read and never written.
     Of a folder of files: ``file:///relative/folder``, ``file:////absolute/folder?compress=zstd``. A driver in the
     scheme, as in ``sqlite+aiosqlite``, is accepted.
     Raises ConfigurationError for anything that is no URL, and for one of SQLite or files without a path.
@@ -43,7 +45,9 @@ def parse_url(url: str) -> StoreUrl:
         return StoreUrl("memory")
     if not path.startswith("/") or path == "/":
         raise ConfigurationError(f"A {scheme} URL has three slashes and a path: {_OF_FILES[scheme]!r}")
-    return StoreUrl(scheme, Path(path[1:]), _compression(query) if scheme == "file" else None)
+    if scheme == "sqlite":
+        return StoreUrl(scheme, Path(path[1:]), read_only=_is_read_only(query))
+    return StoreUrl(scheme, Path(path[1:]), _compression(query))
 
 
 def shown_url(url: str) -> str:
@@ -63,3 +67,10 @@ def _compression(query: str) -> str | None:
     if options or compress not in (None, "zstd"):
         raise ConfigurationError("The one option of a file URL is compress=zstd: 'file:///memories?compress=zstd'")
     return compress
+
+
+def _is_read_only(query: str) -> bool:
+    mode = dict(parse_qsl(query, keep_blank_values=True)).get("mode")
+    if mode not in (None, "ro", "rw", "rwc"):
+        raise ConfigurationError("The mode of a sqlite URL is ro, for reading alone: 'sqlite:///memory.db?mode=ro'")
+    return mode == "ro"

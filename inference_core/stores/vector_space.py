@@ -72,7 +72,8 @@ class VectorSpace:
         for scope in islice(self._backend.namespaces(), _SCOPES_LOOKED_AT):
             for change in islice(self._backend.changes(scope, 0), _SCOPES_LOOKED_AT):
                 document = change.document
-                is_ours = document is not None and document.model == self._embedder.fingerprint
-                if is_ours and document.vector and is_packed(document.vector):
+                if document is None or document.model != self._embedder.fingerprint:
+                    continue
+                if document.vector and is_packed(document.vector):
                     return unpack_vectors(document.vector).shape[1]
         return None

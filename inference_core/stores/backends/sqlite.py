@@ -7,27 +7,37 @@ together share one transaction, each in its own savepoint, so that a bad one fai
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import Path
-from queue import Empty, LifoQueue
 from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
+from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
-from inference_core.stores.backends import sqlite_schema
-from inference_core.stores.backends.columns import CHANGE, ROW, change_of, row_of
-from inference_core.stores.backends.sqlite_writes import apply_write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Unreadable, Write
+from inference_core.stores.backends.columns import (
+    CHANGE,
+    KEY,
+    ROW,
+    SEQ,
+    change_of,
+    inspected,
+    namespace_of,
+    pending_of,
+    row_of,
+)
+from inference_core.stores.backends.sqlite_connections import Connections, UndecodableText, despite_damage
+from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
 from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
-from inference_core.stores.locks import FileLock
 from inference_core.stores.scan import MAX_WORDS, forms_of
 
 _ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > ?)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
+_HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
+_SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"
 _MAX_VARIABLES: Final = 500
 
 
@@ -37,29 +47,20 @@ class SqliteBackend:
     Raises ConfigurationError if the file cannot be opened, UnsupportedSchema if a newer version wrote it.
     """
 
-    capabilities = Capabilities(durable=True, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
-
-    def __init__(self, path: Path, *, durable: bool = True, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: Path, *, durable: bool = True, read_only: bool = False, clock: Clock | None = None
+    ) -> None:
         self.name = f"sqlite:///{path}"
-        self._path = path
-        self._durable = durable
         self._clock = clock or SystemClock()
-        self._readers: LifoQueue[sqlite3.Connection] = LifoQueue()
-        self._write_lock = threading.Lock()
-        self._closed = False
-        try:
-            if path.is_dir():
-                raise IsADirectoryError("it is a folder")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as opened:
-                self._turns = opened.enter_context(closing(FileLock(path.with_name(path.name + ".lock"))))
-                with self._turns:
-                    self._writer = opened.enter_context(closing(self._connect()))
-                    with _translated():
-                        sqlite_schema.migrate(self._writer)
-                opened.pop_all()
-        except (OSError, ValueError, StoreUnavailable) as error:
-            raise ConfigurationError(f"Cannot open the store at {path}: {error}. Is the folder writable?") from error
+        self.connections = Connections(path, durable=durable, read_only=read_only)
+        self.capabilities = Capabilities(
+            durable=True,
+            atomic=True,
+            compare_and_set=True,
+            change_feed=True,
+            single_writer=True,
+            writable=self.connections.is_writable,
+        )
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies each batch in its own savepoint of one durable transaction."""
@@ -69,16 +70,18 @@ class SqliteBackend:
                 return [_apply_alone(writer, batches[0], now)]
             return [_apply_batch(writer, batch, now) for batch in batches]
 
+    @despite_damage
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         found: dict[Key, Row] = {}
         query = f"SELECT {ROW} FROM {_ROWS} WHERE {_ALIVE}"
         with self._reader() as reader:
             for columns in _by_key(reader, query, keys, self._now()):
-                row = row_of(columns)
-                found[row.namespace, row.key] = row
+                if row := row_of(columns):
+                    found[row.namespace, row.key] = row
         return [found.get(key) for key in keys]
 
+    @despite_damage
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
         query = f"SELECT s.namespace, r.key, t.tokens FROM {_ROWS} JOIN memory_tokens t ON t.row = r.id WHERE TRUE"
@@ -86,6 +89,7 @@ class SqliteBackend:
             found = {(unpack_namespace(name), key): tokens for name, key, tokens in _by_key(reader, query, keys)}
         return [found.get(key) for key in keys]
 
+    @despite_damage
     def newest(
         self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
     ) -> list[Row]:
@@ -97,9 +101,8 @@ class SqliteBackend:
                 f"SELECT {ROW} FROM {_ROWS} WHERE r.scope IN ({_marks(ids)}) "
                 f"AND {_ALIVE}{kind_clause} ORDER BY r.created DESC, r.key LIMIT ? OFFSET ?"
             )
-            return [
-                row_of(found) for found in reader.execute(query, [*ids, self._now(), *(kinds or ()), limit, offset])
-            ]
+            found = reader.execute(query, [*ids, self._now(), *(kinds or ()), limit, offset])
+            return list(filter(None, map(row_of, found)))
 
     def count(self, scopes: Sequence[Namespace]) -> int:
         """How many rows exactly ``scopes`` hold."""
@@ -108,6 +111,7 @@ class SqliteBackend:
             query = f"SELECT count(*) FROM memory_rows r WHERE r.scope IN ({_marks(ids)}) AND {_ALIVE}"
             return reader.execute(query, [*ids, self._now()]).fetchone()[0]
 
+    @despite_damage
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
         query = (
@@ -117,25 +121,35 @@ class SqliteBackend:
         of_root = " AND root = ?" if prefix else ""
         with self._reader() as reader:
             found = reader.execute(query + of_root, [self._now(), *prefix[:1]])
-            names = [unpack_namespace(text) for (text,) in found]
+            names = list(filter(None, (namespace_of(text) for (text,) in found)))
         return sorted(name for name in names if name[: len(prefix)] == prefix)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
         packed = [pack_namespace(scope) for scope in scopes]
         with self._reader() as reader:
-            last = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
-            query = f"SELECT s.namespace, ({last}) FROM memory_scopes s WHERE s.namespace IN ({_marks(packed)})"
+            query = f"SELECT s.namespace, ({_HEAD}) FROM memory_scopes s WHERE s.namespace IN ({_marks(packed)})"
             found = dict(reader.execute(query, packed).fetchall())
+            if not all(type(head) is int for head in found.values()):  # a number is damaged: a text is always larger
+                found = dict(reader.execute(query.replace(_HEAD, _SOUND_HEAD), packed).fetchall())
         return [found.get(name, 0) for name in packed]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
         query = f"SELECT {CHANGE}, r.model, r.vector FROM {_ROWS} WHERE s.namespace = ? AND r.seq > ? ORDER BY r.seq"
-        with self._reader() as reader:
-            for found in reader.execute(query, (pack_namespace(scope), since)):
-                yield change_of(found)
+        name = pack_namespace(scope)
+        for is_patient in (False, True):
+            try:
+                with self.connections.reader(is_patient=is_patient) as reader:
+                    for found in reader.execute(query, (name, since)):
+                        if change := change_of(found):
+                            since = change.seq
+                            yield change
+            except UndecodableText:  # what was read so far has been told
+                continue
+            break
 
+    @despite_damage
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``, counted by the database."""
         forms = [forms_of(word) for word in words[:MAX_WORDS]]
@@ -150,23 +164,26 @@ class SqliteBackend:
             return []
         with self._reader() as reader:
             rows = reader.execute(query, [*spaced, pack_namespace(scope), limit]).fetchall()
-        return [change_of(found[:-2]) for found in rows]
+        return list(filter(None, (change_of(found[:-2]) for found in rows)))
 
+    @despite_damage
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
         query = (
             f"SELECT s.namespace, r.key, r.version, r.text FROM {_ROWS} "
-            "WHERE r.text IS NOT NULL AND (r.model < ? OR r.model > ?) LIMIT ?"
+            "WHERE r.text IS NOT NULL AND (r.model < ? OR r.model > ?)"
         )
         with self._reader() as reader:
-            found = reader.execute(query, (model, model, limit)).fetchall()
-        return [Pending(unpack_namespace(name), key, version, text) for name, key, version, text in found]
+            found = (pending_of(columns) for columns in reader.execute(query, (model, model)))
+            return list(islice(filter(None, found), limit))
 
+    @despite_damage
     def expired(self, limit: int) -> list[Key]:
         """Rows whose time has come."""
         query = f"SELECT s.namespace, r.key FROM {_ROWS} WHERE r.expires <= ? LIMIT ?"
         with self._reader() as reader:
-            return [(unpack_namespace(name), key) for name, key in reader.execute(query, (self._now(), limit))]
+            found = ((namespace_of(name), key) for name, key in reader.execute(query, (self._now(), limit)))
+            return [(name, key) for name, key in found if name and type(key) is str]
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
@@ -179,65 +196,44 @@ class SqliteBackend:
         with self._transaction() as writer:
             writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (name, value))
 
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        """Every row, readable or not, of one user or of all."""
+        of_root = "" if root is None else "AND r.scope IN (SELECT id FROM memory_scopes WHERE root = ?)"
+        with self._reader() as reader:
+            query = f"SELECT r.id FROM memory_rows r WHERE r.value IS NOT NULL {of_root}"
+            ids = [found for (found,) in reader.execute(query, [] if root is None else [root])]
+        for start in range(0, len(ids), _MAX_VARIABLES):
+            yield from self._inspected(ids[start : start + _MAX_VARIABLES])
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Removes rows that cannot be read."""
+        with self._transaction() as writer:
+            return sum(discard(writer, one) for one in found)
+
     def close(self) -> None:
         """Closes all connections; the last one to a file folds its journal into it."""
-        self._closed = True
-        while not self._readers.empty():
-            self._readers.get_nowait().close()
-        with self._write_lock:
-            self._writer.close()
-            self._turns.close()
+        self.connections.close()
 
     def _now(self) -> int:
         return to_micros(self._clock.now())
 
-    def _connect(self) -> sqlite3.Connection:
-        with _translated():
-            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            sqlite_schema.prepare(connection, durable=self._durable)
-        return connection
+    def _reader(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self.connections.reader()
 
-    @contextmanager
-    def _reader(self) -> Generator[sqlite3.Connection]:
-        if self._closed:
-            raise StoreUnavailable("The store is closed")
-        try:
-            connection = self._readers.get_nowait()
-        except Empty:
-            connection = self._connect()
-        try:
-            with _translated():
-                yield connection
-        finally:
-            if self._closed:
-                connection.close()
-            else:
-                self._readers.put(connection)
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self.connections.transaction()
 
-    @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        with self._write_lock:
-            if self._closed:
-                raise StoreUnavailable("The store is closed")
-            with self._turns, _translated():
-                self._writer.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._writer
-                    if self._writer.in_transaction:
-                        self._writer.execute("COMMIT")
-                finally:
-                    if self._writer.in_transaction:
-                        self._writer.execute("ROLLBACK")
-
-
-@contextmanager
-def _translated() -> Generator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreUnavailable(f"SQLite: {error}") from error
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise StoreError(f"SQLite cannot hold this: {error}") from error
+    @despite_damage
+    def _inspected(self, ids: Sequence[int]) -> list[Row | Unreadable]:
+        query = (
+            f"SELECT r.id, s.root, {ROW}, {CHANGE}, r.model, r.vector FROM memory_rows r "
+            f"LEFT JOIN memory_scopes s ON s.id = r.scope WHERE r.id IN ({_marks(ids)}) AND r.value IS NOT NULL"
+        )
+        with self._reader() as reader:
+            return [
+                inspected(root, columns, Place(row, columns[SEQ], is_named=type(columns[KEY]) is str))
+                for row, root, *columns in reader.execute(query, ids)
+            ]
 
 
 def _apply_alone(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:

@@ -74,20 +74,21 @@ def migrate(connection: sqlite3.Connection) -> None:
     Raises UnsupportedSchema if a newer version of the package wrote the file.
     """
     connection.execute("PRAGMA journal_mode = WAL")
-    version = _version(connection)
-    if version > VERSION:
-        raise UnsupportedSchema(
-            f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
-        )
-    for step in range(version + 1, VERSION + 1):
+    for step in range(checked_version(connection) + 1, VERSION + 1):
         connection.executescript(
             f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};"
             f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
         )
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def checked_version(connection: sqlite3.Connection) -> int:
+    """The version of the tables, 0 if there are none. Raises UnsupportedSchema if this package does not know it."""
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memory_meta'"
     if connection.execute(query).fetchone() is None:
         return 0
-    return int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])
+    version = int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])
+    if version > VERSION:
+        raise UnsupportedSchema(
+            f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
+        )
+    return version

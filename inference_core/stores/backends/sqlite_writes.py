@@ -7,11 +7,14 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import VersionConflict
 from inference_core.retrieval.documents import Situation
-from inference_core.stores.backend import Check, Delete, Expire, Put, SetVector, Touch, Write
+from inference_core.stores.backend import Check, Delete, Expire, Put, SetVector, Touch, Unreadable, Write
 from inference_core.stores.codec import micros_of, pack_namespace, to_micros
 
-_NEXT: Final = "(SELECT coalesce(max(seq), 0) + 1 FROM memory_rows AS known WHERE known.scope = {})"
-"""A scope's next sequence number; no row is ever removed, so that none comes twice."""
+_NEXT: Final = (
+    "(SELECT coalesce(max(seq), 0) + 1 FROM memory_rows AS known "
+    "WHERE known.scope = {} AND typeof(known.seq) = 'integer')"
+)
+"""A scope's next sequence number; no row is ever removed, so that none comes twice. A damaged number does not count."""
 _SET_VECTOR: Final = f"""
 UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, model = ?, vector = ?
 WHERE scope = ? AND key = ? AND text IS NOT NULL
@@ -41,6 +44,26 @@ UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, version = vers
     text = NULL, terms = NULL, analyzer = NULL, model = '', vector = NULL, expires = NULL, ttl = NULL
 WHERE scope = ? AND key = ?
 """
+_DISCARD: Final = f"""
+UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, version = CAST(version AS INTEGER) + 1,
+    key = CASE WHEN ? THEN key ELSE 'unreadable-' || id END, created = 0, updated = 0, kind = '', value = NULL,
+    text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = 0, happened = NULL, importance = 0.5,
+    model = '', vector = NULL, expires = NULL, ttl = NULL
+WHERE id = ? AND seq IS coalesce(?, seq)
+"""
+"""A row is kept without its content, under another key if its own cannot be written: its number must not come again."""
+_CLEAR_VECTOR: Final = f"""
+UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, model = '', vector = NULL
+WHERE id = ? AND seq IS coalesce(?, seq)
+"""
+
+
+class Place(NamedTuple):
+    """Which row it is, its sequence number, which may be damaged, and whether its key can be read."""
+
+    row: int
+    seq: object
+    is_named: bool
 
 
 class _Found(NamedTuple):
@@ -78,6 +101,19 @@ def apply_write(writer: sqlite3.Connection, write: Write, now: int) -> int:
     if found.version == write.version and (found.known or isinstance(write, SetVector)):
         _amend(writer, write, found)
     return found.known
+
+
+def discard(writer: sqlite3.Connection, found: Unreadable) -> bool:
+    """Removes a row that cannot be read, or its vector if that is all; whether it was still as it was found."""
+    row, seq, is_named = found.place
+    as_found = (row, seq if type(seq) is int else None)
+    if found.only_vector:
+        is_done = writer.execute(_CLEAR_VECTOR, as_found).rowcount
+    else:
+        is_done = writer.execute(_DISCARD, (is_named, *as_found)).rowcount
+    if is_done:
+        writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
+    return bool(is_done)
 
 
 def _put(writer: sqlite3.Connection, write: Put, found: _Found, packed: str) -> int:

@@ -18,6 +18,7 @@ from inference_core.stores.urls import StoreUrl, parse_url
     [
         ("sqlite:///a.db", StoreUrl("sqlite", Path("a.db"))),
         ("sqlite+aiosqlite:////tmp/a%20b.db?x=1", StoreUrl("sqlite", Path("/tmp/a b.db"))),
+        ("sqlite:///a.db?mode=ro", StoreUrl("sqlite", Path("a.db"), read_only=True)),
         ("sqlite://", StoreUrl("memory")),
         ("sqlite:///:memory:", StoreUrl("memory")),
         ("memory://", StoreUrl("memory")),
@@ -39,5 +40,5 @@ def test_what_is_no_url_is_refused(url: Any):
 
 
 def test_the_file_is_the_one_that_the_store_opens(tmp_path: Path):
-    with closing(open_backend(f"sqlite:///{tmp_path}/a%20b.db?mode=x")) as backend:
+    with closing(open_backend(f"sqlite:///{tmp_path}/a%20b.db?cache=x")) as backend:
         assert backend.name == f"sqlite:///{tmp_path}/a b.db"
