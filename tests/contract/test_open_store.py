@@ -217,8 +217,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path):
 def test_the_database_is_safe_against_power_loss_unless_told_otherwise(tmp_path: Path):
     for durable, level in ((True, 2), (False, 1)):
         backend = SqliteBackend(tmp_path / "memory.db", durable=durable)
-        assert backend._writer.execute("PRAGMA synchronous").fetchone() == (level,)
-        assert backend._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        with backend.connections.transaction() as writer:
+            assert writer.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         backend.close()
 
 
