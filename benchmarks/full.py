@@ -12,6 +12,7 @@ import footprint
 import group_commit
 import import_time
 import ingest
+import listing
 import middleware
 import migration
 import postgres_saves
@@ -63,6 +64,7 @@ if __name__ == "__main__":
         middleware,
         turn,
         ingest,
+        listing,
         migration,
         starvation,
     )
