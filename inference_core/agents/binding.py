@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from typing import Any, TypedDict
@@ -15,15 +14,13 @@ from langgraph.store.base import BaseStore
 from inference_core.agents.identity import RunContext, UserSource, field_of, resolve_user
 from inference_core.clock import Clock, SystemClock, time_zone
 from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
+from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import engine_of
-from inference_core.stores.store import MemoryStore
 
 
 class BindingOptions(TypedDict, total=False):
@@ -100,11 +97,8 @@ class MemoryBinding:
             return self._scopes[store]
 
     def _new_scope(self, store: BaseStore) -> MemoryScope:
-        if self._embedder is None:
-            self._embedder = make_embedder(self._embeddings)
-        engine = engine_of(store, self._embedder, weakly=True)
-        if not isinstance(store, MemoryStore):
-            weakref.finalize(store, _close_soon, engine).atexit = False
+        engine = engine_of(store, self._embeddings)
+        self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
         return MemoryScope(
             engine=engine,
             namespaces=self._namespaces,
@@ -113,11 +107,6 @@ class MemoryBinding:
             max_content_bytes=self._max_content_bytes,
             counts_access=self._counts_access,
         )
-
-
-def _close_soon(engine: StoreEngine) -> None:
-    """Ends the threads of a store that is gone, in a thread of its own: the collector must not wait for them."""
-    threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
 
 
 def _in_zone(scope: MemoryScope, name: object) -> MemoryScope:

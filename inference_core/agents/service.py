@@ -266,7 +266,7 @@ class AgentService:
             self._owned.callback(store.close)
         self.memory = AgentMemoryStoreService.from_settings(settings, self._store, agent_name=self.agent_name)
         if not isinstance(self._store, MemoryStore):
-            self._owned.callback(self.memory.scope.engine.close)
+            self._owned.callback(self.memory.scope.engine.flush)
         if not any(isinstance(one, MemoryMiddleware) for one in self._middleware):
             self._middleware.insert(0, self._memory_middleware(options))
         elif options:

@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -79,6 +80,8 @@ class Embedder:
         self._encoder = model if isinstance(model, TokenEmbeddings) else None
         self._load = load
         self._pool = Pool(_WORKERS, "embedder", hang_s=_SILENCE_S)
+        # Not at exit: engines that are closed there still embed.
+        weakref.finalize(self, self._pool.close).atexit = False
         self._joined = JoinedCalls(self._pool, self._embedded)
         self._ready = threading.Event()
         self._lock = threading.Lock()
@@ -144,7 +147,7 @@ class Embedder:
 
     def query(self, text: str, timeout: float | None = None) -> Plan[TextEncoding]:
         """Plan: the encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
-        call = partial(self._checked, partial(_listed_now, self._query_call(), text), 1)
+        call = partial(self._embedded_query, text)
         wait = Wait(
             partial(self._pool.submit, call),
             inline=None if timeout else call,
@@ -156,7 +159,9 @@ class Embedder:
 
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
-        return self._embedded(list(texts))
+        encodings = self._encoded(list(texts))
+        self._recovered()
+        return encodings
 
     def close(self) -> None:
         """Ends the worker threads; a call that runs gets a moment to return."""
@@ -180,6 +185,9 @@ class Embedder:
                 self._pause()
             self._warn(error)
             raise
+        self._recovered()
+
+    def _recovered(self) -> None:
         self._failures = 0
         self._paused_until = 0.0
 
@@ -205,20 +213,25 @@ class Embedder:
         return partial(self._checked_async, partial(own, self.model, argument), argument)
 
     def _embedded(self, texts: list[str]) -> Encodings:
+        with self._judged():
+            return self._encoded(texts)
+
+    def _embedded_query(self, text: str) -> Encodings:
+        embed = self._encoder.encode_query if self._encoder else self.model.embed_query
+        with self._judged():
+            return self._checked(lambda: [embed(text)], 1)
+
+    def _encoded(self, texts: list[str]) -> Encodings:
         embed = self._encoder.encode if self._encoder else self.model.embed_documents
         return self._checked(partial(embed, texts), len(texts))
 
-    def _query_call(self) -> Callable[[str], Any]:
-        return self._encoder.encode_query if self._encoder else self.model.embed_query
-
     def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
-        with self._judged():
-            try:
-                with _native_call() if self._is_native else nullcontext():
-                    found = call()
-            except Exception as error:
-                raise EmbeddingError(f"The embedding model failed: {error}") from error
-            return self._normalized_all(found, count)
+        try:
+            with _native_call() if self._is_native else nullcontext():
+                found = call()
+        except Exception as error:
+            raise EmbeddingError(f"The embedding model failed: {error}") from error
+        return self._normalized_all(found, count)
 
     async def _checked_async(self, call: Callable[[], Awaitable[Any]], argument: list[str] | str) -> Encodings:
         with self._judged():
@@ -299,7 +312,3 @@ class _Silence:
             self._at = now
             self._waiting += waiting
             return self._seconds
-
-
-def _listed_now(call: Callable[[str], Any], text: str) -> list[Any]:
-    return [call(text)]

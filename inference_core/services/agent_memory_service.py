@@ -145,6 +145,7 @@ class AgentMemoryStoreService(Face):
             max_results=max_results,
             max_content_bytes=max_content_bytes,
             counts_access=counts_access,
+            store=store,
         )
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)

@@ -22,8 +22,7 @@ from inference_core.services.operations.list import page_of
 from inference_core.services.operations.scope import UserId
 from inference_core.stores.backend import Delete
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.factory import engine_of, open_configured_store
-from inference_core.stores.store import MemoryStore
+from inference_core.stores.factory import any_engine_of, open_configured_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,12 +41,7 @@ def open_memory_store() -> Generator[BaseStore]:
 def _on_store(operation: Callable[Concatenate[StoreEngine, P], Plan[T]]) -> Callable[Concatenate[BaseStore, P], T]:
     @wraps(operation)
     def helper(store: BaseStore, *args: P.args, **kwargs: P.kwargs) -> T:
-        engine = engine_of(store)
-        try:
-            return run(operation(engine, *args, **kwargs))
-        finally:
-            if not isinstance(store, MemoryStore):
-                engine.close()
+        return run(operation(any_engine_of(store), *args, **kwargs))
 
     return helper
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from inference_core.embeddings.documents import embed_documents_now
@@ -13,16 +13,26 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, SetV
 from inference_core.stores.writer import GroupWriter
 
 PORTION: Final = 32
+_PAUSE_S: Final = 0.5
 
 
 class Backfill:
-    """Embeds what is pending, portion by portion."""
+    """Embeds what is pending, portion by portion; ``wake`` has it called again after so many seconds."""
 
-    def __init__(self, backend: Backend, writer: GroupWriter, embedder: Embedder, *, with_tokens: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        writer: GroupWriter,
+        embedder: Embedder,
+        *,
+        with_tokens: bool,
+        wake: Callable[[float], None],
+    ) -> None:
         self._backend = backend
         self._writer = writer
         self._embedder = embedder
         self._with_tokens = with_tokens
+        self._wake = wake
         self._refused: set[tuple[Namespace, str, int]] = set()
 
     def fill_portion(self) -> bool:
@@ -33,7 +43,8 @@ class Backfill:
         if not self._embedder.is_loaded:
             return False  # whoever loads it has the chore woken
         if not self._embedder.is_ready:
-            raise EmbeddingError("The embedding model is left alone after failures; vectors are still pending")
+            self._wake(_PAUSE_S)
+            return False
         if self._fill_some():
             return True
         if self._refused:

@@ -113,9 +113,10 @@ class StoreEngine:
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
         chores.add(_EXPIRED, partial(remove_expired, backend, writer), sweep_interval_s)
         if self.embedder:
-            backfill = Backfill(backend, writer, self.embedder, with_tokens=self.late_interaction)
+            wake = partial(chores.wake, _VECTORS)
+            backfill = Backfill(backend, writer, self.embedder, with_tokens=self.late_interaction, wake=wake)
             chores.add(_VECTORS, backfill.fill_portion)
-            self.embedder.when_loaded(partial(chores.wake, _VECTORS))
+            self.embedder.when_loaded(wake)
 
     def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Plan[list[int]]:
         """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
@@ -230,6 +231,17 @@ class StoreEngine:
                 reason = f"The re-ranker failed: {error}"
                 groups = [group[: search.limit] for group in groups]
         return SearchResult(groups, RecallMode.LEXICAL if vectors is None else RecallMode.HYBRID, reason, left_out)
+
+    def flush(self) -> None:
+        """Writes what was left for later, as `close` does; what cannot be written stays or is logged."""
+        self.later.flush()
+        with suppress(StoreError):
+            self.accesses.flush()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
 
     def close(self) -> None:
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""

@@ -6,12 +6,15 @@ Backends are imported when a URL or a store asks for them, so that nobody pays f
 from __future__ import annotations
 
 import atexit
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from langgraph.store.base import BaseStore, TTLConfig
 
 from inference_core.clock import Clock
+from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.backend import EMBEDDING_META, Backend
@@ -27,6 +30,10 @@ _MEGABYTE: Final = 1024 * 1024
 
 
 _open_engines: WeakSet[StoreEngine] = WeakSet()
+_foreign_engines: WeakKeyDictionary[BaseStore, dict[object, StoreEngine]] = WeakKeyDictionary()
+"""By their embeddings: None, a name, or the id of an object that the engine's embedder keeps alive."""
+_embedders: WeakValueDictionary[object, Embedder] = WeakValueDictionary()
+_making = threading.Lock()
 
 
 @atexit.register
@@ -86,22 +93,56 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
     return open_store(settings.store_url, **chosen | options)
 
 
-def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None, *, weakly: bool = False) -> StoreEngine:
+def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngine:
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
-    ``embeddings`` is for such a store; a MemoryStore has its own. ``weakly``: the engine does not keep such a store
-    alive. Raises ConfigurationError for anything that is not a store, and for one that mixes users up.
+    ``embeddings`` is for such a store; a MemoryStore has its own. Who asks again for the same store and the same
+    embeddings gets the same engine, which does not keep the store alive and is closed when that goes. Raises
+    ConfigurationError for anything that is not a store, and for one that mixes users up.
     """
     if isinstance(store, MemoryStore):
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
+    key = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
+    with _making:
+        known = _foreign_engines.setdefault(store, {})
+        if key not in known or known[key].is_closed:
+            known[key] = _foreign_engine(store, _shared_embedder(key, embeddings))
+        return known[key]
+
+
+def any_engine_of(store: BaseStore) -> StoreEngine:
+    """An engine of ``store``, whatever its embeddings, for who does not search. Raises ConfigurationError."""
+    with _making:
+        known = {} if isinstance(store, MemoryStore) else _foreign_engines.get(store, {})
+        found = next((engine for engine in known.values() if not engine.is_closed), None)
+    return found or engine_of(store)
+
+
+def _foreign_engine(store: BaseStore, embedder: Embedder | None) -> StoreEngine:
     from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
     from inference_core.stores.backends.unsafe import check_safe  # noqa: PLC0415
 
     check_safe(store)
-    backend = ForeignBackend(store, weakly=weakly)
-    return StoreEngine(backend, make_embedder(embeddings), owns_embedder=not weakly, may_block=backend.check_may_block)
+    backend = ForeignBackend(store, weakly=True)
+    engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=backend.check_may_block)
+    _open_engines.add(engine)
+    weakref.finalize(store, _close_soon, engine).atexit = False
+    return engine
+
+
+def _shared_embedder(key: object, embeddings: EmbeddingsSpec) -> Embedder | None:
+    """One for all foreign stores: a server may make a store object a run, and a model is loaded once."""
+    found = None if embeddings is None else _embedders.get(key)
+    if found is None and (found := make_embedder(embeddings)) is not None:
+        _embedders[key] = found
+    return found
+
+
+def _close_soon(engine: StoreEngine) -> None:
+    """Ends the threads of a store that is gone, in a thread of its own: the collector must not wait for them."""
+    threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
 
 
 def open_backend(

@@ -26,7 +26,7 @@ from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.tokens import count_tokens
 from inference_core.short_term.window import Window, is_said_by_user
-from inference_core.stores.factory import engine_of
+from inference_core.stores.factory import any_engine_of
 
 if TYPE_CHECKING:
     from inference_core.stores.engine import StoreEngine
@@ -198,7 +198,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         return found
 
     def _outbox_of(self, scope: MemoryScope) -> Outbox:
-        engine = scope.engine if self._outbox is None else engine_of(self._outbox)
+        engine = scope.engine if self._outbox is None else any_engine_of(self._outbox)
         if not engine.backend.capabilities.compare_and_set:
             raise ConfigurationError(
                 f"{engine.backend.name} cannot hold an outbox: it has no compare-and-set. "

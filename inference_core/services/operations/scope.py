@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from uuid import UUID
 
+from langgraph.store.base import BaseStore
+
 from inference_core.clock import Clock, SystemClock, aware
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
@@ -25,7 +27,7 @@ UserId = str | UUID
 class MemoryScope:
     """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
 
-    ``counts_access``: what is recalled is counted.
+    ``counts_access``: what is recalled is counted. ``store`` is kept alive, for an engine does not do so.
     """
 
     engine: StoreEngine
@@ -35,6 +37,7 @@ class MemoryScope:
     max_results: int = 5
     max_content_bytes: int = MAX_CONTENT_BYTES
     counts_access: bool = True
+    store: BaseStore | None = None
 
     def note_recalled(self, rows: Iterable[Row], at: datetime) -> None:
         """Counts that the memories of ``rows`` were recalled, without waiting."""

@@ -1,0 +1,87 @@
+"""Engines of stores of other libraries: found again, shared by whoever uses the store, and gone with it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+from langgraph.store.memory import InMemoryStore
+from support import HashingEmbeddings
+
+from inference_core import AgentMemoryStoreService, MemoryMiddleware
+from inference_core.services.user_memories import purge_user_memories
+from inference_core.stores.factory import any_engine_of, engine_of
+
+U = "ada"
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        gc.collect()
+        time.sleep(0.01)
+
+
+def test_many_services_of_one_store_are_one_engine() -> None:
+    """Each service made an engine, with threads and a mirror of its own, that nobody ended: 50 left 151 threads."""
+    store = InMemoryStore()
+    services = [AgentMemoryStoreService(store) for _ in range(50)]
+    for service in services:
+        service.sync.save_memory(U, "likes tea")
+        service.sync.recall_memories(U, "tea")
+    assert len({id(service.scope.engine) for service in services}) == 1
+    engine = services[0].scope.engine
+    assert MemoryMiddleware(user_id=U)._binding.scope(store).engine is engine
+    assert any_engine_of(store) is engine
+    names = [one.name for one in threading.enumerate()]
+    assert len([name for name in names if name.startswith("memory-store-")]) <= 8
+
+
+def test_other_embeddings_are_another_engine_and_the_same_ones_are_not() -> None:
+    store, other, model = InMemoryStore(), InMemoryStore(), HashingEmbeddings()
+    lexical, semantic = engine_of(store), engine_of(store, model)
+    assert lexical is not semantic
+    assert engine_of(store, model) is semantic
+    assert engine_of(store, HashingEmbeddings()) is not semantic
+    elsewhere = engine_of(other, model)
+    assert elsewhere is not semantic
+    assert elsewhere.embedder is semantic.embedder is not None
+    assert any_engine_of(store) in {lexical, semantic}
+
+
+def test_an_engine_goes_with_its_store_and_a_service_keeps_it() -> None:
+    store = InMemoryStore()
+    gone = weakref.ref(store)
+    service = AgentMemoryStoreService(store)
+    service.sync.save_memory(U, "likes tea")
+    scope, engine = service.scope, service.scope.engine
+    del store, service
+    gc.collect()
+    assert gone() is not None
+    assert not engine.is_closed
+    del scope
+    until(lambda: gone() is None and engine.is_closed)
+
+
+def test_an_engine_that_was_closed_is_made_again() -> None:
+    store = InMemoryStore()
+    first = engine_of(store)
+    first.close()
+    assert engine_of(store) is not first
+    AgentMemoryStoreService(store).sync.save_memory(U, "likes tea")
+    assert purge_user_memories(store, U) == 1
+    assert not engine_of(store).is_closed
+
+
+def test_the_threads_of_a_model_end_with_its_last_store() -> None:
+    store = InMemoryStore()
+    engine = engine_of(store, HashingEmbeddings())
+    service = AgentMemoryStoreService(store)
+    service.sync.save_memory(U, "likes tea")
+    embedder = weakref.ref(engine.embedder or engine)
+    del store, engine, service
+    until(lambda: embedder() is None)
