@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -39,6 +40,15 @@ class Progress:
     periodic: int = 0
 
 
+@dataclass(slots=True)
+class _Lap:
+    """A pass over the partitions: those under way, those that want to be alone, whether another pass is due."""
+
+    under_way: set[Partition] = field(default_factory=set[Partition])
+    alone: list[tuple[Partition, int]] = field(default_factory=list[tuple[Partition, int]])
+    has_more: bool = False
+
+
 class Worker:
     """Looks for messages every ``interval_s`` seconds, or when woken, and works on ``threads`` users at once.
 
@@ -60,7 +70,9 @@ class Worker:
         self._threads = threads
         self._chore = chore
         self._closed = threading.Event()
-        self._wake = threading.Event()
+        self._changed = threading.Condition()
+        self._is_woken = False
+        self._noted: dict[Partition, int] = {}
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._failures = 0
@@ -68,9 +80,10 @@ class Worker:
 
     def drain(self) -> Progress:
         """Works until nothing is left that can be worked on now. Raises StoreError if the outbox cannot be read."""
-        pool = Pool(self._threads, "memory-worker")
+        # A model may take minutes: its calls hang no more than they say.
+        pool = Pool(self._threads, "memory-worker", hang_s=math.inf)
         try:
-            while self._round(pool):
+            while self._pass(pool):
                 pass
         finally:
             pool.close()
@@ -99,12 +112,22 @@ class Worker:
 
     def wake(self) -> None:
         """There is work."""
-        self._wake.set()
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def note(self, partition: Partition, count: int) -> None:
+        """So many messages were put in; wakes the worker once a whole batch of ``partition`` waits."""
+        with self._changed:
+            waiting = self._noted.get(partition, 0) + count
+            self._noted[partition] = waiting
+        if waiting >= self._pipeline.outbox.limits.batch_messages:
+            self.wake()
 
     def close(self, timeout: float = _PARTING_S) -> None:
         """Stops after the batches in hand, for which it waits ``timeout`` seconds; what was not finished stays."""
         self._closed.set()
-        self._wake.set()
+        self.wake()
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -120,20 +143,62 @@ class Worker:
                 _LOG.warning("The outbox cannot be read: %s", error)
             if self._chore and not self._closed.is_set():
                 self._chore()
-            self._wake.wait(self._interval_s)
-            self._wake.clear()
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_woken, self._interval_s)
+                self._is_woken = False
 
-    def _round(self, pool: Pool) -> bool:
-        """One batch of each partition; whether there is more to do now."""
-        if self._rests:
-            return False
-        partitions = run(self._pipeline.partitions())
-        futures = [pool.submit(partial(self._tried, one, alone=False)) for one in partitions]
-        reports = [future.result() for future in futures]
-        for at, one in enumerate(partitions):
-            if reports[at].outcome is Outcome.ALONE:
-                reports[at] = self._tried(one, alone=True)
-        return any(report.has_more for report in reports)
+    def _pass(self, pool: Pool) -> bool:
+        """Works on all partitions, also on those that come in meanwhile; whether to look once more.
+
+        Each goes on by itself, so that a slow one holds a thread and nobody up.
+        """
+        lap = _Lap()
+        while not self._rests and not lap.alone:
+            with self._changed:
+                self._noted.clear()
+            for found in run(self._pipeline.partitions()):
+                with self._changed:
+                    is_new = found[0] not in lap.under_way
+                    lap.under_way.add(found[0])
+                if is_new:
+                    pool.submit(partial(self._go_on, pool, lap, found))
+            if not self._rest(lap):
+                break
+        with self._changed:
+            self._changed.wait_for(lambda: not lap.under_way)
+        # Only now, as nothing else may be in this worker's hands if these make it end, too.
+        for found in lap.alone:
+            lap.has_more |= self._tried(found, alone=True).has_more
+        return lap.has_more
+
+    def _rest(self, lap: _Lap) -> bool:
+        """Waits until all is done, or it is time to look for other partitions; whether anything is under way still."""
+        with self._changed:
+            self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
+            if lap.under_way:
+                self._is_woken = False
+            return bool(lap.under_way)
+
+    def _go_on(self, pool: Pool, lap: _Lap, found: tuple[Partition, int]) -> None:
+        """Works on a batch of a partition and then has its next one done, when all others have had their turn."""
+        partition, _ = found
+        report = self._tried(found, alone=False)
+        again = 0
+        try:
+            if report.has_more and not self._rests:
+                again = run(self._pipeline.outbox.seen(partition))
+            if again:
+                pool.submit(partial(self._go_on, pool, lap, (partition, again)))
+        except Exception as error:  # noqa: BLE001 - else the pass would wait for this one for ever
+            again = 0
+            _LOG.warning("Messages of one user wait for the next look: %s", type(error).__name__)
+        with self._changed:
+            lap.has_more |= report.has_more
+            if report.outcome is Outcome.ALONE:
+                lap.alone.append(found)
+            if not again:
+                lap.under_way.discard(partition)
+            self._changed.notify_all()
 
     def _tried(self, found: tuple[Partition, int], *, alone: bool) -> Report:
         """One batch of a partition; what fails for the store's sake is worked on again later."""

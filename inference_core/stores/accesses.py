@@ -90,6 +90,8 @@ class AccessCounts:
         """Writes some of what was noted, of one user; whether there is more. Raises StoreError, and notes it again."""
         with self._flushing:
             noted = self._taken()
+            if not noted:
+                return False
             try:
                 is_written = self._write(noted)
             except BaseException:

@@ -173,8 +173,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
             return None
         if self._dispatch and count:
             yield from self._dispatched(scope, self._dispatch, partition)
-        if worker and count >= self._limits.batch_messages:
-            worker.wake()
+        if worker and count:
+            worker.note(partition, count)
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
 
     def _dispatched(

@@ -176,6 +176,65 @@ def test_regression_messages_in_whose_midst_a_worker_ended_are_worked_on_one_aft
     assert most == [1] * 8
 
 
+def test_a_slow_user_holds_up_nobody(store: MemoryStore) -> None:
+    """A worker did one batch of everybody and waited for the slowest before the next: 40 messages took 6 s, not .2."""
+    others_are_done, slow_began = threading.Event(), threading.Event()
+
+    def script(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+        if messages[0].text.startswith("slow"):
+            slow_began.set()
+            assert others_are_done.wait(PATIENCE_S)
+        return word_for_word(messages, offered)
+
+    pipeline = pipeline_on(store, script, batch_messages=1)
+    slow, quick, late = USERS[:3]
+    put(pipeline.outbox, said("slow 1"), said("slow 2"), partition=slow)
+    put(pipeline.outbox, *(said(f"message {number}") for number in range(5)), partition=quick)
+    one = Worker(pipeline, threads=2, interval_s=600)
+    one.start()
+    assert slow_began.wait(PATIENCE_S)
+    until(lambda: len(contents(store, quick.user_id)) == 5)
+    put(pipeline.outbox, said("came later"), partition=late)
+    one.wake()
+    until(lambda: contents(store, late.user_id))
+    assert contents(store, slow.user_id) == []
+    others_are_done.set()
+    until(lambda: len(contents(store, slow.user_id)) == 2)
+    one.close()
+
+
+def test_all_get_their_turn(store: MemoryStore) -> None:
+    order: list[str] = []
+
+    def script(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+        order.append(messages[0].text.split()[0])
+        return word_for_word(messages, offered)
+
+    pipeline = pipeline_on(store, script, batch_messages=1)
+    for user in USERS[:3]:
+        put(pipeline.outbox, *(said(f"{user.user_id} {number}") for number in range(3)), partition=user)
+    assert Worker(pipeline, threads=1).drain().messages == 9
+    assert [set(order[at : at + 3]) for at in (0, 3, 6)] == [{user.user_id for user in USERS[:3]}] * 3
+
+
+def test_it_wakes_when_a_batch_of_one_user_waits(store: MemoryStore) -> None:
+    """It woke only for a run that added a whole batch by itself; messages of many runs waited for the interval."""
+    pipeline = pipeline_on(store, word_for_word, batch_messages=4)
+    one = Worker(pipeline, interval_s=600)
+    one.start()
+    time.sleep(0.1)
+    for at, user in enumerate([*USERS[:3], USERS[0]]):
+        put(pipeline.outbox, said(f"message {at}"), partition=user)
+        one.note(user, 1)
+    time.sleep(0.1)
+    assert contents(store, USERS[0].user_id) == []
+    for at in range(2):
+        put(pipeline.outbox, said(f"and {at}"), partition=USERS[0])
+        one.note(USERS[0], 1)
+    until(lambda: len(contents(store, USERS[0].user_id)) == 4)
+    one.close()
+
+
 PROGRAM = """
 import time
 from outbox_support import pipeline_on, put, said
