@@ -175,7 +175,7 @@ def content_of(store: MemoryStore) -> Content:
     """All that a store holds but for bookkeeping: marks of messages, leases, and when a row was written last."""
     engine = store.engine
     names = [name for name in run(engine.namespaces()) if not _is_bookkeeping(name)]
-    rows = [row for name in names for row in run(engine.newest([name], limit=_MANY))]
+    rows = [row for name in names for row in run(engine.page([name], limit=_MANY))]
     left_out = ("updated_at",)
     return {
         (row.namespace, row.key): {name: value for name, value in row.value.items() if name not in left_out}

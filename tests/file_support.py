@@ -50,7 +50,7 @@ def done(outcomes: list[Outcome]) -> None:
 
 
 def keys(backend: FileBackend, user: str = "ada") -> list[str]:
-    return [row.key for row in backend.newest([(user, "semantic")], limit=99)]
+    return [row.key for row in backend.page([(user, "semantic")], limit=99)]
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from inference_core.drivers import Plan
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backends.memory import InMemoryBackend
 
-CALLS = ("apply", "get", "newest", "count", "namespaces", "heads", "changes", "pending")
+CALLS = ("apply", "get", "page", "count", "namespaces", "heads", "changes", "pending")
 
 
 class FlakyBackend(InMemoryBackend):

@@ -10,7 +10,8 @@ from inference_core.blocks.conversation import Conversation
 from inference_core.drivers import Plan
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory
-from inference_core.services.operations.list import PAGE, page_of
+from inference_core.services.operations.delete import PORTION
+from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, put_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Write
@@ -45,10 +46,10 @@ def forget_session(scope: MemoryScope, conversation: Conversation, block: str, c
     scopes = scope.namespaces.read_scopes(conversation.user_id, category)
 
     def attempt() -> Plan[None]:
-        records, _ = yield from page_of(scope.engine, scopes, None, None, None, 0)
+        records = yield from all_of(scope.engine, scopes)
         writes = [write for record in records if (write := _without(record, block, conversation.session_id))]
-        for at in range(0, len(writes), PAGE):
-            yield from scope.engine.write(writes[at : at + PAGE])
+        for at in range(0, len(writes), PORTION):
+            yield from scope.engine.write(writes[at : at + PORTION])
 
     yield from retried(attempt)
 

@@ -22,7 +22,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_id, canonical_text
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.list import page_of
+from inference_core.services.operations.list import all_of
 from inference_core.services.operations.recall import MAX_RESULTS
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 from inference_core.services.operations.update import retried
@@ -103,8 +103,7 @@ class StaticMemory(Block):
         raise ReadOnlyMemory("Static memory does not support delete operation")
 
     def _records(self, scope: MemoryScope) -> Plan[list[MemoryRecord]]:
-        records, _ = yield from page_of(scope.engine, [self._namespace], None, None, None, 0)
-        return sorted(records, key=_position)
+        return sorted((yield from all_of(scope.engine, [self._namespace])), key=_position)
 
     def _load(self, scope: MemoryScope) -> Plan[None]:
         facts = self._facts or {}

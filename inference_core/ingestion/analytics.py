@@ -14,7 +14,7 @@ from inference_core.lifecycle.usage import MemoryUsage, usages_beside, used
 from inference_core.memory.namespaces import FORGOTTEN, beside
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.validity import why_invalid
-from inference_core.services.operations.list import page_of
+from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.stores.backend import Row
 
@@ -67,7 +67,7 @@ class MemoryStatistics:
 def statistics(scope: MemoryScope, user_id: UserId) -> Plan[MemoryStatistics]:
     """Plan: the figures of what this agent reads of the user. Raises InvalidInput, StoreError."""
     scopes = scope.namespaces.read_scopes(user_id)
-    records, _ = yield from page_of(scope.engine, scopes, None, None, None, 0)
+    records = yield from all_of(scope.engine, scopes)
     figures = used(records, (yield from usages_beside(scope.engine, scopes)))
     forgotten = yield from scope.engine.count([beside(one, FORGOTTEN) for one in scopes])
     done = yield from jobs(scope, user_id)

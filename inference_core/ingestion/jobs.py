@@ -23,7 +23,7 @@ from inference_core.stores.backend import Delete, Put, Row
 
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds what jobs did."""
-_PAGE: Final = 200
+_MAX_PROBLEMS: Final = 200
 
 
 def job_put(
@@ -38,7 +38,7 @@ def job_put(
         "reinforced": effects.reinforced,
         "superseded": effects.superseded,
         "before": effects.before,
-        "problems": [mended(problem) for problem in (*extraction.problems, *effects.problems)][:_PAGE],
+        "problems": [mended(problem) for problem in (*extraction.problems, *effects.problems)][:_MAX_PROBLEMS],
         "model_calls": extraction.model_calls,
         "input_tokens": extraction.input_tokens,
         "output_tokens": extraction.output_tokens,
@@ -56,13 +56,8 @@ def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Plan[bool]:
 
 def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> Plan[list[Row]]:
     """Plan: the jobs on the user's messages (of one session, if given), the newest first."""
-    found: list[Row] = []
-    offset = 0
-    session_id = session_name(session_id)
-    while page := (yield from scope.engine.newest([_jobs(user_id)], limit=_PAGE, offset=offset)):
-        found += [row for row in page if session_id is None or row.value["session"] == session_id]
-        offset += len(page)
-    return found
+    name = session_name(session_id)
+    return scope.engine.scan([_jobs(user_id)], accepts=lambda row: name is None or row.value["session"] == name)
 
 
 def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> Plan[int]:

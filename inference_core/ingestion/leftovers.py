@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
-
 from inference_core.drivers import Plan
 from inference_core.ingestion.messages import session_label, session_name
 from inference_core.ingestion.outbox import DEAD_LIST, RESULT
 from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
-from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.namespaces import encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
-from inference_core.stores.backend import Delete, Row, Write
-
-_PAGE: Final = 200
+from inference_core.stores.backend import Delete, Write
 
 
 def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[None]:
@@ -26,7 +21,7 @@ def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[None]:
     session = session_name(session_id)
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
-        rows = yield from _rows(scope, [name])
+        rows = yield from scope.engine.scan([name])
         gone = [row for row in rows if row.value.get("session") == session]
         writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
         if name[1] == DEAD:
@@ -40,7 +35,7 @@ def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[None]:
 def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[list[MemoryRecord]]:
     """Plan: the memories that come from the session's messages, word for word or saved by an agent's tool."""
     names = yield from scope.engine.namespaces((encode_label(user_id),))
-    rows = yield from _rows(scope, [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
+    rows = yield from scope.engine.scan([name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
     sessions = {session_name(session_id), session_label(session_id)}
     records = [record_of(row) for row in rows]
     return [one for one in records if _is_told(one) and sessions & {one.session_id, one.source.thread_id}]
@@ -48,10 +43,3 @@ def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[list[Memo
 
 def _is_told(record: MemoryRecord) -> bool:
     return bool(record.source.message_ids or record.source.thread_id)
-
-
-def _rows(scope: MemoryScope, names: Sequence[Namespace]) -> Plan[list[Row]]:
-    found: list[Row] = []
-    while names and (page := (yield from scope.engine.newest(names, limit=_PAGE, offset=len(found)))):
-        found += page
-    return found

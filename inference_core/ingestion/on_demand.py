@@ -17,7 +17,7 @@ from inference_core.ingestion.sessions import all_said
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.validity import why_invalid
-from inference_core.services.operations.list import page_of
+from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope
 
 
@@ -46,7 +46,7 @@ def partition_of(scope: MemoryScope, user_id: str) -> Partition:
 def sessions_with_news(scope: MemoryScope, outbox: Outbox, user_id: str) -> Plan[list[SessionNews]]:
     """Plan: the user's sessions that have told something since their last summary, the oldest first."""
     now = scope.clock.now()
-    records, _ = yield from page_of(scope.engine, scope.namespaces.read_scopes(user_id), None, None, None, 0)
+    records = yield from all_of(scope.engine, scope.namespaces.read_scopes(user_id))
     said = yield from all_said(outbox, partition_of(scope, user_id))
     by_session: dict[str, tuple[list[MemoryRecord], list[Waiting]]] = {}
     for record in records:

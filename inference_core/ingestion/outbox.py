@@ -293,15 +293,12 @@ class Outbox:
 
     def _places(self, scopes: Sequence[Namespace]) -> Plan[list[Row]]:
         """Plan: the rows of ``scopes``, the oldest first."""
-        rows: list[Row] = []
-        while page := (yield from self.engine.newest(scopes, limit=_PAGE, offset=len(rows))):
-            rows += page
-        return rows[::-1]
+        return (yield from self.engine.scan(scopes))[::-1]
 
     def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
         """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
         waiting = yield from self.engine.count([partition.messages])
-        rows = yield from self.engine.newest([partition.messages], limit=2 * _PAGE, offset=max(0, waiting - _PAGE))
+        rows = yield from self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, waiting - _PAGE))
         return [Waiting.of(row) for row in reversed(rows)]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:

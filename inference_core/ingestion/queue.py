@@ -12,6 +12,7 @@ from inference_core.errors import VersionConflict
 from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition
 from inference_core.ingestion.waiting import Waiting
 from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.engine import StoreEngine
 
 _PAGE: Final = 200
@@ -40,15 +41,12 @@ class DeadLetter:
 
 def status(outbox: Outbox, clock: Clock) -> Plan[QueueStatus]:
     """Plan: what waits and what died. Raises StoreError."""
-    waiting, oldest, now = 0, 0.0, clock.now()
     partitions = yield from outbox.partitions()
-    for partition, _ in partitions:
-        count = yield from outbox.engine.count([partition.messages])
-        last = yield from outbox.engine.newest([partition.messages], limit=1, offset=max(0, count - 1))
-        waiting += count
-        oldest = max([oldest, *((now - row.created_at).total_seconds() for row in last)])
+    found = yield from outbox.engine.tally([partition.messages for partition, _ in partitions])
     dead = yield from outbox.engine.count([DEAD_LIST])
-    return QueueStatus(len(partitions), waiting, oldest, dead)
+    now = clock.now()
+    oldest = max([0.0, *((now - one.oldest).total_seconds() for one in found)])
+    return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
 
 
 def dead_letters(engine: StoreEngine, limit: int | None = None) -> Plan[list[DeadLetter]]:
@@ -100,16 +98,16 @@ def _each(engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadL
 
 def _dead(engine: StoreEngine, limit: int | None) -> Plan[list[tuple[DeadLetter, Row]]]:
     found: list[tuple[DeadLetter, Row]] = []
-    offset = 0
+    after: Cursor | None = None
     while limit is None or len(found) < limit:
-        page = yield from engine.newest([DEAD_LIST], limit=_PAGE, offset=offset)
+        page = yield from engine.page([DEAD_LIST], limit=_PAGE, after=after)
         partitions = [Partition.from_value(pointer.value) for pointer in page]
         keys = [(partition.dead, row.key) for partition, row in zip(partitions, page, strict=True)]
         rows = yield from engine.get(keys)
         found += [(_letter(at, row), row) for at, row in zip(partitions, rows, strict=True) if row]
-        offset += len(page)
         if len(page) < _PAGE:
             break
+        after = Cursor.of(page[-1])
     return found[:limit]
 
 

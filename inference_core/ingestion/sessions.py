@@ -35,7 +35,6 @@ from inference_core.services.operations.scope import MemoryScope, put_of
 from inference_core.stores.backend import Delete, Write
 
 MAX_SUMMARY_BYTES: Final = 64 * 1024
-_PAGE: Final = 500
 
 
 class Summarizer(Protocol):
@@ -99,10 +98,8 @@ def messages_said(outbox: Outbox, partition: Partition, session_id: str) -> Plan
 
 def all_said(outbox: Outbox, partition: Partition) -> Plan[list[Waiting]]:
     """Plan: the messages that became memories and are in no summary, the oldest first. Raises StoreError."""
-    found: list[Waiting] = []
-    while page := (yield from outbox.engine.newest([partition.said], limit=_PAGE, offset=len(found))):
-        found += map(Waiting.of, page)
-    return found[::-1]
+    rows = yield from outbox.engine.scan([partition.said])
+    return [Waiting.of(row) for row in reversed(rows)]
 
 
 def _session(claim: Claim) -> str:

@@ -5,7 +5,7 @@ The row there is the memory's own, with its text and vectors, and a note when it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -106,16 +106,6 @@ def archives(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
     """Plan: the namespaces that hold what was forgotten of the user's memories, every agent's."""
     names = yield from engine.namespaces((encode_label(user_id),))
     return [name for name in names if holds_forgotten(name)]
-
-
-def rows_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[Row]]:
-    """Plan: all rows of exactly ``scopes``, each once, the newest first."""
-    found: dict[Key, Row] = {}
-    offset = 0
-    while scopes and (page := (yield from engine.newest(scopes, limit=_PAGE, offset=offset))):
-        found.update({(row.namespace, row.key): row for row in page})
-        offset += len(page)
-    return list(found.values())
 
 
 def documents(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Document]]:

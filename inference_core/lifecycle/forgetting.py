@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from inference_core.drivers import Plan
-from inference_core.lifecycle.archive import archives, archiving, documents, forgotten_of, homes, portions, rows_of
+from inference_core.lifecycle.archive import archives, archiving, documents, forgotten_of, homes, portions
 from inference_core.lifecycle.choosing import Choice, ForgettingReason, Leaving
 from inference_core.lifecycle.policy import ForgettingPolicy
 from inference_core.lifecycle.usage import usages_beside
@@ -77,9 +77,9 @@ def forget(
 def _seen(engine: StoreEngine, user_id: UserId) -> Plan[tuple[dict[Key, Row], dict[Key, Usage], list[Row]]]:
     """All rows where the user's memories are, how often each was recalled, and what was forgotten before."""
     scopes = yield from homes(engine, user_id)
-    rows = yield from rows_of(engine, scopes)
+    rows = yield from engine.scan(scopes)
     usages = yield from usages_beside(engine, scopes)
-    archived = yield from rows_of(engine, (yield from archives(engine, user_id)))
+    archived = yield from engine.scan((yield from archives(engine, user_id)))
     return {(row.namespace, row.key): row for row in rows}, usages, archived
 
 

@@ -15,7 +15,6 @@ from inference_core.lifecycle.archive import (
     forgotten_of,
     portions,
     restoring,
-    rows_of,
 )
 from inference_core.memory.namespaces import home_of
 from inference_core.memory.text import canonical_id
@@ -39,7 +38,7 @@ class RestoreReport:
 
 def forgotten(scope: MemoryScope, user_id: UserId) -> Plan[list[ForgottenMemory]]:
     """What can be restored of the user's memories, every agent's, the last forgotten first. Raises StoreError."""
-    rows = yield from rows_of(scope.engine, (yield from archives(scope.engine, user_id)))
+    rows = yield from scope.engine.scan((yield from archives(scope.engine, user_id)))
     return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
 
 
@@ -65,7 +64,7 @@ def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | Non
 def _found(engine: StoreEngine, user_id: UserId, memory_ids: Sequence[str] | None) -> Plan[list[Row]]:
     scopes = yield from archives(engine, user_id)
     if memory_ids is None:
-        return (yield from rows_of(engine, scopes))
+        return (yield from engine.scan(scopes))
     keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
     rows = yield from engine.get(keys)
     return [row for row in rows if row]

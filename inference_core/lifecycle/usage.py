@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from inference_core.drivers import Plan
-from inference_core.lifecycle.archive import rows_of
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import USAGE, Namespace, beside, home_of
 from inference_core.memory.record import MemoryRecord
@@ -32,7 +31,7 @@ def usage(scope: MemoryScope, user_id: UserId) -> Plan[list[MemoryUsage]]:
     Recalls of other processes count when those have written them, half a minute later. Raises InvalidInput, StoreError.
     """
     scopes = scope.namespaces.read_scopes(user_id)
-    rows = yield from rows_of(scope.engine, scopes)
+    rows = yield from scope.engine.scan(scopes)
     figures = yield from usages_beside(scope.engine, scopes)
     return used([record_of(row) for row in rows], figures)
 
@@ -47,5 +46,5 @@ def used(records: Sequence[MemoryRecord], figures: dict[Key, Usage]) -> list[Mem
 def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[dict[Key, Usage]]:
     """Plan: how often the memories of exactly ``scopes`` were recalled; those that never were are left out."""
     yield from engine.pool.call(engine.accesses.flush)
-    rows = yield from rows_of(engine, [beside(scope, USAGE) for scope in scopes])
+    rows = yield from engine.scan([beside(scope, USAGE) for scope in scopes])
     return {(home_of(row.namespace), row.key): Usage.of(row) for row in rows}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from inference_core.memory.links import MemoryLink
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, get_category_for_type
+
+T = TypeVar("T")
 
 
 def _now_iso() -> str:
@@ -26,7 +28,8 @@ class MemoryStoreDocument:
 
     ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
     the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
-    by kind of evidence. ``links`` are those that add to the score, if links were asked for.
+    by kind of evidence. ``links`` are those that add to the score, if links were asked for. ``version`` grows with each
+    write of the memory; 0 is not known.
     """
 
     id: str
@@ -38,6 +41,7 @@ class MemoryStoreDocument:
     relevance: float | None = None
     explanation: dict[str, float] | None = None
     links: tuple[MemoryLink, ...] = ()
+    version: int = 0
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
@@ -49,6 +53,7 @@ class MemoryStoreDocument:
             score=score,
             created_at=record.created_at,
             updated_at=record.updated_at,
+            version=record.version,
         )
 
     @property
@@ -82,6 +87,14 @@ class MemoryStoreDocument:
     def updated_at_iso(self) -> str | None:
         """When it was last written, in ISO 8601."""
         return _iso(self.updated_at)
+
+
+class MemoryPage(list[T]):
+    """A page of a list; ``next_cursor``, given as ``after``, gives the page behind it, None if there is none."""
+
+    def __init__(self, items: Iterable[T] = (), next_cursor: str | None = None) -> None:
+        super().__init__(items)
+        self.next_cursor = next_cursor
 
 
 class RecalledMemories(list[MemoryStoreDocument]):

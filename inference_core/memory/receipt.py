@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -18,6 +19,10 @@ class Place(str, Enum):
     PROFILE = "profile"
     NEWS = "news"
     RECALLED = "recalled"
+
+
+_PLACES: Final = tuple(place.value for place in Place)
+_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,31 @@ class ReceiptLine:
     def to_value(self) -> dict[str, Any]:
         """The line as JSON data, without what is not known."""
         return _without_nothing(self) | {"place": self.place.value}
+
+    def packed(self, names: Sequence[str]) -> list[Any]:
+        """The line as it is stored, by position, its figures rounded: all but place and rank, and the named signals."""
+        signals = [_rounded(self.signals.get(name, 0.0)) for name in names] if self.signals else None
+        fields = [self.id, self.version, _rounded(self.score), _rounded(self.relevance), signals, self.old]
+        while fields[-1] is None:
+            fields.pop()
+        return fields
+
+    @classmethod
+    def unpacked(cls, place: Place, rank: int, names: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
+        """The line of `packed`. Raises TypeError or ValueError for anything else."""
+        memory_id, version, *figures = fields
+        score, relevance, shares, old = [*figures, *[None] * 4][:4]
+        signals = {name: share for name, share in zip(names, shares or [0] * len(names), strict=True) if share}
+        return cls(
+            id=memory_id,
+            version=version,
+            place=place,
+            rank=rank,
+            score=score,
+            relevance=relevance,
+            signals=signals,
+            old=old,
+        )
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> ReceiptLine:
@@ -104,21 +134,46 @@ class Receipt:
         return next((line for line in self.lines if line.id == memory_id), None)
 
     def to_value(self) -> dict[str, Any]:
-        """The receipt as JSON data."""
+        """The receipt as JSON data: there is one for every call of a model, so it is kept small."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         moments = {name: getattr(self, name).isoformat() for name in _MOMENTS}
-        lines = [line.to_value() for line in self.lines]
-        return fields | moments | {"lines": lines, "dropped": [drop.to_value() for drop in self.dropped]}
+        names = list(dict.fromkeys(name for line in self.lines for name in line.signals))
+        told = {place.value: [line.packed(names) for line in self.of(place)] for place in Place}
+        dropped = {"dropped": [drop.to_value() for drop in self.dropped]}
+        del fields["lines"]
+        found = fields | moments | dropped | told | {"signals": names}
+        return {name: value for name, value in found.items() if value not in (None, "", [])}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Receipt:
         """The receipt that ``to_value`` gave. Raises TypeError, ValueError or KeyError for anything else."""
         moments: dict[str, Any] = {name: datetime.fromisoformat(value[name]) for name in _MOMENTS}
-        lines = tuple(map(ReceiptLine.from_value, value["lines"]))
-        dropped = tuple(map(ReceiptDrop.from_value, value["dropped"]))
+        dropped = tuple(map(ReceiptDrop.from_value, value.get("dropped", ())))
         known = {name: value[name] for name in cls.__slots__ if name in value}  # some stores add what is their own
-        fields: dict[str, Any] = {**known, **moments, "lines": lines, "dropped": dropped}
+        texts = {"profile_hash": "", "block_hash": ""}
+        fields: dict[str, Any] = {**texts, **known, **moments, "lines": tuple(_lines_of(value)), "dropped": dropped}
         return cls(**fields)
+
+
+def tells(value: Mapping[str, Any], memory_id: str) -> bool:
+    """Whether the receipt with this value may tell of a memory; quicker than to read the receipt."""
+    with suppress(TypeError, LookupError):  # what is no receipt tells nothing
+        older = [line["id"] for line in value.get("lines", ())]
+        return memory_id in older or any(line[0] == memory_id for place in _PLACES for line in value.get(place, ()))
+    return False
+
+
+def _lines_of(value: Mapping[str, Any]) -> Iterator[ReceiptLine]:
+    if "lines" in value:  # as receipts were stored first
+        yield from map(ReceiptLine.from_value, value["lines"])
+        return
+    for place in Place:
+        for rank, fields in enumerate(value.get(place.value, ()), 1):
+            yield ReceiptLine.unpacked(place, rank, value.get("signals", ()), fields)
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, _DIGITS)
 
 
 def text_hash(text: str) -> str:

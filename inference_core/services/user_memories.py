@@ -13,12 +13,13 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from langgraph.store.base import BaseStore
 
 from inference_core.drivers import Plan, run
+from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, encode_label, home_of
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
-from inference_core.services.operations.list import page_of
+from inference_core.services.operations.list import by_category, page_of
 from inference_core.services.operations.scope import UserId
 from inference_core.stores.backend import Delete
 from inference_core.stores.engine import StoreEngine
@@ -66,10 +67,8 @@ def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) ->
 
 def _count(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
     """How many memories the user has with all agents, by category and in ``total``."""
-    counts: dict[str, int] = {}
-    for category in MemoryCategory:
-        counts[category.value] = yield from engine.count((yield from _scopes(engine, user_id, category)))
-    return counts | {"total": sum(counts.values())}
+    counted = yield from engine.tally((yield from _scopes(engine, user_id)))
+    return by_category((one.namespace, one.rows) for one in counted)
 
 
 def _list(
@@ -81,11 +80,15 @@ def _list(
     search: str | None = None,
     limit: int | None = 50,
     offset: int = 0,
-) -> Plan[tuple[list[dict[str, Any]], int]]:
-    """A page of the user's memories with all agents, the newest first, and how many match in all."""
+    after: str | None = None,
+) -> Plan[tuple[MemoryPage[dict[str, Any]], int]]:
+    """A page of the user's memories with all agents, the newest first, and how many match in all.
+
+    ``after`` is the ``next_cursor`` of the page before; ``offset`` counts from the newest instead.
+    """
     scopes = yield from _scopes(engine, user_id, category)
-    records, total = yield from page_of(engine, scopes, memory_type, search, limit, offset)
-    return [_entry(record) for record in records], total
+    page, total = yield from page_of(engine, scopes, memory_type, search, limit, offset, after=after)
+    return MemoryPage(map(_entry, page), page.next_cursor), total
 
 
 def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]) -> Plan[int]:

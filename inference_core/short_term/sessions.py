@@ -98,7 +98,7 @@ def write_system(scope: MemoryScope, conversation: Conversation, message: AnyMes
 def remove(scope: MemoryScope, conversation: Conversation) -> Plan[None]:
     """Plan: removes all that is stored of the session. Raises StoreError."""
     namespace = namespace_of(conversation)
-    while rows := (yield from scope.engine.newest([namespace], limit=500)):
+    while rows := (yield from scope.engine.page([namespace], limit=500)):
         yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])
 
 

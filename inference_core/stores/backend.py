@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Term
+
+if TYPE_CHECKING:
+    from inference_core.stores.cursor import Cursor
 
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
@@ -146,6 +149,19 @@ class Unreadable:
     place: Any
 
 
+class Tally(NamedTuple):
+    """How many rows a namespace has of a kind, and when the first of them was created.
+
+    ``month``: of those that were created in it (UTC, as in "2026-03"); "" is any.
+    """
+
+    namespace: Namespace
+    kind: str
+    month: str
+    rows: int
+    oldest: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a database promises. ``single_writer``: waiting writes are joined into one transaction by one thread.
@@ -164,9 +180,9 @@ class Capabilities:
 class Backend(Protocol):
     """Rows of exact scopes. Methods block, may be called from any thread, and raise StoreError.
 
-    A row that cannot be read is left out by everything but `count` and `inspect`; it can be replaced and deleted.
-    A row whose time has come is not there for `get`, `newest`, `count`, `namespaces` and expected versions; indexes
-    keep it until an Expire removes it.
+    A row that cannot be read is left out by everything but `count`, `tally` and `inspect`; it can be replaced and
+    deleted. A row whose time has come is not there for `get`, `page`, `count`, `tally`, `namespaces` and expected
+    versions; indexes keep it until an Expire removes it.
     """
 
     @property
@@ -191,14 +207,29 @@ class Backend(Protocol):
         """The packed token vectors of each key's text, None where there are none."""
         ...
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
-        """Rows of exactly ``scopes`` (and of ``kinds``), the newest creation first, ties by key."""
+        """Rows of exactly ``scopes`` (and of ``kinds``) behind ``after``, the newest creation first.
+
+        Ties are ordered by key, then by the packed namespace. Fewer than ``limit`` are the last ones. With each page's
+        last row as the next one's cursor, every row that nobody touches meanwhile comes exactly once. ``offset`` skips
+        rows, for a list that is read in one go.
+        """
         ...
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
-        """How many rows exactly ``scopes`` hold."""
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        """How many rows exactly ``scopes`` hold (of ``kinds``)."""
+        ...
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace, kind and, if ``monthly``, month; in no order."""
         ...
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:

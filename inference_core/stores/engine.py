@@ -22,9 +22,10 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
-from inference_core.stores.backend import Backend, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
+from inference_core.stores.cursor import Cursor, place_of
 from inference_core.stores.later import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.later import Later
 from inference_core.stores.maintenance import Maintenance, remove_expired
@@ -47,6 +48,9 @@ EMBED_TIMEOUT_S: Final = 1.0
 """Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
+_SMALLEST_PAGE: Final = 50
+_FIRST_PAGE: Final = 500
+_LARGEST_PAGE: Final = 2_000
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
 _IMPORT, _DEFERRED, _ACCESSES, _EXPIRED, _VECTORS = (
@@ -145,11 +149,41 @@ class StoreEngine:
         """Plan: the row of each key."""
         return self._read(self.backend.get, keys)
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> Plan[list[Row]]:
-        """Plan: rows of exactly ``scopes``, the newest first."""
-        return self._read(self.backend.newest, scopes, kinds=kinds, limit=limit, offset=offset)
+        """Plan: rows of exactly ``scopes`` behind ``after``, the newest first."""
+        return self._read(self.backend.page, scopes, kinds=kinds, limit=limit, after=after, offset=offset)
+
+    def scan(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        accepts: Callable[[Row], bool] = lambda _: True,
+        limit: int | None = None,
+        after: Cursor | None = None,
+    ) -> Plan[list[Row]]:
+        """Plan: the first ``limit`` rows, or all, that ``accepts`` is true of, behind ``after``, the newest first.
+
+        Read by pages, each behind the last row of the one before: what nobody touches meanwhile is found exactly once.
+        """
+        found: dict[Key, Row] = {}
+        # Small at first, as many a scan ends early, then larger, as stores that have to sort do so for each page.
+        size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
+        while limit is None or len(found) < limit:
+            rows = yield from self.page(scopes, kinds=kinds, limit=size, after=after)
+            found.update(((row.namespace, row.key), row) for row in rows if accepts(row))
+            if len(rows) < size:
+                break
+            after, size = Cursor.of(rows[-1]), min(2 * size, _LARGEST_PAGE)
+        return list(found.values())[:limit]
 
     def newest_of_each(self, scopes: Sequence[Namespace], *, kinds: Collection[str], limit: int) -> Plan[list[Row]]:
         """Plan: of each of ``kinds`` the newest rows with a text, in ``scopes`` of one user; the newest of all first.
@@ -160,12 +194,16 @@ class StoreEngine:
         found = (yield from self._read(self._newest_indexed, scopes, kinds, limit)) if is_indexed else None
         if found is not None:
             return found
-        parts = yield from in_turn(self.newest(scopes, kinds=frozenset([kind]), limit=limit) for kind in kinds)
-        return sorted(chain.from_iterable(parts), key=lambda row: (-row.created_at.timestamp(), row.key))
+        parts = yield from in_turn(self.page(scopes, kinds=frozenset([kind]), limit=limit) for kind in kinds)
+        return sorted(chain.from_iterable(parts), key=place_of)
 
-    def count(self, scopes: Sequence[Namespace]) -> Plan[int]:
-        """Plan: how many rows exactly ``scopes`` hold."""
-        return self._read(self.backend.count, scopes)
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Plan[int]:
+        """Plan: how many rows exactly ``scopes`` hold (of ``kinds``)."""
+        return self._read(self.backend.count, scopes, kinds=kinds)
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> Plan[list[Tally]]:
+        """Plan: how many rows exactly ``scopes`` hold, by namespace, kind and, if ``monthly``, month of creation."""
+        return self._read(self.backend.tally, scopes, monthly=monthly)
 
     def namespaces(self, prefix: Namespace = ()) -> Plan[list[Namespace]]:
         """Plan: the namespaces that hold rows and start with the labels of ``prefix``."""

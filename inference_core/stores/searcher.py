@@ -154,7 +154,7 @@ class Searcher:
         """Adds the newest rows, as a scan knows only those that hold a word of the query."""
         seen = selection.keys()
         size = len(seen) + search.limit
-        for row in self._backend.newest(scopes, kinds=search.kinds, limit=size) if selection.missing > 0 else ():
+        for row in self._backend.page(scopes, kinds=search.kinds, limit=size) if selection.missing > 0 else ():
             if selection.missing > 0 and (row.namespace, row.key) not in seen:
                 selection.offer(Found(row, 0.0, 0.0))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Key, Row
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 
 if TYPE_CHECKING:
@@ -55,18 +56,18 @@ class Snapshot:
     ) -> list[Row]:
         """The newest rows of ``scopes`` (and of ``kinds``) that are not rejected, the newest creation first."""
         found: list[Row] = []
-        offset = 0
+        after: Cursor | None = None
         while len(found) < limit:
-            page = self._backend.newest(scopes, kinds=kinds, limit=_PORTION, offset=offset)
+            page = self._backend.page(scopes, kinds=kinds, limit=_PORTION, after=after)
             found += [row for row in page if reject is None or reject(row) is None]
-            offset += _PORTION
             if len(page) < _PORTION:
                 break
+            after = Cursor.of(page[-1])
         return found[:limit]
 
     def pinned(self, scopes: Sequence[Namespace]) -> list[Row]:
         """All rows of ``scopes`` that are pinned, the newest first."""
-        rows = self._backend.newest(scopes, limit=_SCANNED)
+        rows = self._backend.page(scopes, limit=_SCANNED)
         return [row for row in rows if row.value.get("pinned") is True]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:

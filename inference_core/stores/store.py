@@ -44,7 +44,6 @@ from inference_core.stores.search import Search
 _LOG = logging.getLogger(__name__)
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
-_SCAN_PAGE: Final = 500
 _FRESH: Final = 0.9
 _MAX_TTL_MINUTES: Final = 100 * 366 * 24 * 60
 
@@ -149,17 +148,10 @@ class MemoryStore(BaseStore):
 
     def _page(self, scopes: Sequence[Namespace], op: SearchOp) -> Plan[list[Row]]:
         if not op.filter:
-            return (yield from self.engine.newest(scopes, limit=op.limit, offset=op.offset))
+            return (yield from self.engine.page(scopes, limit=op.limit, offset=op.offset))
         accept = predicate(op.filter)
-        found: list[Row] = []
-        start = 0
-        while len(found) < op.offset + op.limit:
-            page = yield from self.engine.newest(scopes, limit=_SCAN_PAGE, offset=start)
-            found += [row for row in page if accept(row.value)]
-            start += _SCAN_PAGE
-            if len(page) < _SCAN_PAGE:
-                break
-        return found[op.offset : op.offset + op.limit]
+        last = op.offset + op.limit
+        return (yield from self.engine.scan(scopes, accepts=lambda row: accept(row.value), limit=last))[op.offset :]
 
     def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Plan[None]:
         """Moves the end of what was read."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change
-from inference_core.stores.backend import Key, Pending, Row
+from inference_core.stores.backend import Key, Pending, Row, Tally
 from inference_core.stores.cells import Cell
+from inference_core.stores.codec import pack_namespace, to_micros
+from inference_core.stores.cursor import Cursor, Place
 
 
 class Table:
@@ -17,11 +22,16 @@ class Table:
     def __init__(self) -> None:
         self._scopes: dict[Namespace, dict[str, Cell]] = {}
         self._heads: dict[Namespace, int] = {}
+        self._orders: dict[Namespace, list[tuple[int, str]]] = {}
+        """Where the values of a scope stand in a page, in order; of the scopes that pages were asked of."""
 
     def set(self, key: Key, cell: Cell) -> None:
         """Makes ``cell`` the newest one of ``key``; one of a later write moves the scope's head."""
         namespace, name = key
-        self._scopes.setdefault(namespace, {})[name] = cell
+        cells = self._scopes.setdefault(namespace, {})
+        if (order := self._orders.get(namespace)) is not None:
+            self._move(order, name, cells.get(name), cell)
+        cells[name] = cell
         self._heads[namespace] = max(self.head(namespace), cell.seq)
 
     def cell(self, key: Key) -> Cell | None:
@@ -46,21 +56,33 @@ class Table:
         cell = self.cell(key)
         return cell.document.tokens if cell and cell.document else None
 
-    def newest(
-        self, scopes: Sequence[Namespace], now: datetime, *, kinds: frozenset[str] | None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        now: datetime,
+        *,
+        kinds: frozenset[str] | None,
+        limit: int,
+        after: Cursor | None,
+        offset: int = 0,
     ) -> list[Row]:
-        """Rows of exactly ``scopes`` (and of ``kinds``), the newest first."""
-        found = (
-            ((-cell.created_at.timestamp(), key, scope), cell)
-            for scope, key, cell in self._alive(scopes, now)
-            if kinds is None or cell.kind in kinds
+        """Rows of exactly ``scopes`` (and of ``kinds``) behind ``after``, the newest first."""
+        found = heapq.merge(*(self._behind(scope, after) for scope in set(scopes)), key=lambda one: one[0])
+        alive = (
+            (scope, key, cell)
+            for (_, key, _), scope, cell in found
+            if cell.is_alive(now) and (kinds is None or cell.kind in kinds)
         )
-        page = sorted(found, key=lambda one: one[0])[offset : offset + limit]
-        return [cell.row(scope, key) for (_, key, scope), cell in page]
+        return [cell.row(scope, key) for scope, key, cell in islice(alive, offset, offset + limit)]
 
-    def count(self, scopes: Sequence[Namespace], now: datetime) -> int:
-        """How many rows exactly ``scopes`` hold."""
-        return sum(1 for _ in self._alive(scopes, now))
+    def count(self, scopes: Sequence[Namespace], now: datetime, kinds: frozenset[str] | None) -> int:
+        """How many rows exactly ``scopes`` hold (of ``kinds``)."""
+        return sum(1 for _, _, cell in self._alive(scopes, now) if kinds is None or cell.kind in kinds)
+
+    def tally(self, scopes: Sequence[Namespace], now: datetime, *, monthly: bool) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        alive = ((scope, cell.kind, cell.created_at) for scope, _, cell in self._alive(scopes, now))
+        return tally(alive, monthly=monthly)
 
     def namespaces(self, prefix: Namespace, now: datetime) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``, sorted."""
@@ -80,11 +102,44 @@ class Table:
         """Rows whose time has come."""
         return (key for key, cell in self.cells() if cell.is_expired(now))
 
+    def _behind(self, scope: Namespace, after: Cursor | None) -> Iterator[tuple[Place, Namespace, Cell]]:
+        """The cells of ``scope`` that have a value, behind ``after``, the newest first."""
+        cells, name = self._scopes.get(scope, {}), pack_namespace(scope)
+        order = self._orders.get(scope)
+        if order is None:
+            order = sorted((_age(cell), key) for key, cell in cells.items() if cell.value is not None)
+            self._orders[scope] = order
+        start = 0
+        if after is not None:
+            created, last, of = after.place
+            # A row of the same age and key comes after the cursor's if its namespace does.
+            start = (bisect_left if name > of else bisect_right)(order, (created, last))
+        return (((created, key, name), scope, cells[key]) for created, key in islice(order, start, None))
+
+    def _move(self, order: list[tuple[int, str]], key: str, old: Cell | None, new: Cell) -> None:
+        was = (_age(old), key) if old and old.value is not None else None
+        now = (_age(new), key) if new.value is not None else None
+        if was == now:
+            return
+        if was:
+            del order[bisect_left(order, was)]
+        if now:
+            insort(order, now)
+
     def _alive(self, scopes: Sequence[Namespace], now: datetime) -> Iterator[tuple[Namespace, str, Cell]]:
         for scope in set(scopes):
             yield from ((scope, key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.is_alive(now))
 
 
-def newest_first(row: Row) -> tuple[float, str, Namespace]:
-    """The order of `Table.newest`, for merging what several tables gave."""
-    return -row.created_at.timestamp(), row.key, row.namespace
+def tally(rows: Iterable[tuple[Namespace, str, datetime]], *, monthly: bool) -> list[Tally]:
+    """How many ``rows`` there are, each given by its namespace, kind and creation, by namespace and kind."""
+    found: dict[tuple[Namespace, str, str], tuple[int, datetime]] = {}
+    for namespace, kind, created in rows:
+        group = namespace, kind, f"{created:%Y-%m}" if monthly else ""
+        count, oldest = found.get(group, (0, created))
+        found[group] = count + 1, min(oldest, created)
+    return [Tally(*group, count, oldest) for group, (count, oldest) in found.items()]
+
+
+def _age(cell: Cell) -> int:
+    return -to_micros(cell.created_at)

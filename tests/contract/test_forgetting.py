@@ -45,7 +45,7 @@ def lifecycle(store: BaseStore, clock: FrozenClock, agent: str | None = None) ->
 def rows(service: AgentMemoryStoreService, user: str = "ada") -> dict[str, tuple[Any, ...]]:
     """All that is stored of the user's memories but versions, and what a foreign store says of its own writes."""
     scopes = service.ns_builder.read_scopes(user)
-    found: list[Row] = service.scope.engine.backend.newest(scopes, limit=1_000)
+    found: list[Row] = service.scope.engine.backend.page(scopes, limit=1_000)
     own = isinstance(service.store, MemoryStore)
     return {
         row.key: (

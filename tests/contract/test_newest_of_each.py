@@ -17,7 +17,7 @@ KINDS = ("preferences", "instructions")
 
 def both(service: AgentMemoryStoreService, limit: int) -> tuple[list[Row], list[Row]]:
     engine, scopes = service.scope.engine, service.scope.namespaces.read_scopes(USER)
-    stored = [row for kind in KINDS for row in run(engine.newest(scopes, kinds=frozenset([kind]), limit=limit))]
+    stored = [row for kind in KINDS for row in run(engine.page(scopes, kinds=frozenset([kind]), limit=limit))]
     in_order = sorted(stored, key=lambda row: (-row.created_at.timestamp(), row.key))
     return run(engine.newest_of_each(scopes, kinds=KINDS, limit=limit)), in_order
 

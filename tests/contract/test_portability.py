@@ -62,7 +62,7 @@ def contents(backend: Backend, *, with_vectors: bool = True) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for scope in backend.namespaces():
         documents = {change.key: (change.kind, change.document) for change in backend.changes(scope, 0)}
-        for row in backend.newest([scope], limit=1_000):
+        for row in backend.page([scope], limit=1_000):
             kind, document = documents[row.key]
             vector = document and (document.model, document.vector)
             known = document and (document.text, document.terms, document.situation, with_vectors and vector)

@@ -158,7 +158,7 @@ class TestBackends:
         with closing(open_backend(database_url, clock=clock)) as backend:
             backend.apply([[self.put(clock), self.put(clock, key="b", expiry=None)]])
             rows = backend.get([(NS, "a"), (NS, "b")])
-            newest = backend.newest([NS], limit=5)
+            newest = backend.page([NS], limit=5)
         expiry = Expiry(clock.now() + timedelta(minutes=1), timedelta(minutes=1))
         assert [row and row.expiry for row in rows] == [row.expiry for row in newest] == [expiry, None]
 

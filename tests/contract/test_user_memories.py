@@ -71,7 +71,7 @@ def address(entry: dict[str, Any]) -> Entry:
 
 def test_more_memories_than_a_page(any_store: BaseStore, monkeypatch: pytest.MonkeyPatch):
     for page in (
-        "services.operations.list.PAGE",
+        "stores.engine._FIRST_PAGE",
         "services.operations.delete.PORTION",
         "stores.backends.foreign._PAGE",
     ):

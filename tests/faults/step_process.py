@@ -33,7 +33,7 @@ from inference_core.testing import FrozenClock, ScriptedChatModel
 
 LIMITS = Limits(max_tries=1_000_000)
 _LEAP = timedelta(seconds=1_000)
-_CALLS = ("apply", "get", "newest", "count", "namespaces", "put", "put_writes", "get_tuple")
+_CALLS = ("apply", "get", "page", "count", "namespaces", "put", "put_writes", "get_tuple")
 TURNS_OF_A_THREAD = 5
 _DONE, _MORE = 0, 3
 

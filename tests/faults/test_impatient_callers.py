@@ -141,5 +141,5 @@ async def test_a_write_in_a_transaction_is_applied_without_its_caller_and_a_queu
                 with pytest.raises(asyncio.CancelledError):
                     await gone
         await service.save_memory("ada", "next")
-        found = {row.value["content"] for row in backend.newest([ADA], limit=9)}
+        found = {row.value["content"] for row in backend.page([ADA], limit=9)}
     assert found == {"running", "next"}

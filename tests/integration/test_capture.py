@@ -66,7 +66,7 @@ def agent_with(store: Any, *others: Any, turns: Sequence[Any] = ("Noted.",), **o
 
 def captured(store: Any, user: str = "ada") -> list[str]:
     """What waits in the outbox, in its order."""
-    rows = store.engine.backend.newest([Partition(user).messages], limit=1_000)
+    rows = store.engine.backend.page([Partition(user).messages], limit=1_000)
     return [f"{row.value['role']}: {row.value['text']}" for row in reversed(rows)]
 
 
@@ -79,7 +79,7 @@ async def test_what_user_and_assistant_said_is_captured_once(store: MemoryStore,
         await ask(agent, face, f"Question {number}", THREAD, context=ADA)
         expected += [f"user: Question {number}", f"assistant: Answer {number}"]
         assert sorted(captured(store)) == sorted(expected)
-    rows = store.engine.backend.newest([Partition("ada").messages], limit=1)
+    rows = store.engine.backend.page([Partition("ada").messages], limit=1)
     assert (rows[0].value["session"], rows[0].value["at"]) == ("first", clock.now().isoformat())
 
 

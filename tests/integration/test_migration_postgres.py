@@ -59,7 +59,7 @@ def originals(url: str) -> list[Any]:
 def stored(url: str) -> set[Expected]:
     with closing(open_backend(url)) as backend:
         names = [name for name in backend.namespaces() if name != MARKS]
-        rows = [row for name in names for row in backend.newest([name], limit=COUNT)]
+        rows = [row for name in names for row in backend.page([name], limit=COUNT)]
     return {Expected(decode_label(row.namespace[0]), row.key, row.namespace[1], row.created_at) for row in rows}
 
 

@@ -69,7 +69,7 @@ policies = st.builds(
 def rows(service: AgentMemoryStoreService) -> dict[Any, Row]:
     engine = service.scope.engine
     scopes = [name for name in engine.backend.namespaces(("ada",)) if name[1] not in ("usage", "forgotten")]
-    return {(row.namespace, row.key): row for row in engine.backend.newest(scopes, limit=100)}
+    return {(row.namespace, row.key): row for row in engine.backend.page(scopes, limit=100)}
 
 
 def is_kept(left: list[MemoryRecord], budget: dict[str, int], *, tokens: bool) -> bool:

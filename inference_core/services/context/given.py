@@ -16,7 +16,7 @@ from inference_core.memory.namespaces import global_namespace
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.context.source import ContextRequest
-from inference_core.services.operations.list import page_of
+from inference_core.services.operations.scope import record_of
 
 TIMESTAMP: Final = "timestamp"
 """The name in a message's ``additional_kwargs`` under which AgentMemory keeps when it was said, in ISO 8601."""
@@ -71,10 +71,10 @@ class StaticFacts:
                 for at, fact in enumerate(self.facts)
             ]
         namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
-        records, _ = yield from page_of(request.scope.engine, [namespace], None, None, self.limit, 0)
+        rows = yield from request.scope.engine.page([namespace], limit=self.limit)
         return [
             replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
-            for record in records
+            for record in map(record_of, rows)
         ]
 
 

@@ -56,7 +56,7 @@ def delete_all(
 def empty(engine: StoreEngine, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None) -> Plan[int]:
     """Removes all rows of exactly ``scopes`` (of ``kinds``), portion by portion until none is left; how many."""
     removed = 0
-    while rows := (yield from engine.newest(scopes, kinds=kinds, limit=PORTION)):
+    while rows := (yield from engine.page(scopes, kinds=kinds, limit=PORTION)):
         yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in rows])
         removed += len(rows)
     return removed

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.document import MemoryPage, MemoryStoreDocument
+from inference_core.memory.fields import text_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
+from inference_core.stores.backend import Row
+from inference_core.stores.cursor import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
-
-PAGE: Final = 500
 
 
 def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[MemoryStoreDocument | None]:
@@ -33,23 +33,38 @@ def list_memories(
     limit: int | None = 50,
     offset: int = 0,
     session_id: str | None = None,
-) -> Plan[tuple[list[MemoryStoreDocument], int]]:
+    after: str | None = None,
+) -> Plan[tuple[MemoryPage[MemoryStoreDocument], int]]:
     """A page of the memories that the agent reads, the newest first, and how many there are in all.
 
-    ``search`` keeps those whose content or topic holds it, in any case; ``session_id`` those of this
-    session, which together are an episode. ``limit`` None gives all of them.
+    ``after`` is the ``next_cursor`` of the page before: with it, every memory that nobody touches meanwhile comes
+    exactly once, and a page costs the same wherever it is. ``offset`` counts from the newest instead, and shifts when
+    memories are added or removed. ``search`` keeps those whose content or topic holds it, in any case; ``session_id``
+    those of this session, which together are an episode; both read all memories to count those that match. ``limit``
+    None gives all of them. Raises InvalidInput.
     """
     scopes = scope.namespaces.read_scopes(user_id, category)
-    records, total = yield from page_of(scope.engine, scopes, memory_type, search, limit, offset, session_id)
-    return [MemoryStoreDocument.of(record) for record in records], total
+    page, total = yield from page_of(scope.engine, scopes, memory_type, search, limit, offset, session_id, after)
+    return MemoryPage(map(MemoryStoreDocument.of, page), page.next_cursor), total
 
 
 def count(scope: MemoryScope, user_id: UserId) -> Plan[dict[str, int]]:
     """How many memories the agent reads, by category and in ``total``."""
-    counts: dict[str, int] = {}
-    for category in MemoryCategory:
-        counts[category.value] = yield from scope.engine.count(scope.namespaces.read_scopes(user_id, category))
+    scopes = scope.namespaces.read_scopes(user_id)
+    return by_category((one.namespace, one.rows) for one in (yield from scope.engine.tally(scopes)))
+
+
+def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
+    """How many of the memories that are ``counted`` by their namespaces each category has, and ``total``."""
+    counts = {category.value: 0 for category in MemoryCategory}
+    for namespace, rows in counted:
+        counts[namespace[1]] += rows
     return counts | {"total": sum(counts.values())}
+
+
+def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[MemoryRecord]]:
+    """All memories in exactly ``scopes``, the newest first."""
+    return [record_of(row) for row in (yield from engine.scan(scopes))]
 
 
 def page_of(
@@ -60,27 +75,34 @@ def page_of(
     limit: int | None,
     offset: int,
     session_id: str | None = None,
-) -> Plan[tuple[list[MemoryRecord], int]]:
+    after: str | None = None,
+) -> Plan[tuple[MemoryPage[MemoryRecord], int]]:
     """A page of the memories in exactly ``scopes``, the newest first, and how many match in all."""
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")
+    if offset and after is not None:
+        raise InvalidInput("A page begins after a cursor or at an offset, not at both")
+    cursor = None if after is None else Cursor.decode(after)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    needle = (search or "").casefold()
-    matching: list[MemoryRecord] = []
-    start = 0
-    while True:
-        rows = yield from engine.newest(scopes, kinds=kinds, limit=PAGE, offset=start)
-        matching += [
-            record
-            for record in map(record_of, rows)
-            if needle in _searched(record) and session_id in (None, record.session_id)
-        ]
-        start += PAGE
-        if len(rows) < PAGE:
-            break
-    end = None if limit is None else offset + limit
-    return matching[offset:end], len(matching)
+    # One more than asked for tells whether there is another page.
+    end = None if limit is None else offset + limit + 1
+    if not search and session_id is None:
+        total = yield from engine.count(scopes, kinds=kinds)
+        rows = (yield from engine.scan(scopes, kinds=kinds, limit=end, after=cursor))[offset:]
+    else:
+        needle = (search or "").casefold()
+
+        def matches(row: Row) -> bool:
+            session = text_field(row.value, "session_id")
+            return session_id in (None, session) and needle in _searched(row)
+
+        found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
+        total = len(found)
+        rows = [row for row in found if cursor is None or place_of(row) > cursor.place][offset:end]
+    page = rows if limit is None else rows[:limit]
+    following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
+    return MemoryPage(map(record_of, page), following), total
 
 
-def _searched(record: MemoryRecord) -> str:
-    return f"{record.content}\n{record.topic or ''}".casefold()
+def _searched(row: Row) -> str:
+    return f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()

@@ -19,7 +19,6 @@ from inference_core.stores.search import Found, Search
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
-_SPARE: Final = 4
 DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
 
 
@@ -136,16 +135,11 @@ def newest(
     as_of: datetime | None = None,
 ) -> Plan[list[Row]]:
     """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``."""
-    found: list[Row] = []
-    offset = 0
-    while len(found) < limit:
-        size = limit - len(found) + _SPARE
-        page = yield from scope.engine.newest(scopes, kinds=kinds, limit=size, offset=offset)
-        found += [row for row in page if why_invalid(row.value, now, as_of) is None]
-        offset += size
-        if len(page) < size:
-            break
-    return found[:limit]
+
+    def holds(row: Row) -> bool:
+        return why_invalid(row.value, now, as_of) is None
+
+    return (yield from scope.engine.scan(scopes, kinds=kinds, accepts=holds, limit=limit))
 
 
 def asks(query: object) -> bool:

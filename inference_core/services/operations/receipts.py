@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,14 +11,15 @@ from inference_core.context.profile import News, Profile, ProfileLine, line_in_p
 from inference_core.context.render import render_memories
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
-from inference_core.memory.receipt import Place, Receipt, ReceiptLine, text_hash
+from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells, text_hash
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row
+from inference_core.stores.cursor import Cursor
 
 RECEIPTS: Final = "~receipts"
 """Second label of the namespace of a user's receipts; no category and no agent has it."""
@@ -27,18 +28,17 @@ MEMORIES: Final = "memories"
 ENGINEER: Final = "engineer"
 """The form of a block that a `ContextEngineer` made."""
 _KIND: Final = "receipt"
-_PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Where a memory is from, and every call of a model that was told it, the newest first.
+    """Where a memory is from, and a page of the calls of a model that were told it, the newest first.
 
     ``memory`` is None if it is gone. What it was made of stands in the ``source`` of its value: thread, messages, tool.
     """
 
     memory: MemoryStoreDocument | None
-    receipts: Sequence[Receipt]
+    receipts: MemoryPage[Receipt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def keep_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> None:
         namespace=_namespace(user_id),
         key=receipt.id,
         value=encode_json(receipt.to_value(), what="receipt"),
-        kind=_KIND,
+        kind=_kind(receipt.thread_id),
         created_at=receipt.at,
         updated_at=receipt.at,
         expiry=Expiry(receipt.until, receipt.until - receipt.at),
@@ -70,20 +70,34 @@ def keep_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> None:
 
 
 def list_receipts(
-    scope: MemoryScope, user_id: UserId, *, thread_id: str | None = None, limit: int | None = 50
-) -> Plan[list[Receipt]]:
-    """The user's newest receipts, of one thread, if given; ``limit`` None gives all. Raises InvalidInput."""
-    if limit is not None and limit < 0:
-        raise InvalidInput(f"limit must not be negative, not {limit}")
-    found = yield from _all(scope, user_id)
-    return [one for one in found if thread_id in (None, one.thread_id)][:limit]
+    scope: MemoryScope,
+    user_id: UserId,
+    *,
+    thread_id: str | None = None,
+    limit: int | None = 50,
+    after: str | None = None,
+) -> Plan[MemoryPage[Receipt]]:
+    """The user's newest receipts, of one thread, if given; ``limit`` None gives all. Raises InvalidInput.
+
+    ``after`` is the ``next_cursor`` of the page before.
+    """
+
+    def of_thread(row: Row) -> bool:
+        return thread_id in (None, row.value.get("thread_id"))
+
+    return (yield from _page(scope, user_id, of_thread, limit, after, thread_id))
 
 
-def why(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[Why]:
-    """Where the memory is from, and every kept receipt of a call that was told it. Raises InvalidInput."""
+def why(
+    scope: MemoryScope, user_id: UserId, memory_id: str, *, limit: int | None = 50, after: str | None = None
+) -> Plan[Why]:
+    """Where the memory is from, and the newest kept receipts of calls that were told it. Raises InvalidInput.
+
+    Receipts are read from the newest on until there are ``limit`` (None: all) of them. ``after`` is the ``next_cursor``
+    of the receipts before.
+    """
     record = yield from find(scope, user_id, memory_id)
-    found = yield from _all(scope, user_id)
-    told = [receipt for receipt in found if receipt.line_of(memory_id)]
+    told = yield from _page(scope, user_id, lambda row: tells(row.value, memory_id), limit, after)
     return Why(record and MemoryStoreDocument.of(record), told)
 
 
@@ -124,19 +138,40 @@ def _is_there(line: ReceiptLine, there: Mapping[str, MemoryRecord]) -> bool:
     return line.id in there and there[line.id].version == line.version
 
 
-def _all(scope: MemoryScope, user_id: UserId) -> Plan[list[Receipt]]:
-    """Plan: the user's receipts that are kept, the newest first; what waits to be written is written before."""
+def _page(
+    scope: MemoryScope,
+    user_id: UserId,
+    accepts: Callable[[Row], bool],
+    limit: int | None,
+    after: str | None,
+    thread_id: str | None = None,
+) -> Plan[MemoryPage[Receipt]]:
+    """Plan: the user's receipts that are kept and accepted, the newest first; what waits is written before."""
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"limit must not be negative, not {limit}")
+    cursor = None if after is None else Cursor.decode(after)
     yield from scope.engine.flush_later()
-    receipts: list[Receipt] = []
-    offset = 0
-    while rows := (yield from scope.engine.newest([_namespace(user_id)], limit=_PAGE, offset=offset)):
-        receipts += [receipt for row in rows if (receipt := _read(row))]
-        offset += len(rows)
-    now = scope.clock.now()
-    over = [receipt for receipt in receipts if receipt.until <= now]  # on stores that do not expire their rows
-    scope.engine.later.put(*(Delete(namespace=_namespace(user_id), key=receipt.id) for receipt in over))
-    kept = [receipt for receipt in receipts if receipt.until > now]
-    return sorted(kept, key=lambda receipt: receipt.at, reverse=True)
+    now, namespace = scope.clock.now(), _namespace(user_id)
+    is_own = scope.engine.backend.capabilities.change_feed
+    if not is_own:  # then nobody else removes what is over, and all of it is read for a page anyway
+        rows = yield from scope.engine.scan([namespace])
+        over = [row for row in rows if (receipt := _read(row)) and receipt.until <= now]
+        scope.engine.later.put(*(Delete(namespace=namespace, key=row.key) for row in over))
+    kinds = frozenset({_KIND, _kind(thread_id)}) if thread_id is not None and is_own else None
+
+    def is_kept(row: Row) -> bool:
+        return accepts(row) and (receipt := _read(row)) is not None and receipt.until > now
+
+    end = None if limit is None else limit + 1
+    found = yield from scope.engine.scan([namespace], kinds=kinds, accepts=is_kept, limit=end, after=cursor)
+    page = found if limit is None else found[:limit]
+    following = Cursor.of(page[-1]).encode() if page and len(found) > len(page) else None
+    return MemoryPage(filter(None, map(_read, page)), following)
+
+
+def _kind(thread_id: str | None) -> str:
+    """The kind of the receipts of a thread, by which the store finds them; those of older versions have none."""
+    return _KIND if thread_id is None else f"{_KIND} {text_hash(thread_id)[:32]}"
 
 
 def _read(row: Row) -> Receipt | None:

@@ -177,10 +177,10 @@ def _rows(scope: MemoryScope, user_id: UserId, wanted: Wanted, told: Collection[
     names = [validate_memory_category(category) for category in wanted.categories or MemoryCategory]
     scopes = [one for name in names for one in scope.namespaces.read_scopes(user_id, name)]
     if not scope.engine.backend.capabilities.change_feed:  # each read of a foreign store reads all
-        return (yield from scope.engine.newest(scopes, kinds=kinds, limit=_MOST_OF_ALL))
+        return (yield from scope.engine.page(scopes, kinds=kinds, limit=_MOST_OF_ALL))
     lasting = [kind.value for kind in STANDING if kinds is None or kind.value in kinds]
     rows = yield from scope.engine.newest_of_each(scopes, kinds=lasting, limit=_OF_EACH_KIND)
-    rows += yield from scope.engine.newest(scopes, kinds=kinds, limit=_PINNED_AMONG)
+    rows += yield from scope.engine.page(scopes, kinds=kinds, limit=_PINNED_AMONG)
     known = {row.key for row in rows}
     older = [(place, key) for key in told if key not in known for place in scopes]
     return [*rows, *filter(None, (yield from scope.engine.get(older)) if older else ())]

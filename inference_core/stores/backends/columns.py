@@ -22,6 +22,7 @@ from inference_core.stores.codec import (
     unpack_namespace,
     unpack_value,
 )
+from inference_core.stores.cursor import Cursor
 
 ROW: Final = "s.namespace, r.key, r.value, r.version, r.seq, r.created, r.updated, r.expires, r.ttl"
 CHANGE: Final = (
@@ -31,6 +32,7 @@ CHANGE: Final = (
 """What is followed by the model and the vector, or by an empty model and NULL."""
 KEY: Final = 1
 SEQ: Final = 4
+CREATED: Final = 5
 """Where these stand in ``ROW``."""
 _BYTES: Final = (bytes, type(None))
 _ROW_COLUMNS: Final = ROW.count(",") + 1
@@ -63,6 +65,11 @@ def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
         if strictly:
             raise
         return None
+
+
+def cursor_of(found: tuple[Any, ...]) -> Cursor:
+    """The cursor behind the row whose columns are ``ROW``, of which namespace, key and creation can be read."""
+    return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
 
 
 def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:

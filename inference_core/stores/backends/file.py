@@ -18,15 +18,16 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
 from inference_core.stores.backends.file_intent import Intent
 from inference_core.stores.backends.file_journal import sync_folder
 from inference_core.stores.backends.file_journals import DEFAULT_CACHE_BYTES, Journals, Summary
 from inference_core.stores.backends.file_manifest import Manifest
 from inference_core.stores.backends.file_writes import Transaction, commit, compact
+from inference_core.stores.cursor import Cursor, place_of
 from inference_core.stores.locks import FileLock
 from inference_core.stores.scan import holding_most
-from inference_core.stores.table import Table, newest_first
+from inference_core.stores.table import Table
 
 _JOURNALS: Final = "users"
 T = TypeVar("T")
@@ -92,25 +93,40 @@ class FileBackend:
         """The packed token vectors of each key."""
         return self._each(keys, Table.tokens)
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first; of scopes of several users, each one's newest are merged."""
         now = self._clock.now()
         rows: list[Row] = []
         for root, owned in _by_root(scopes, lambda scope: scope):
             with self._table(root) as table:
-                rows += table.newest(owned, now, kinds=kinds, limit=offset + limit)
-        return sorted(rows, key=newest_first)[offset : offset + limit]
+                rows += table.page(owned, now, kinds=kinds, limit=offset + limit, after=after)
+        return sorted(rows, key=place_of)[offset : offset + limit]
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
         now = self._clock.now()
         total = 0
         for root, owned in _by_root(scopes, lambda scope: scope):
             with self._table(root) as table:
-                total += table.count(owned, now)
+                total += table.count(owned, now, kinds)
         return total
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        now = self._clock.now()
+        found: list[Tally] = []
+        for root, owned in _by_root(scopes, lambda scope: scope):
+            with self._table(root) as table:
+                found += table.tally(owned, now, monthly=monthly)
+        return found
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``.

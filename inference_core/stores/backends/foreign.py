@@ -39,10 +39,13 @@ from inference_core.stores.backend import (
     Put,
     Row,
     SetVector,
+    Tally,
     Touch,
     Write,
 )
+from inference_core.stores.cursor import Cursor, cut
 from inference_core.stores.scan import holding_most
+from inference_core.stores.table import tally
 
 EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
@@ -105,16 +108,26 @@ class ForeignBackend:
         """None: a foreign store keeps no token vectors, which would multiply the size of its values."""
         return [None] * len(keys)
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
-        rows = [row for scope in scopes for row in self._scan(scope) if kinds is None or _kind(row) in kinds]
-        return sorted(rows, key=lambda row: (-_created(row).timestamp(), row.key))[offset : offset + limit]
+        return cut(self._rows(scopes, kinds), limit, after, offset)
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
-        return sum(1 for scope in scopes for _ in self._scan(scope))
+        return sum(1 for _ in self._rows(scopes, kinds))
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        rows = self._rows(scopes, None)
+        return tally(((row.namespace, _kind(row), row.created_at) for row in rows), monthly=monthly)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that start with ``prefix``."""
@@ -137,7 +150,7 @@ class ForeignBackend:
         with self._lock:
             seen = [(key, one) for key, one in self._mirror.get(scope, {}).items() if one.seq > since]
         for key, one in sorted(seen, key=lambda found: found[1].seq):
-            created = _created(one.row).timestamp() if one.row else 0.0
+            created = one.row.created_at.timestamp() if one.row else 0.0
             yield Change(one.seq, key, _kind(one.row) if one.row else "", created, one.document, one.row is not None)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
@@ -200,6 +213,10 @@ class ForeignBackend:
                 if isinstance(write, SetVector) and seen and seen.document:
                     document = seen.document._replace(model=write.model, vector=write.vector)
                     self._mirror[write.namespace][write.key] = _Seen(seen.seq, seen.mark, seen.row, document)
+
+    def _rows(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
+        found = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
+        return found if kinds is None else (row for row in found if _kind(row) in kinds)
 
     def _scan(self, scope: Namespace) -> Iterator[Row]:
         """The rows of exactly ``scope``; LangGraph's prefixes also give those of the scopes below it."""
@@ -300,7 +317,7 @@ def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
 
 
 def _value(write: Put, row: Row | None) -> dict[str, Any]:
-    first = write.created_at or (_created(row) if row else write.updated_at)
+    first = write.created_at or (row.created_at if row else write.updated_at)
     extra: dict[str, Any] = {"version": (row.version if row else 0) + 1, "created_at": aware(first).isoformat()}
     if write.document:
         extra["text"] = write.document.text
@@ -322,7 +339,7 @@ def _row(item: Item) -> Row:
         value=copy.deepcopy(item.value),
         version=int(extra.get("version", 1)),
         seq=0,
-        created_at=aware(item.created_at),
+        created_at=_created(item),
         updated_at=aware(item.updated_at),
     )
 
@@ -332,12 +349,13 @@ def _extra(value: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def _created(row: Row) -> datetime:
-    text = _extra(row.value).get("created_at") or row.value.get("created_at")
+def _created(item: Item) -> datetime:
+    """When it was first stored, as stores disagree about theirs."""
+    text = _extra(item.value).get("created_at") or item.value.get("created_at")
     try:
-        return aware(datetime.fromisoformat(text)) if isinstance(text, str) else row.created_at
+        return aware(datetime.fromisoformat(text) if isinstance(text, str) else item.created_at)
     except ValueError:
-        return row.created_at
+        return aware(item.created_at)
 
 
 def _kind(row: Row) -> str:

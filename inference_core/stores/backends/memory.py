@@ -11,8 +11,9 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
 from inference_core.stores.cells import Staging
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import Table
 
@@ -46,17 +47,28 @@ class InMemoryBackend:
         with self._open() as table:
             return [table.tokens(key) for key in keys]
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
         with self._open() as table:
-            return table.newest(scopes, self._clock.now(), kinds=kinds, limit=limit, offset=offset)
+            return table.page(scopes, self._clock.now(), kinds=kinds, limit=limit, after=after, offset=offset)
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
         with self._open() as table:
-            return table.count(scopes, self._clock.now())
+            return table.count(scopes, self._clock.now(), kinds)
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        with self._open() as table:
+            return table.tally(scopes, self._clock.now(), monthly=monthly)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""

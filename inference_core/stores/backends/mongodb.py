@@ -26,10 +26,12 @@ from inference_core.errors import (
 )
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
 from inference_core.stores.cells import Cell, Staging
-from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
+from inference_core.stores.table import tally
 
 try:
     from bson import encode
@@ -46,7 +48,14 @@ VERSION: Final = 1
 _CONNECT_MS: Final = 5_000
 _DATABASE: Final = "memory"
 _VERSION: Final = "schema_version"
-_INDEXES: Final = ([("scope", 1), ("seq", 1)], [("scope", 1), ("created", -1), ("key", 1)], "root", "expires", "model")
+_INDEXES: Final = (
+    [("scope", 1), ("seq", 1)],
+    [("scope", 1), ("created", -1), ("key", 1)],
+    [("scope", 1), ("kind", 1), ("created", -1), ("key", 1)],
+    "root",
+    "expires",
+    "model",
+)
 
 
 class MongoBackend:
@@ -94,21 +103,33 @@ class MongoBackend:
             tokens = {fields["_id"]: fields.get("tokens") for fields in found}
         return [tokens.get(id_of(key)) for key in keys]
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
         if not limit:
             return []
         with self._open():
-            found = self._alive(scopes, {} if kinds is None else {"kind": {"$in": sorted(kinds)}})
+            found = self._alive(scopes, kinds, after)
             page = found.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(offset).limit(limit)
             return [cell_of(fields).row(*key_of(fields)) for fields in page]
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
         with self._open():
-            return self._rows.count_documents(_in(scopes) | is_alive(self._now()))
+            return self._rows.count_documents(_in(scopes, kinds) | is_alive(self._now()))
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        with self._open():
+            found = self._rows.find(_in(scopes, None) | is_alive(self._now()), {"kind": 1, "created": 1})
+            return tally(((key_of(one)[0], one["kind"], from_micros(one["created"])) for one in found), monthly=monthly)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
@@ -188,8 +209,9 @@ class MongoBackend:
         except (BSONError, UnicodeEncodeError, OverflowError) as error:
             raise StoreError(f"MongoDB cannot hold this: {error}") from error
 
-    def _alive(self, scopes: Sequence[Namespace], condition: dict[str, Any]) -> Any:
-        return self._rows.find(_in(scopes) | condition | is_alive(self._now()), WITHOUT_TEXT)
+    def _alive(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, after: Cursor | None) -> Any:
+        conditions = [_in(scopes, kinds), is_alive(self._now()), *([_behind(after)] if after else [])]
+        return self._rows.find({"$and": conditions}, WITHOUT_TEXT)
 
     def _cells(
         self, keys: Iterable[Key], condition: dict[str, Any], leave_out: dict[str, int] | None, session: Any = None
@@ -250,5 +272,12 @@ def _is_replicated(client: Any) -> bool:
     return "setName" in hello or hello.get("msg") == "isdbgrid"
 
 
-def _in(scopes: Sequence[Namespace]) -> dict[str, Any]:
-    return {"scope": {"$in": [pack_namespace(scope) for scope in scopes]}}
+def _in(scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> dict[str, Any]:
+    of_kind = {} if kinds is None else {"kind": {"$in": sorted(kinds)}}
+    return {"scope": {"$in": [pack_namespace(scope) for scope in scopes]}, **of_kind}
+
+
+def _behind(after: Cursor) -> dict[str, Any]:
+    created, key, scope = to_micros(after.created_at), after.key, pack_namespace(after.namespace)
+    same_age = [{"key": {"$gt": key}}, {"key": key, "scope": {"$gt": scope}}]
+    return {"$or": [{"created": {"$lt": created}}, *({"created": created, **one} for one in same_age)]}

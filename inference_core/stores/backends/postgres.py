@@ -15,25 +15,23 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
-from inference_core.stores.backends.columns import CHANGE, ROW, change_of, row_of
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
+from inference_core.stores.backends.columns import CHANGE, ROW, change_of, cursor_of, row_of
 from inference_core.stores.backends.postgres_connections import Connections, Refused
 from inference_core.stores.backends.postgres_schema import SET_META, WANTED, has_tables, migrate
 from inference_core.stores.backends.postgres_writes import apply, refusal
-from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import MAX_WORDS, forms_of
 from inference_core.stores.urls import shown_url
 
 _ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > %(now)s)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
-_NEWEST: Final = f"""
-SELECT {ROW} FROM memory_scopes s CROSS JOIN LATERAL (
-    SELECT * FROM memory_rows r
-    WHERE r.scope = s.id AND {_ALIVE} AND (%(kinds)s::text[] IS NULL OR r.kind = ANY(%(kinds)s::text[]))
-    ORDER BY r.created DESC, r.key LIMIT %(last)s
-) r
-WHERE s.namespace = ANY(%(names)s) ORDER BY r.created DESC, r.key LIMIT %(limit)s OFFSET %(offset)s
+_TALLY: Final = f"""
+SELECT s.namespace, r.kind, '', count(*), min(r.created)
+FROM {_ROWS} WHERE s.namespace = ANY(%(names)s) AND {_ALIVE} GROUP BY 1, 2, 3
 """
+_MONTHLY_TALLY: Final = _TALLY.replace("''", "to_char(to_timestamp(r.created / 1e6) AT TIME ZONE 'UTC', 'YYYY-MM')")
 _CHANGES: Final = f"""
 SELECT {CHANGE}, r.model, r.vector FROM memory_rows r
 WHERE r.scope = (SELECT id FROM memory_scopes WHERE namespace = %s) AND r.seq > %s ORDER BY r.seq LIMIT %s
@@ -82,24 +80,50 @@ class PostgresBackend:
         found = {(unpack_namespace(name), key): tokens for name, key, tokens in rows}
         return [found.get(key) for key in keys]
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
-        asked = {
+        asked: dict[str, object] = {
             "names": _packed(scopes),
             "kinds": None if kinds is None else [*kinds],
             "last": min(limit + offset, _LARGEST),
             "limit": min(limit, _LARGEST),
             "offset": offset,
         }
-        return [row_of(found) for found in self._connections.read(_NEWEST, asked | self._now())]
+        if after is not None:
+            age, key, of = after.place
+            # No key here has a NUL, which a parameter cannot have: what comes after the part before it is the same.
+            asked |= {"created": -age, "key": key.partition("\x00")[0], "of": of}
+        query = _page(of_kind=kinds is not None, is_behind=after is not None)
+        found = self._connections.read(query, asked | self._now())
+        rows = list(filter(None, map(row_of, found)))
+        if len(rows) == len(found) or len(found) < limit:
+            return rows
+        behind = cursor_of(found[-1])  # others in the place of those that cannot be read
+        return rows + self.page(scopes, kinds=kinds, limit=limit - len(rows), after=behind)
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
-        query = f"SELECT count(*) FROM {_ROWS} WHERE s.namespace = ANY(%(names)s) AND {_ALIVE}"
-        ((found,),) = self._connections.read(query, {"names": _packed(scopes)} | self._now())
+        of_kind = "" if kinds is None else "AND r.kind = ANY(%(kinds)s)"
+        query = f"SELECT count(*) FROM {_ROWS} WHERE s.namespace = ANY(%(names)s) AND {_ALIVE} {of_kind}"
+        asked = {"names": _packed(scopes), "kinds": [*(kinds or ())]}
+        ((found,),) = self._connections.read(query, asked | self._now())
         return found
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        found = self._connections.read(_MONTHLY_TALLY if monthly else _TALLY, {"names": _packed(scopes)} | self._now())
+        return [
+            Tally(unpack_namespace(name), kind, month, count, from_micros(oldest))
+            for name, kind, month, count, oldest in found
+        ]
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
@@ -198,6 +222,30 @@ def has_store(url: str) -> bool:
     """Whether the tables of a store are at ``url``. Raises ConfigurationError, StoreUnavailable."""
     with closing(Connections(url, durable=True)) as connections:
         return connections.attempt(has_tables)
+
+
+def _page(*, of_kind: bool, is_behind: bool) -> str:
+    """The query for a page, made of ranges of an index: one for each scope and kind, and of what is behind a row two.
+
+    Each range gives as many rows as the page has at most; what they give together is sorted.
+    """
+    behind = [""]
+    if is_behind:
+        # A row of the same age and key comes after the cursor's if its namespace does.
+        behind = [
+            "AND r.created = %(created)s AND r.key >= %(key)s AND (r.key > %(key)s OR s.namespace > %(of)s)",
+            "AND r.created < %(created)s",
+        ]
+    ranges = " UNION ALL ".join(
+        f"(SELECT * FROM memory_rows r WHERE r.scope = s.id AND {_ALIVE} {'AND r.kind = k.kind' if of_kind else ''} "
+        f"{part} ORDER BY r.created DESC, r.key LIMIT %(last)s)"
+        for part in behind
+    )
+    return (
+        f"SELECT {ROW} FROM memory_scopes s {'CROSS JOIN unnest(%(kinds)s::text[]) AS k (kind)' if of_kind else ''} "
+        f"CROSS JOIN LATERAL ({ranges}) r WHERE s.namespace = ANY(%(names)s) "
+        "ORDER BY r.created DESC, r.key, s.namespace LIMIT %(limit)s OFFSET %(offset)s"
+    )
 
 
 def _packed(scopes: Sequence[Namespace]) -> list[str]:

@@ -8,7 +8,7 @@ import psycopg
 
 from inference_core.errors import ConfigurationError, UnsupportedSchema
 
-VERSION: Final = 1
+VERSION: Final = 2
 _LOCK: Final = 0x636F_616C_615F_6D65
 WANTED: Final = """
 unnest(%(names)b::text[], %(keys)b::text[]) AS s (namespace, key) CROSS JOIN LATERAL (
@@ -56,6 +56,10 @@ _MIGRATIONS: Final[dict[int, LiteralString]] = {
     CREATE INDEX memory_rows_by_age ON memory_rows (scope, created DESC, key) WHERE value IS NOT NULL;
     CREATE INDEX memory_rows_by_model ON memory_rows (model) WHERE text IS NOT NULL;
     CREATE INDEX memory_rows_by_expiry ON memory_rows (expires) WHERE expires IS NOT NULL;
+    """,
+    2: """
+    CREATE INDEX memory_rows_by_kind ON memory_rows (scope, kind, created DESC, key) INCLUDE (expires)
+        WHERE value IS NOT NULL;
     """,
 }
 

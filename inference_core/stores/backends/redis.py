@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice, repeat
 from typing import Any, Final, NamedTuple
 
@@ -20,16 +21,18 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, UnsupportedSchema
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
 from inference_core.stores.backends.redis_layout import (
     STAMP_BYTES,
     Layout,
     Stored,
     address_of_member,
     chunked,
+    cursor_of_member,
     encoded,
     instant,
     key_of_member,
+    newest_first,
     pack_scope,
     unpack_address,
     unpack_cell,
@@ -39,13 +42,14 @@ from inference_core.stores.backends.redis_script import SCRIPT, Argument, Change
 from inference_core.stores.backends.redis_server import Server, parse_address
 from inference_core.stores.cells import Staging
 from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
+from inference_core.stores.table import tally
 
 _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
 _SCHEMA: Final = "schema_version"
 _ROUNDS: Final = 64
-_READINGS: Final = 8
 _PAUSE_S: Final = 0.002
 _PORTION: Final = 1_000
 
@@ -118,21 +122,48 @@ class RedisBackend:
         """The packed token vectors of each key."""
         return self._fields("tokens", keys)
 
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
         rows: list[Row] = []
-        for _ in range(_READINGS):
-            page = self._newest(list(dict.fromkeys(scopes)), kinds, offset, limit)
-            rows = [row for row in self.get(page) if row]
-            if len(rows) == len(page):
-                break  # else one of them was removed in between, and another belongs to the page
+        while (missing := limit - len(rows)) > 0:
+            found = self._page(list(dict.fromkeys(scopes)), kinds, missing, after, offset)
+            rows += filter(None, self.get([(one.namespace, one.key) for one in found]))
+            if len(found) < missing:
+                break
+            after, offset = found[-1], 0  # others in the place of what was removed in between
         return rows
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
-        return sum(self._counts(list(dict.fromkeys(scopes))))
+        distinct = list(dict.fromkeys(scopes))
+        if kinds is None:
+            return sum(self._counts(distinct))
+        sizes = self._server.ask(
+            [("ZCARD", self._keys.of("kinds", *scope, kind)) for scope in distinct for kind in kinds]
+        )
+        ended = [(scope, key) for scope, keys in zip(distinct, self._ended(distinct), strict=True) for key in keys]
+        cells = [unpack_cell(packed).cell for packed in self._fields("cells", ended)]
+        return sum(sizes) - sum(1 for cell in cells if cell and cell.kind in kinds)
+
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind; reads them all."""
+        now, distinct = self._clock.now(), list(dict.fromkeys(scopes))
+        answers = self._server.ask([("ZRANGE", self._keys.of("age", *scope), 0, -1) for scope in distinct])
+        keys = [(scope, key_of_member(one)) for scope, found in zip(distinct, answers, strict=True) for one in found]
+        rows: list[tuple[Namespace, str, datetime]] = []
+        for portion in chunked(keys, _PORTION):
+            cells = [unpack_cell(packed).cell for packed in self._fields("cells", portion)]
+            known = [(scope, cell) for (scope, _), cell in zip(portion, cells, strict=True) if cell]
+            rows += [(scope, cell.kind, cell.created_at) for scope, cell in known if cell.is_alive(now)]
+        return tally(rows, monthly=monthly)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
@@ -256,19 +287,35 @@ class RedisBackend:
         }
         return [found[key] for key in keys]
 
-    def _newest(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, offset: int, limit: int) -> list[Key]:
-        """The addresses on a page, as the sorted sets know them."""
+    def _page(
+        self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, limit: int, after: Cursor | None, offset: int
+    ) -> list[Cursor]:
+        """What is on a page, as the sorted sets know it."""
+        ended = self._ended(scopes)
+        sets: list[tuple[Namespace, set[str]]] = []
+        questions: list[tuple[Any, ...]] = []
+        for scope, dead in zip(scopes, ended, strict=True):
+            first = b"-"
+            if after is not None:
+                # A row of the same age and key comes after the cursor's if its namespace does.
+                edge = b"[" if pack_namespace(scope) > after.place[2] else b"("
+                first = edge + newest_first(after.created_at, after.key)
+            for name in [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]:
+                sets.append((scope, dead))
+                last = offset + limit + len(dead)
+                questions.append(("ZRANGEBYLEX", self._keys.of(*name), first, "+", "LIMIT", 0, last))
+        found = [
+            cursor
+            for (scope, dead), members in zip(sets, self._server.ask(questions), strict=True)
+            for cursor in (cursor_of_member(scope, member) for member in members)
+            if cursor.key not in dead
+        ]
+        return sorted(found, key=lambda one: one.place)[offset : offset + limit]
+
+    def _ended(self, scopes: Sequence[Namespace]) -> list[set[str]]:
+        """The keys of each scope whose time has come."""
         ends = [("ZRANGEBYLEX", self._keys.of("ends", *scope), "-", self._later()) for scope in scopes]
-        dead = [{key_of_member(member) for member in members} for members in self._server.ask(ends)]
-        ranges: list[tuple[int, tuple[Any, ...]]] = []
-        for at, scope in enumerate(scopes):
-            last = offset + limit + len(dead[at])
-            names = [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]
-            ranges += [(at, ("ZRANGE", self._keys.of(*name), 0, last - 1)) for name in names if last]
-        answers = self._server.ask([question for _, question in ranges])
-        found = sorted((member, at) for (at, _), members in zip(ranges, answers, strict=True) for member in members)
-        alive = [(scopes[at], key) for member, at in found if (key := key_of_member(member)) not in dead[at]]
-        return alive[offset : offset + limit]
+        return [{key_of_member(member) for member in members} for members in self._server.ask(ends)]
 
     def _counts(self, scopes: Sequence[Namespace]) -> list[int]:
         """How many rows each scope holds whose time has not come."""

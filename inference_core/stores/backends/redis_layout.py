@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from inference_core.errors import StoreError
@@ -19,6 +20,7 @@ from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.stores.backend import Key
 from inference_core.stores.cells import Cell
 from inference_core.stores.codec import expiry_of, from_micros, micros_of, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.cursor import Cursor
 
 STAMP_BYTES: Final = 12
 _FIRST: Final = -62_135_596_800_000_000
@@ -54,8 +56,8 @@ class Layout:
         if cell is None or cell.value is None:
             return set()
         namespace, key = address
-        newest_first = _digits(_LAST - to_micros(cell.created_at)) + encoded(key)
-        found = {(self.of("age", *namespace), newest_first), (self.of("kinds", *namespace, cell.kind), newest_first)}
+        member = newest_first(cell.created_at, key)
+        found = {(self.of("age", *namespace), member), (self.of("kinds", *namespace, cell.kind), member)}
         if cell.expiry:
             at = instant(to_micros(cell.expiry.at))
             found |= {
@@ -67,6 +69,11 @@ class Layout:
         return found
 
 
+def newest_first(created: datetime, key: str) -> bytes:
+    """A member that sorts like a page: the newest creation first, ties by key."""
+    return _digits(_LAST - to_micros(created)) + encoded(key)
+
+
 def instant(micros: int) -> bytes:
     """``micros`` since 1970 as 18 digits that sort like the time, also before 1970."""
     return _digits(micros - _FIRST)
@@ -75,6 +82,11 @@ def instant(micros: int) -> bytes:
 def key_of_member(member: bytes) -> str:
     """The key in a member that begins with an instant."""
     return member[_WIDTH:].decode()
+
+
+def cursor_of_member(scope: Namespace, member: bytes) -> Cursor:
+    """The place of the row of ``scope`` that has this member of `newest_first`."""
+    return Cursor(from_micros(_LAST - int(member[:_WIDTH])), key_of_member(member), scope)
 
 
 def address_of_member(member: bytes) -> Key:

@@ -6,9 +6,10 @@ together share one transaction, each in its own savepoint, so that a bad one fai
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +18,15 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Unreadable, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.columns import (
     CHANGE,
+    CREATED,
     KEY,
     ROW,
     SEQ,
     change_of,
+    cursor_of,
     inspected,
     namespace_of,
     pending_of,
@@ -31,14 +34,22 @@ from inference_core.stores.backends.columns import (
 )
 from inference_core.stores.backends.sqlite_connections import Connections, UndecodableText, despite_damage
 from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
-from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Place as Listed
 from inference_core.stores.scan import MAX_WORDS, forms_of
 
 _ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > ?)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
 _HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
 _SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"
+_ANY_KIND: Final = "r.kind >= ''"
+"""Says nothing, but has SQLite take the index by kind, which tells all that is counted."""
+_MONTH: Final = "strftime('%Y-%m', r.created / 1000000 - (r.created % 1000000 < 0), 'unixepoch')"
 _MAX_VARIABLES: Final = 500
+_LARGEST: Final = 2**63 - 1
+_MAX_LISTS: Final = 64
+"""So many lists are merged at most: each has a statement open."""
 
 
 class SqliteBackend:
@@ -90,26 +101,75 @@ class SqliteBackend:
         return [found.get(key) for key in keys]
 
     @despite_damage
-    def newest(
-        self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None, limit: int, offset: int = 0
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        after: Cursor | None = None,
+        offset: int = 0,
     ) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first."""
-        kind_clause = "" if kinds is None else f" AND r.kind IN ({_marks(kinds)})"
-        with self._reader() as reader:
-            ids = _scope_ids(reader, scopes)
-            query = (
-                f"SELECT {ROW} FROM {_ROWS} WHERE r.scope IN ({_marks(ids)}) "
-                f"AND {_ALIVE}{kind_clause} ORDER BY r.created DESC, r.key LIMIT ? OFFSET ?"
-            )
-            found = reader.execute(query, [*ids, self._now(), *(kinds or ()), limit, offset])
-            return list(filter(None, map(row_of, found)))
+        """Rows of exactly ``scopes``, the newest first: each scope's as its index has them, merged as they come."""
+        lists = [(scope, kind) for scope in dict.fromkeys(scopes) for kind in ([None] if kinds is None else kinds)]
+        if len(lists) > _MAX_LISTS:
+            return self._sorted(scopes, kinds, after, min(offset + limit, _LARGEST))[min(offset, _LARGEST) :]
+        with self._reader() as reader, ExitStack() as opened:
+            found = [
+                opened.enter_context(closing(_newest_first(reader, scope, kind, after, self._now())))
+                for scope, kind in lists
+            ]
+            behind = islice(heapq.merge(*found, key=_listed), min(offset, _LARGEST), None)
+            return list(islice(filter(None, map(row_of, behind)), min(limit, _LARGEST)))
 
-    def count(self, scopes: Sequence[Namespace]) -> int:
-        """How many rows exactly ``scopes`` hold."""
+    def _sorted(
+        self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, after: Cursor | None, limit: int
+    ) -> list[Row]:
+        """A page of many scopes, whose rows SQLite sorts."""
+        condition, given = (_ANY_KIND, []) if kinds is None else (f"r.kind IN ({_marks(kinds)})", [*kinds])
+        if after is not None:
+            condition, given = f"{condition} AND (-r.created, r.key, s.namespace) > (?, ?, ?)", [*given, *after.place]
+        condition += " ORDER BY r.created DESC, r.key, s.namespace LIMIT ?"
+        found = self._of_scopes(f"{ROW} FROM {_ROWS}", scopes, condition, [*given, limit])
+        page = sorted(filter(_is_listed, found), key=_listed)[:limit]
+        rows = list(filter(None, map(row_of, page)))
+        if len(rows) == len(page) or len(page) < limit:
+            return rows
+        behind = cursor_of(page[-1])  # others in the place of those that cannot be read
+        return rows + self._sorted(scopes, kinds, behind, limit - len(rows))
+
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        """How many rows exactly ``scopes`` hold: by an index alone."""
+        of_kind = _ANY_KIND if kinds is None else f"r.kind IN ({_marks(kinds)})"
+        return sum(count for (count,) in self._of_scopes(f"count(*) FROM {_ROWS}", scopes, of_kind, [*(kinds or ())]))
+
+    @despite_damage
+    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind: by an index alone."""
+        month, groups = (_MONTH, "1, 2, 3") if monthly else ("''", "1, 2")
+        selection = f"s.namespace, r.kind, {month}, count(*), min(r.created) FROM {_ROWS}"
+        found = self._of_scopes(selection, scopes, f"{_ANY_KIND} GROUP BY {groups}")
+        return [
+            Tally(unpack_namespace(name), kind, month, count, from_micros(oldest))
+            for name, kind, month, count, oldest in found
+            if type(kind) is type(month) is str and type(oldest) is int
+        ]
+
+    def _of_scopes(
+        self, selection: str, scopes: Sequence[Namespace], condition: str, given: Sequence[Any] = ()
+    ) -> list[tuple[Any, ...]]:
+        """What a query finds in ``scopes``, so many at a time as a statement takes."""
+        packed = [pack_namespace(scope) for scope in dict.fromkeys(scopes)]
         with self._reader() as reader:
-            ids = _scope_ids(reader, scopes)
-            query = f"SELECT count(*) FROM memory_rows r WHERE r.scope IN ({_marks(ids)}) AND {_ALIVE}"
-            return reader.execute(query, [*ids, self._now()]).fetchone()[0]
+            return [
+                found
+                for start in range(0, len(packed), _MAX_VARIABLES)
+                for some in [packed[start : start + _MAX_VARIABLES]]
+                for found in reader.execute(
+                    f"SELECT {selection} WHERE s.namespace IN ({_marks(some)}) AND {_ALIVE} AND {condition}",
+                    [*some, self._now(), *given],
+                )
+            ]
 
     @despite_damage
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
@@ -274,11 +334,40 @@ def _by_key(reader: sqlite3.Connection, query: str, keys: Sequence[Key], *given:
             yield from reader.execute(f"{query} {limits}", [*given, pack_namespace(namespace), *chunk])
 
 
+def _newest_first(
+    reader: sqlite3.Connection, scope: Namespace, kind: str | None, after: Cursor | None, now: int
+) -> Generator[tuple[Any, ...]]:
+    """The columns of a scope's rows (of a kind) behind ``after``; read as they are asked for."""
+    name = pack_namespace(scope)
+    parts: list[tuple[str, list[Any]]] = [("", [])]
+    if after is not None:
+        created, last, of = after.place
+        # Two statements, each a range of the index, as an OR would read all that is older. A row of the same age and
+        # key comes after the cursor's if its namespace does.
+        parts = [
+            (f"AND r.created = ? AND r.key {'>=' if name > of else '>'} ?", [-created, last]),
+            ("AND r.created < ?", [-created]),
+        ]
+    of_kind, kinds = ("", []) if kind is None else ("AND r.kind = ?", [kind])
+    for behind, edge in parts:
+        query = (
+            f"SELECT {ROW} FROM memory_scopes s JOIN memory_rows r ON r.scope = s.id WHERE s.namespace = ? "
+            f"AND {_ALIVE} {of_kind} {behind} ORDER BY r.created DESC, r.key"
+        )
+        # Closed also if nobody reads on: a statement that is not finished keeps its snapshot, and the journal.
+        with closing(reader.execute(query, [name, now, *kinds, *edge])) as rows:
+            yield from filter(_is_listed, rows)
+
+
+def _is_listed(columns: tuple[Any, ...]) -> bool:
+    """Whether it can be told where the row of ``ROW``'s columns stands; of a damaged one it may not be."""
+    return type(columns[CREATED]) is int and type(columns[KEY]) is str
+
+
 def _marks(values: Iterable[object]) -> str:
     return ",".join("?" for _ in values)
 
 
-def _scope_ids(reader: sqlite3.Connection, scopes: Sequence[Namespace]) -> list[int]:
-    packed = [pack_namespace(scope) for scope in scopes]
-    query = f"SELECT id FROM memory_scopes WHERE namespace IN ({_marks(packed)})"
-    return [found for (found,) in reader.execute(query, packed)]
+def _listed(columns: tuple[Any, ...]) -> Listed:
+    """Where the row of ``ROW``'s columns stands in a page."""
+    return -columns[CREATED], columns[KEY], columns[0]

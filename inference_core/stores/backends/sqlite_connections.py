@@ -150,7 +150,7 @@ class Connections:
                 raise
             self._mode, self._is_immutable = "mode=ro&immutable=1", True
             version = self._version()
-        if version < sqlite_schema.VERSION:
+        if version < sqlite_schema.READABLE:
             raise ConfigurationError(
                 f"The store at {self._path} has schema version {version}, which must be brought up to date first: "
                 "open it once where it may be written"

@@ -7,7 +7,9 @@ from typing import Final
 
 from inference_core.errors import UnsupportedSchema
 
-VERSION: Final = 3
+VERSION: Final = 4
+READABLE: Final = 3
+"""A file that cannot be written is read if it has this version or a later one: what came after are indexes alone."""
 BUSY_TIMEOUT_MS: Final = 5_000
 _MIGRATIONS: Final = {
     1: """
@@ -57,6 +59,9 @@ _MIGRATIONS: Final = {
     DROP INDEX memory_rows_by_age;
     CREATE INDEX memory_rows_by_age ON memory_rows (scope, created, key DESC) WHERE value IS NOT NULL;
     ALTER TABLE memory_scopes DROP COLUMN seq;
+    """,
+    4: """
+    CREATE INDEX memory_rows_by_kind ON memory_rows (scope, kind, created, key DESC, expires) WHERE value IS NOT NULL;
     """,
 }
 

@@ -136,7 +136,7 @@ def test_summaries_keep_to_their_user_agent_and_session(store: MemoryStore, cloc
     assert "secret" not in str(model.requests)
     assert len(model.requests) == 1
     assert ada.summaries() == bob.summaries() == []
-    rows = store.engine.backend.newest([("ada", "episodic", "planner")], limit=9)
+    rows = store.engine.backend.page([("ada", "episodic", "planner")], limit=9)
     assert [row.value["content"] for row in rows] == ["Mine"]
     assert "bobs" not in str(rows[0].value)
 

@@ -37,7 +37,7 @@ def service_on(store: MemoryStore, clock: FrozenClock | None = None, **options: 
 
 
 def counts(store: MemoryStore) -> dict[str, int]:
-    return {row.key: row.value["count"] for row in store.engine.backend.newest([FIGURES], limit=100)}
+    return {row.key: row.value["count"] for row in store.engine.backend.page([FIGURES], limit=100)}
 
 
 def until(holds: Callable[[], object]) -> None:
