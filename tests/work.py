@@ -1,0 +1,58 @@
+"""How much work a call makes, counted: the same on every machine, so that tests can hold what must not grow."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+_STEPS = 100
+
+
+@dataclass
+class Work:
+    """Python functions called in this thread; statements and hundreds of steps of SQLite's machine in any."""
+
+    calls: int = 0
+    statements: int = 0
+    steps: int = 0
+
+    @contextmanager
+    def counting(self) -> Generator[None]:
+        """Counts anew what happens within."""
+        self.calls = self.statements = self.steps = 0
+        sys.setprofile(self._called)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def watch(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Counts what ``connection`` does."""
+        connection.set_trace_callback(self._stated)
+        connection.set_progress_handler(self._stepped, _STEPS)
+        return connection
+
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
+        del frame
+        self.calls += event == "call"
+
+    def _stated(self, _: str) -> None:
+        self.statements += 1
+
+    def _stepped(self) -> int:
+        self.steps += 1
+        return 0
+
+
+def watched_connect(work: Work, connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
+    """``sqlite3.connect`` whose connections ``work`` counts."""
+
+    def watched(*args: Any, **options: Any) -> sqlite3.Connection:
+        return work.watch(connect(*args, **options))
+
+    return watched
