@@ -25,6 +25,7 @@ def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
     ranking = {"score": document.score, "relevance": document.relevance, "explanation": document.explanation}
     return {
         "id": document.id,
+        "version": document.version,
         "content": document.content,
         **{name: value.get(name) for name in _TOLD},
         "metadata": document.metadata,

@@ -125,6 +125,7 @@ def _entry(record: MemoryRecord) -> dict[str, Any]:
     return {
         "namespace": list(record.namespace),
         "key": record.id,
+        "version": record.version,
         "content": record.content,
         "memory_type": record.memory_type.value,
         "memory_category": record.category.value,

@@ -52,7 +52,7 @@ class Put:
 
     ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
     ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
-    (0: nothing), None any.
+    (0: nothing), None any. The version becomes higher than ``above``, for a row that takes another one's place.
     """
 
     namespace: Namespace
@@ -63,6 +63,7 @@ class Put:
     created_at: datetime | None = None
     updated_at: datetime
     expected: int | None = None
+    above: int = 0
     expiry: Expiry | None = None
 
 

@@ -152,7 +152,7 @@ def _put(write: Put, old: Cell | None, now: datetime) -> Cell:
     first = old.created_at if old and old.is_alive(now) else updated
     return Cell(
         seq=0,
-        version=(old.version if old else 0) + 1,
+        version=max(old.version if old else 0, write.above) + 1,
         kind=write.kind,
         created_at=aware(write.created_at) if write.created_at else first,
         updated_at=updated,

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from inference_core.drivers import Plan
+from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import FORGOTTEN, Namespace, beside
 from inference_core.memory.types import validate_memory_type
-from inference_core.services.operations.scope import MemoryScope, UserId, find
+from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find
 from inference_core.stores.backend import Delete
 from inference_core.stores.engine import StoreEngine
 
 PORTION: Final = 500
 
 
-def delete(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[bool]:
+def delete(
+    scope: MemoryScope,
+    user_id: UserId,
+    memory_id: str,
+    category: str | None = None,
+    *,
+    expected_version: int | None = None,
+) -> Plan[bool]:
     """Removes the memory with this id from whichever scope that the agent reads; False if it is in none of them.
 
-    Text, vector and index entry go with it, and so does one that was forgotten. Raises InvalidInput, StoreUnavailable,
-    WriteUnknown.
+    Text, vector and index entry go with it, and so does one that was forgotten. With ``expected_version`` only a memory
+    goes that is at this version, and not one that was forgotten. Raises InvalidInput, StoreUnavailable, WriteUnknown,
+    VersionConflict if the memory is not at the expected version.
     """
-    record = yield from find(scope, user_id, memory_id, category)
-    if record is None:
-        return (yield from _delete_forgotten(scope, user_id, memory_id, category))
-    places = [record.namespace, beside(record.namespace, FORGOTTEN)]
-    yield from scope.engine.write([Delete(namespace=place, key=record.id) for place in places])
-    return True
+    while (record := (yield from find(scope, user_id, memory_id, category))) is not None:
+        check_version(record, expected_version)
+        gone = Delete(namespace=record.namespace, key=record.id, expected=expected_version)
+        with suppress(VersionConflict):  # the next look tells which version is there now
+            yield from scope.engine.write([gone, Delete(namespace=beside(record.namespace, FORGOTTEN), key=record.id)])
+            return True
+    return expected_version is None and (yield from _delete_forgotten(scope, user_id, memory_id, category))
 
 
 def _delete_forgotten(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None) -> Plan[bool]:

@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock, SystemClock, aware
 from inference_core.drivers import Plan
-from inference_core.errors import InvalidMemory
+from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
@@ -51,6 +51,16 @@ def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | No
     scopes = scope.namespaces.read_scopes(user_id, category)
     rows = yield from scope.engine.get([(namespace, key) for namespace in scopes])
     return next((record_of(row) for row in rows if row), None)
+
+
+def check_version(record: MemoryRecord, expected: int | None) -> None:
+    """Raises VersionConflict if ``record`` is not at the ``expected`` version, InvalidInput if that is none."""
+    if expected is None:
+        return
+    if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"expected_version must be a version of a memory, from 1 on, not {expected!r:.80}")
+    if record.version != expected:
+        raise VersionConflict(f"The memory {record.id!r} is at version {record.version}, not {expected}")
 
 
 def record_of(row: Row) -> MemoryRecord:

@@ -13,7 +13,7 @@ from inference_core.memory.text import canonical_metadata, canonical_text, optio
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import MemoryType, get_category_for_type, validate_memory_type
 from inference_core.services.operations.save import category_of
-from inference_core.services.operations.scope import MemoryScope, UserId, find, put_of
+from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find, put_of
 from inference_core.stores.backend import Delete, Write
 
 T = TypeVar("T")
@@ -32,18 +32,21 @@ def update(
     *,
     pinned: bool | None = None,
     source: MemorySource | None = None,
+    expected_version: int | None = None,
 ) -> Plan[bool]:
     """Changes what is given and keeps the rest; False if the agent reads no memory with this id.
 
     A new type moves the memory to that type's category; topic "" removes the topic; ``extra_metadata`` is merged;
-    ``pinned`` memories are never forgotten. No concurrent change is lost: a write onto a newer version is tried again.
-    Raises InvalidInput (also if a memory with this id is already where it would move to), UntrustedWrite,
-    StoreUnavailable, WriteUnknown, VersionConflict if others keep changing it.
+    ``pinned`` memories are never forgotten. No concurrent change is lost: a write onto a newer version is tried again,
+    unless ``expected_version`` says which version is to be changed. Raises InvalidInput (also if a memory with this id
+    is already where it would move to), UntrustedWrite, StoreUnavailable, WriteUnknown, VersionConflict if the memory is
+    not at the expected version, or others keep changing it.
     """
     if all(given is None for given in (content, memory_type, topic, category, extra_metadata, pinned)):
         raise InvalidInput("Nothing to update: give content, memory_type, topic, category, extra_metadata or pinned")
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
+        check_version(old, expected_version)
         new = _changed(scope, old, content, memory_type, topic, extra_metadata, pinned)
         new = _relocated(scope, user_id, new, old, memory_type, category)
         new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
@@ -76,7 +79,8 @@ def _moved(record: MemoryRecord, old: MemoryRecord) -> list[Write]:
     """The writes that put ``record`` in the place of ``old``, which may lie in another scope, if nobody changed it."""
     if record.namespace == old.namespace:
         return [put_of(record, expected=old.version)]
-    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put_of(record, expected=0)]
+    put = replace(put_of(record, expected=0), above=old.version)  # else its versions would come twice
+    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
 
 
 def _check_free(scope: MemoryScope, record: MemoryRecord, old: MemoryRecord) -> Plan[None]:

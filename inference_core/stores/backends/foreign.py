@@ -313,12 +313,16 @@ def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
         return None, version
     if isinstance(write, Delete):
         return PutOp(write.namespace, write.key, None) if row else None, 0
-    return PutOp(write.namespace, write.key, _value(write, row), index=False), version + 1
+    value = _value(write, row)
+    return PutOp(write.namespace, write.key, value, index=False), value[EXTRA]["version"]
 
 
 def _value(write: Put, row: Row | None) -> dict[str, Any]:
     first = write.created_at or (row.created_at if row else write.updated_at)
-    extra: dict[str, Any] = {"version": (row.version if row else 0) + 1, "created_at": aware(first).isoformat()}
+    extra: dict[str, Any] = {
+        "version": max(row.version if row else 0, write.above) + 1,
+        "created_at": aware(first).isoformat(),
+    }
     if write.document:
         extra["text"] = write.document.text
         extra["situation"] = list(write.document.situation)

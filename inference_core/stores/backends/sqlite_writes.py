@@ -117,7 +117,7 @@ def discard(writer: sqlite3.Connection, found: Unreadable) -> bool:
 
 
 def _put(writer: sqlite3.Connection, write: Put, found: _Found, packed: str) -> int:
-    scope, version = found.scope, (found.version or 0) + 1
+    scope, version = found.scope, max(found.version or 0, write.above) + 1
     if scope is None:
         scope = writer.execute(_NEW_SCOPE, (write.namespace[0], packed)).fetchone()[0]
     columns = _columns(write, found.created if found.known else None)

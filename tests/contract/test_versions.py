@@ -1,0 +1,102 @@
+"""The version of a memory, on every store: whoever has seen one changes that one, or learns which is there now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from langgraph.store.base import BaseStore
+
+from inference_core import AgentMemoryStoreService
+from inference_core.errors import InvalidInput, VersionConflict
+
+U = "ada"
+
+
+@pytest.fixture
+def service(any_store: BaseStore) -> Iterator[AgentMemoryStoreService]:
+    return AgentMemoryStoreService(any_store, agent_name="planner")
+
+
+def version(service: AgentMemoryStoreService, memory_id: str) -> int:
+    found = service.sync.get_memory(U, memory_id)
+    assert found is not None
+    return found.version
+
+
+def test_a_version_grows_with_each_write(service: AgentMemoryStoreService):
+    memory_id = service.sync.save_memory(U, "Likes tea", "preferences")
+    assert version(service, memory_id) == 1
+    service.sync.update_memory(U, memory_id, topic="drinks")
+    listed, _ = service.sync.list_memories(U)
+    assert [version(service, memory_id), listed[0].version, service.sync.recall_memories(U, "tea")[0].version] == [
+        2
+    ] * 3
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_only_the_expected_version_is_changed(service: AgentMemoryStoreService, face: str):
+    memory_id = service.sync.save_memory(U, "Likes tea", "preferences")
+
+    async def update(content: str, expected: int) -> bool:
+        if face == "sync":
+            return service.sync.update_memory(U, memory_id, content, expected_version=expected)
+        return await service.update_memory(U, memory_id, content, expected_version=expected)
+
+    async def delete(expected: int) -> bool:
+        if face == "sync":
+            return service.sync.delete_memory(U, memory_id, expected_version=expected)
+        return await service.delete_memory(U, memory_id, expected_version=expected)
+
+    assert await update("Likes coffee", 1)
+    for stale in (1, 3):
+        with pytest.raises(VersionConflict, match=f"is at version 2, not {stale}"):
+            await update("Likes water", stale)
+        with pytest.raises(VersionConflict, match=f"is at version 2, not {stale}"):
+            await delete(stale)
+    found = service.sync.get_memory(U, memory_id)
+    assert found is not None
+    assert found.content == "Likes coffee"
+    assert await delete(2)
+    assert not await delete(2)
+    assert not await update("Likes water", 2)
+
+
+def test_no_version_comes_twice_when_a_memory_moves(service: AgentMemoryStoreService):
+    """A row that takes the place of another in a new scope would have begun at version 1 again."""
+    memory_id = service.sync.save_memory(U, "Answer in French", "preferences")
+    for kind in ("instructions", "context", "preferences"):
+        before = version(service, memory_id)
+        assert service.sync.update_memory(U, memory_id, memory_type=kind, expected_version=before)
+        assert version(service, memory_id) > before
+        with pytest.raises(VersionConflict):
+            service.sync.delete_memory(U, memory_id, expected_version=before)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "1", 1.0])
+def test_what_is_no_version_is_refused(service: AgentMemoryStoreService, wrong: int):
+    memory_id = service.sync.save_memory(U, "Likes tea", "preferences")
+    with pytest.raises(InvalidInput, match="expected_version"):
+        service.sync.update_memory(U, memory_id, "Likes coffee", expected_version=wrong)
+    with pytest.raises(InvalidInput, match="expected_version"):
+        service.sync.delete_memory(U, memory_id, expected_version=wrong)
+    assert version(service, memory_id) == 1
+
+
+def test_of_writers_that_saw_the_same_version_one_wins(service: AgentMemoryStoreService):
+    if not service.scope.engine.backend.capabilities.compare_and_set:
+        pytest.skip("the store has no compare-and-set")
+    memory_id = service.sync.save_memory(U, "Nobody's", "facts")
+
+    def attempt(name: str) -> str | None:
+        try:
+            return name if service.sync.update_memory(U, memory_id, name, expected_version=1) else None
+        except VersionConflict:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        winners = [one for one in pool.map(attempt, [f"{at}'s" for at in range(8)]) if one]
+    found = service.sync.get_memory(U, memory_id)
+    assert found is not None
+    assert ([found.content], found.version) == (winners, 2)
