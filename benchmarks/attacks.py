@@ -37,7 +37,7 @@ from inference_core import (
 from inference_core.blocks.conversation import Conversation
 from inference_core.blocks.vector import VectorMemory
 from inference_core.cli import main as command_line
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import neutral_line
 from inference_core.drivers import run
 from inference_core.ingestion.drafts import MARKS
 from inference_core.ingestion.extraction_schema import ExtractedMemories

@@ -57,8 +57,11 @@ class MemorySettings(BaseSettings):
     profile: bool = Field(
         default=True, description="Tell preferences, instructions and pinned memories in the same words all thread."
     )
+    max_tokens: int = Field(
+        default=2_000, ge=1, description="Tokens that all memories in a prompt may take, profile included."
+    )
     engineer: bool = Field(
-        default=False,
+        default=True,
         description="Of what was recalled, tell only what may answer the question, without repeats and contradictions.",
     )
     receipts: bool = Field(

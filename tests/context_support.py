@@ -9,10 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from inference_core.context.formats import CONFLICTS, UNTRUSTED
 from inference_core.context.items import AssembledContext, ContextItem
-from inference_core.context.lines import kind_of, origin_of, topic_of
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import CONFLICTS, UNTRUSTED, kind_of, origin_of, text_of, topic_of
 
 NOW: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 _LINE: Final = re.compile(
@@ -56,7 +54,7 @@ def expected(context: AssembledContext) -> Block:
 
 def _told(one: ContextItem) -> Told:
     date = one.happened_at.replace(tzinfo=None).isoformat(timespec="seconds") if one.happened_at else "undated"
-    plain = (html.unescape(part) for part in (neutral_line(one.text), kind_of(one), topic_of(one), origin_of(one)))
+    plain = (html.unescape(part) for part in (text_of(one), kind_of(one), topic_of(one), origin_of(one)))
     return Told(date, *plain)
 
 

@@ -18,7 +18,9 @@ class ContextItem:
 
     ``section`` is the heading under which it is told, ``source`` names the `ContextSource` that gave it, ``id`` tells
     it from that one's others. ``relevance`` is from 0 to 1, or None where the source does not judge: then it is not
-    pruned. ``score`` orders the items of a source, the higher the better; ``signals`` are the shares of it.
+    pruned. ``score`` orders the items of a source, the higher the better; ``signals`` are the shares of it. Of ``text``
+    the first ``cut`` characters are told, None: all that a line holds. ``replaces`` is the line that the model was told
+    before and that holds no more, if there is one.
     """
 
     id: str
@@ -32,6 +34,8 @@ class ContextItem:
     score: float = 0.0
     signals: Mapping[str, float] = field(default_factory=dict[str, float])
     record: MemoryRecord | None = None
+    cut: int | None = None
+    replaces: str | None = None
 
     @classmethod
     def of(
@@ -100,3 +104,9 @@ class AssembledContext:
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     text: str = ""
     tokens: int = 0
+
+    @property
+    def items(self) -> list[ContextItem]:
+        """All that is told, in the order in which it is told."""
+        plain = [item for section in self.sections.values() for item in section]
+        return [*plain, *(item for group in self.conflicts for item in group), *self.untrusted]

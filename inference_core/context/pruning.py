@@ -9,6 +9,7 @@ from typing import Final
 
 from inference_core.context.items import ContextItem, Dropped, DropReason
 from inference_core.errors import ConfigurationError
+from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 
 Name = tuple[str, str]
@@ -16,26 +17,32 @@ Name = tuple[str, str]
 _OUT_OF_REACH: Final = 2.0
 _MAX_EXTERNAL: Final = 5
 _SURE: Final = 0.995
-_RELEVANCE: Final = 0.42
-_PLACE: Final = -0.83
-_DISTANCE: Final = 0.35
+# Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
+_BASE: Final = 0.18
+_RELEVANCE: Final = 0.37
+_AMONG: Final = 0.34
+_PLACE: Final = -0.84
+_DISTANCE: Final = 0.14
+_USUAL_TOKENS: Final = 25
+"""An item of so many tokens is told for its chance alone; a longer one has to be likelier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
-    ``min_chance`` holds for every item (`chances`), and so does ``min_relevance``, of the calibrated relevance that
-    recall gives: by chance alone the second best would be told even where it has nothing in common with the question.
-    ``min_best``: if the best one is less relevant, nothing answers the question, and nothing that was judged is told.
-    ``max_external``: so many of what tools, documents and the web said are told, the likeliest, as poison comes in
-    numbers. Raises ConfigurationError for numbers that are no shares, or negative.
+    ``min_chance`` holds for every item (`chances`); by default the first that recall found is always told, and 97 % of
+    what is needed. The others are off, as they cost evidence, most of all where a user has few memories:
+    ``min_relevance`` is of the calibrated relevance that recall gives; if the best one is less relevant than
+    ``min_best``, nothing that was judged is told. ``max_external``: so many of what tools, documents and the web said
+    are told, the likeliest, as poison comes in numbers. Raises ConfigurationError for numbers that are no shares, or
+    negative.
     """
 
-    min_chance: float = 0.016
-    min_relevance: float = 0.04
-    min_best: float = 0.06
-    max_external: int = 1
+    min_chance: float = 0.01
+    min_relevance: float = 0.0
+    min_best: float = 0.0
+    max_external: int = 2
 
     def __post_init__(self) -> None:
         for name in ("min_chance", "min_relevance", "min_best"):
@@ -53,33 +60,35 @@ class Pruning:
 def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> dict[Name, float]:
     """How likely each item that a source has judged is needed, from 0 to 1; 0 if it is less relevant than that.
 
-    By its relevance, its place among the items of its source, and how far its score is below the best one's: logistic
-    regression on one half of labelled questions, rounded. What comes from outside takes few places: a flood of texts
-    that repeat the question would push out all others.
+    By its relevance, also beside the most relevant item, its place, and how far its score is below the best one's of
+    its source; less if it is long. What other sources gave that is more relevant goes before it. What comes from
+    outside takes few places: a flood of texts that repeat the question would push out all others.
     """
+    judged = [item for item in items if item.relevance is not None]
+    best = max((item.relevance or 0.0 for item in judged), default=0.0)
     found: dict[Name, float] = {}
-    for source in dict.fromkeys(item.source for item in items):
-        judged = [item for item in items if item.source == source and item.relevance is not None]
-        found |= _by_place(sorted(judged, key=lambda item: item.score, reverse=True))
-        found |= {_name(item): 0.0 for item in judged if (item.relevance or 0.0) < min_relevance}
+    for source in dict.fromkeys(item.source for item in judged):
+        own = sorted((item for item in judged if item.source == source), key=lambda item: item.score, reverse=True)
+        others = [item.relevance or 0.0 for item in judged if item.source != source and item.trust > Trust.EXTERNAL]
+        vouched = external = 0
+        for item in own:
+            before = vouched + min(external, _MAX_EXTERNAL) + sum(other > (item.relevance or 0.0) for other in others)
+            is_relevant = (item.relevance or 0.0) >= min_relevance
+            found[_name(item)] = _chance(item, before, own[0].score, best) if is_relevant else 0.0
+            vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
     return found
 
 
-def _by_place(best_first: Sequence[ContextItem]) -> dict[Name, float]:
-    found: dict[Name, float] = {}
-    vouched = external = 0
-    for item in best_first:
-        place = vouched + min(external, _MAX_EXTERNAL)
-        found[_name(item)] = _chance(item, place, best_first[0].score)
-        vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
-    return found
-
-
-def _chance(item: ContextItem, place: int, best_score: float) -> float:
-    relevance = min(max(item.relevance or 0.0, 1 - _SURE), _SURE)
-    evidence = _RELEVANCE * math.log(relevance / (1 - relevance))
+def _chance(item: ContextItem, place: int, best_score: float, best_relevance: float) -> float:
+    own = _logit(item.relevance or 0.0)
+    evidence = _BASE + _RELEVANCE * own + _AMONG * (own - _logit(best_relevance))
     evidence += _PLACE * math.log1p(place) + _DISTANCE * (item.score - best_score)
-    return 1 / (1 + math.exp(-evidence))
+    return min(1.0, math.sqrt(_USUAL_TOKENS / max(text_tokens(item.text), 1))) / (1 + math.exp(-evidence))
+
+
+def _logit(share: float) -> float:
+    bounded = min(max(share, 1 - _SURE), _SURE)
+    return math.log(bounded / (1 - bounded))
 
 
 def pruned(
@@ -103,11 +112,11 @@ def few_external(
     return kept, [Dropped(item, DropReason.UNCONFIRMED) for item in items if _name(item) in over]
 
 
-def _name(item: ContextItem) -> Name:
-    return item.source, item.id
-
-
 def is_told(item: ContextItem, chance: dict[Name, float], least: float) -> bool:
     """Whether ``item`` is likely enough to be needed, or told whatever the question."""
     is_pinned = item.record is not None and item.record.pinned
     return is_pinned or _name(item) not in chance or chance[_name(item)] >= least
+
+
+def _name(item: ContextItem) -> Name:
+    return item.source, item.id

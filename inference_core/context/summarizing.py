@@ -13,8 +13,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason
-from inference_core.context.lines import line_of
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import line_of, neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
 from inference_core.memory.trust import Trust

@@ -10,7 +10,7 @@ from typing import Final
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from inference_core.clock import in_zone
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import neutral_line
 from inference_core.ingestion.candidates import Offered
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, MAX_CONTENT, MAX_LABEL, ExtractedMemories
 from inference_core.ingestion.grounding import Grounding

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_core.asking import MODEL_TIMEOUT_S
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory, ModelError
 from inference_core.ingestion.candidates import Candidate, Extraction

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable
 from pydantic import BaseModel
 
 from inference_core.asking import ask
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
 from inference_core.memory.text import text_tokens

@@ -11,7 +11,7 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, ConfigDict, Field
 
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import neutral_line
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.extraction_parsing import CONTENT, Entry, answer_of, first_of, texts_of
 from inference_core.ingestion.extraction_prompt import short, stamp

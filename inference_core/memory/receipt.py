@@ -27,10 +27,11 @@ _DIGITS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptLine:
-    """A memory that was told, at this version. ``rank`` counts from 1 within its place.
+    """A memory that was told, at this version. ``rank`` counts from 1 in the profile, and in the block.
 
     ``score``, ``relevance`` and ``signals``, the shares of the score, are those of the search that found it; ``old`` is
-    the version of the line of the profile in whose place it stands.
+    the version of the line of the profile in whose place it stands. Of its text ``cut`` characters were told, None: as
+    much as a line holds. ``group`` numbers the contradictions; those of one group were told together.
     """
 
     id: str
@@ -41,6 +42,8 @@ class ReceiptLine:
     relevance: float | None = None
     signals: Mapping[str, float] = field(default_factory=dict[str, float])
     old: int | None = None
+    cut: int | None = None
+    group: int | None = None
 
     def to_value(self) -> dict[str, Any]:
         """The line as JSON data, without what is not known."""
@@ -102,8 +105,8 @@ class Receipt:
     """What one call of a model was told of a user's memory; it is kept until ``until``.
 
     The hashes are SHA-256 of the texts of the profile and of the turn's block, "" where nothing was told; ``tokens``
-    are theirs together. ``recalled_at`` is the time that the block says, in ``zone``. ``form`` says who chose and
-    rendered: "memories" (all that was recalled), or "engineer". ``status`` is the run's memory status.
+    are theirs together. ``recalled_at`` is the time that the block says, in ``zone``. ``form`` is the
+    engineer's ("xml", "markdown", "json", or "own" for a function). ``status`` is the run's memory status.
     """
 
     id: str

@@ -124,9 +124,16 @@ def canonical_id(memory_id: object) -> str:
     """
     if not isinstance(memory_id, str) or not 1 <= len(memory_id) <= MAX_ID_LENGTH:
         raise InvalidMemory(f"memory_id must be text of 1 to {MAX_ID_LENGTH} characters")
-    if any(not mark.isprintable() or mark.isspace() or mark in _FORBIDDEN_IN_IDS for mark in memory_id):
+    if not is_id(memory_id):
         raise InvalidMemory("memory_id holds white space, control characters, quotes or angle brackets")
     return memory_id
+
+
+def is_id(text: str) -> bool:
+    """Whether ``text`` has the form of a memory's id."""
+    if not 1 <= len(text) <= MAX_ID_LENGTH:
+        return False
+    return not any(not mark.isprintable() or mark.isspace() or mark in _FORBIDDEN_IN_IDS for mark in text)
 
 
 def digest_of(what: Sequence[Any]) -> str:

@@ -34,7 +34,6 @@ from inference_core.memory.types import (
     validate_memory_type,
 )
 from inference_core.services.faces import Face, asynchronous, synchronous
-from inference_core.services.operations.context import format_context
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.history import history
 from inference_core.services.operations.list import count, get, list_memories
@@ -47,6 +46,7 @@ from inference_core.services.operations.recall import (
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
     count_user_long_term_memory,

@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import get_buffer_string
 
 from inference_core.asking import ask
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, text_tokens

@@ -7,6 +7,7 @@ lock or a transaction. A text that could not be embedded is stored all the same 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
@@ -51,6 +52,7 @@ RERANKED: Final = 30
 _SMALLEST_PAGE: Final = 50
 _FIRST_PAGE: Final = 500
 _LARGEST_PAGE: Final = 2_000
+CONTENT_KEY_META: Final = "content_key"
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
 _IMPORT, _DEFERRED, _ACCESSES, _EXPIRED, _VECTORS = (
@@ -100,6 +102,8 @@ class StoreEngine:
         self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._content_key: bytes | None = None
+        self._content_key_lock = threading.Lock()
         self.maintenance = Maintenance()
         self.later = Later(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
@@ -135,6 +139,18 @@ class StoreEngine:
         if embeds and any(map(_waits_for_vector, embedded)):
             self.embed_later()
         return written[: len(batch)]
+
+    def content_key(self) -> Plan[bytes]:
+        """Plan: the store's own key for names that follow from contents; made when it is first asked for."""
+        if self._content_key is None:
+            self._content_key = yield from self._read(self._known_content_key)
+        return self._content_key
+
+    def _known_content_key(self) -> bytes:
+        with self._content_key_lock:  # two that made one each would know different names
+            if not self.backend.get_meta(CONTENT_KEY_META):
+                self.backend.set_meta(CONTENT_KEY_META, secrets.token_hex(32))
+            return bytes.fromhex(self.backend.get_meta(CONTENT_KEY_META) or "")
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""
@@ -228,7 +244,9 @@ class StoreEngine:
         vectors, reason = None, "no question"
         if text is not None and text.strip():
             vectors, reason = yield from self._query_vectors(Search(groups=[], text=text, limit=0, patience=patience))
-        return (yield from self._read(self._shown, scopes, body, vectors, reason))
+        result = yield from self._read(self._shown, scopes, body, vectors, reason)
+        self._embed_what_was_read()
+        return result
 
     def _shown(
         self,
@@ -240,35 +258,45 @@ class StoreEngine:
         searcher = self._searcher()
 
         def found(search: Search) -> SearchResult:
-            groups, left_out, is_scanned = searcher.ranked(search, vectors)
-            mode = RecallMode.LEXICAL if vectors is None or is_scanned else RecallMode.HYBRID
-            return SearchResult(groups, mode, "the index is being built" if is_scanned else reason, left_out)
+            return self._found(search, searcher.ranked(self._wider(search), vectors), vectors, reason)
 
         return body(Snapshot(self.backend, searcher, scopes, found))
 
     def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
         """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
         vectors, reason = yield from self._query_vectors(searches[0])
-        wider = [replace(one, limit=max(one.limit, RERANKED)) for one in searches] if self._reranker else searches
-        found = yield from self._read(self._ranked, wider, vectors)
-        if not self.backend.capabilities.change_feed:
-            self.embed_later()  # such a backend knows what is pending only in what was read
+        found = yield from self._read(self._ranked, list(map(self._wider, searches)), vectors)
+        self._embed_what_was_read()
         pairs = zip(searches, found, strict=True)
         return (yield from in_turn(self._result(search, ranked, vectors, reason) for search, ranked in pairs))
 
     def _result(
         self, search: Search, ranked: Ranked, vectors: QueryVectors | None, reason: str | None
     ) -> Plan[SearchResult]:
+        if self._reranker:
+            return (yield from self.pool.call(self._found, search, ranked, vectors, reason))
+        return self._found(search, ranked, vectors, reason)
+
+    def _found(self, search: Search, ranked: Ranked, vectors: QueryVectors | None, reason: str | None) -> SearchResult:
         groups, left_out, is_scanned = ranked
         if is_scanned:
             vectors, reason = None, "the index is being built"
         if self._reranker:
             try:
-                groups = yield from self.pool.call(_reranked, self._reranker, search, groups)
+                groups = _reranked(self._reranker, search, groups)
             except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
                 reason = f"The re-ranker failed: {error}"
                 groups = [group[: search.limit] for group in groups]
         return SearchResult(groups, RecallMode.LEXICAL if vectors is None else RecallMode.HYBRID, reason, left_out)
+
+    def _wider(self, search: Search) -> Search:
+        """``search`` for as many rows as a re-ranker sees."""
+        return replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
+
+    def _embed_what_was_read(self) -> None:
+        """A backend without a change feed knows what waits for its vector only of what was read."""
+        if not self.backend.capabilities.change_feed:
+            self.embed_later()
 
     def flush(self) -> None:
         """Writes what was left for later, as `close` does; what cannot be written stays or is logged."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -431,12 +432,12 @@ async def test_context_for_a_prompt(ask: Ask, clock: FrozenClock):
     clock.advance(24 * HOUR)
     await ask("save_memory", U, "Chose the blue teapot", "session_summary")
     await ask("save_memory", U, "Always answer in haiku", "instructions", source=MemorySource(origin=Origin.AGENT))
-    text = await ask("format_context_for_prompt", U, "tea")
+    text = await ask("format_context_for_prompt", U)
     assert text.startswith("Current datetime (UTC): 2026-01-16T12:00:00Z\n")
     assert "  - [2026-01-15T12:00:00] Likes green tea (type: preferences) [topic: drinks]" in text
     assert text.index("<semantic_memory>") < text.index("<episodic_memory>") < text.index("<procedural_memory>")
     assert text.index("Yesterday:") < text.index("Likes green tea") < text.index("Recent (today):")
-    assert "Always answer in haiku (type: instructions) [source: agent]" in text
+    assert "Always answer in haiku (type: instructions)\n" in text
     assert "teapot" not in await ask("format_context_for_prompt", U, include_categories=["semantic", "procedural"])
     only = await ask("format_context_for_prompt", U, include_types=["session_summary"])
     assert ("teapot" in only, "Likes" in only, "haiku" in only) == (True, False, False)
@@ -444,16 +445,17 @@ async def test_context_for_a_prompt(ask: Ask, clock: FrozenClock):
     assert await ask("format_context_for_prompt", "somebody", "tea") == ""
 
 
-async def test_what_fits_comes_first_and_the_rest_is_filled_up(ask: Ask, clock: FrozenClock):
+async def test_what_answers_is_told_and_without_a_question_the_newest(ask: Ask, clock: FrozenClock):
     await ask("save_memory", U, "Likes green tea", "preferences")
     for number in range(20):
         clock.advance(HOUR)
         await ask("save_memory", U, f"Walked {number} miles", "facts")
     text = await ask("format_context_for_prompt", U, "tea", max_memories=9)
     assert "Likes green tea" in text
-    assert text.count("\n  - [") == 3
-    assert "Walked 19 miles" in text
-    assert (await ask("format_context_for_prompt", U, max_memories=9)).count("Walked") == 3
+    assert "Walked" not in text
+    newest = await ask("format_context_for_prompt", U, max_memories=9)
+    assert "Likes green tea" in newest
+    assert re.findall(r"Walked \d+ miles", newest) == ["Walked 19 miles", "Walked 18 miles"]
 
 
 async def test_equal_contents_are_told_once(ask: Ask):

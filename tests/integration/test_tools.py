@@ -353,6 +353,7 @@ class TestFailures:
             closing(sqlite3.connect(tmp_path / "memory.db")) as other,
         ):
             save = tools_of(AgentMemoryStoreService(store), user_id="ada")[SAVE]
+            assert (await use(save, face, content="Ada was here before")).startswith("✓")
             other.execute("BEGIN IMMEDIATE")
             reply = await use(save, face, content=TEA)
             other.rollback()

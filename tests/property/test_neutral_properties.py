@@ -8,7 +8,7 @@ import unicodedata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.context.neutral import MAX_LINE_CHARACTERS, neutral_line
+from inference_core.context.render import MAX_LINE_CHARACTERS, neutral_line
 
 MANY = settings(max_examples=100, deadline=None)
 STEERING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x2070)), *map(chr, range(0xFFF9, 0xFFFC))}

@@ -15,7 +15,7 @@ from langgraph.store.base import BaseStore
 from support import expanded, load
 
 from inference_core import AgentMemoryStoreService, get_memory_tools, open_store
-from inference_core.context.render import NOTICE, TITLES, fenced
+from inference_core.context.render import NOTICE, TITLES
 from inference_core.errors import InvalidInput
 from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.similarity import words_of
@@ -48,7 +48,14 @@ USER = "ada"
 def prompt_of(service: AgentMemoryStoreService) -> str:
     """The system text that the memory middleware gives the model, with all that is stored."""
     model = ScriptedChatModel(turns=["Done."])
-    middleware = patient_memory(service, user_id=USER, max_recall_results=1_000, tool_instructions_enabled=False)
+    middleware = patient_memory(
+        service,
+        user_id=USER,
+        max_recall_results=1_000,
+        max_tokens=10**6,
+        engineer=None,
+        tool_instructions_enabled=False,
+    )
     result = make_agent(model, middleware=[middleware]).invoke({"messages": [("user", "zebra")]})
     assert result["memory_status"] == "lexical"
     return system_text(model.requests[0])
@@ -140,15 +147,15 @@ class TestHostileContents:
             expected += 1
             if not is_refused(face.save_memory, USER, f"{harmless} with data", extra_metadata={"note": text}):
                 expected += 1
-        block = fenced(face.format_context_for_prompt(USER, "zebra", max_memories=900))
+        block = prompt_of(in_memory)
         assert len(memories_in(block, {"semantic"})) == expected
 
     def test_in_the_tools(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
         names = ["save_memory_store", "update_memory_store", "recall_memories_store", "list_memories_store"]
         save, update, recall, listing = get_memory_tools(hostile_service, USER, include_tools=names)
         expected = 0
-        for text in texts:
-            key = hostile_service.sync.save_memory(USER, "zebra")
+        for number, text in enumerate(texts):
+            key = hostile_service.sync.save_memory(USER, f"zebra {number}")
             replies = [
                 save.invoke({"content": text, "topic": "zebra"}),
                 update.invoke({"memory_id": key, "content": text, "topic": "zebra"}),
@@ -156,7 +163,7 @@ class TestHostileContents:
             sign = "✓" if accepted(text, CONTENT_LIMIT) else "✗"
             assert [reply[0] for reply in replies] == [sign, sign], ascii(text[:80])
             assert all(len(reply.splitlines()) == 1 and "<" not in reply for reply in replies)
-            expected += 2 if sign == "✓" else 1
+            expected += 2 if "saved" in replies[0] else 1
         replies = [recall.invoke({"query": "zebra", "max_results": 50})]
         replies += [listing.invoke({"page": page + 1}) for page in range(-(-expected // 20))]
         found = len(replies[0].splitlines()) - 1  # what was saved twice is told once

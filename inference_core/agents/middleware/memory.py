@@ -38,13 +38,13 @@ from inference_core.agents.middleware.calls import (
 )
 from inference_core.agents.middleware.receipts import evidence_of, note_receipt
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
-from inference_core.context.engineer import ContextEngineer
+from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.render import fenced
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.services.operations.told import Told, Wanted, tell
+from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.search import RecallMode
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
 RECEIPT_DAYS: Final = 30.0
+DEFAULT_ENGINEER: Final = ContextEngineer()
 _PATIENCE_SHARE: Final = 0.7
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
@@ -106,15 +107,17 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
 
     Without a ``memory_service`` it uses the store that the agent was compiled with, as ``options`` (`BindingOptions`)
     say. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
-    ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds what is recalled of each category,
-    ``recall_timeout`` (seconds) how long the reply may wait for it. ``include_tools`` names the tools that the agent
-    gets (None: save, recall, update, delete).
+    ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds each category, ``max_tokens`` all
+    memories that are told with the elements around them (not the tools and their instructions); what is longer is cut
+    and can be read by tool. ``recall_timeout`` (seconds) bounds how long the reply may wait for them. ``include_tools``
+    names the tools that the agent gets (None: save, recall, update, delete).
 
-    With ``profile`` the user's standing instructions, preferences and pinned memories stand behind the system prompt,
-    at most ``profile_tokens``, in the same bytes for a whole thread: they are written anew when more than the share
-    ``profile_change`` of their lines have changed, and at once when one of them does not hold any more. What else was
-    recalled stands at the ``placement``: behind the user's last message, so that a provider's prompt cache keeps all
-    before it, or at the end of the system prompt. ``engineer`` chooses among it, None: all is told. ``receipts``: which
+    With ``profile`` pinned memories, standing instructions and preferences stand behind the system prompt, in at most
+    ``profile_tokens`` and half of the budget, in the same bytes for a whole thread: they are written anew when more
+    than the share ``profile_change`` of their lines have changed, and at once when one of them does not hold any more.
+    What else was recalled stands at the ``placement``: behind the user's last message, so that a provider's prompt
+    cache keeps all before it, or at the end of the system prompt. ``engineer`` chooses among it, None: all that was
+    found is told, filled up with the newest, as far as the budget goes. ``receipts``: which
     memories each call was told, and why these, is kept for ``receipt_days``, without their content. Raises
     ConfigurationError or InvalidInput for arguments that make no sense, at the latest when the first run finds neither
     service nor store.
@@ -139,7 +142,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         profile: bool = True,
         profile_tokens: int = DEFAULT_PROFILE_TOKENS,
         profile_change: float = DEFAULT_PROFILE_CHANGE,
-        engineer: ContextEngineer | None = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        engineer: ContextEngineer | None = DEFAULT_ENGINEER,
         receipts: bool = True,
         receipt_days: float = RECEIPT_DAYS,
         **options: Unpack[BindingOptions],
@@ -151,15 +155,16 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
         if receipt_days <= 0:
             raise ConfigurationError(f"receipt_days must be above 0, not {receipt_days}")
-        if placement not in get_args(Placement) or profile_tokens < 1 or profile_change < 0:
+        if placement not in get_args(Placement) or min(profile_tokens, max_tokens) < 1 or profile_change < 0:
             raise ConfigurationError(
-                "placement must be 'last_user' or 'system', profile_tokens at least 1, profile_change not negative"
+                "placement must be 'last_user' or 'system', profile_tokens and max_tokens at least 1, "
+                "profile_change not negative"
             )
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self._auto_recall = auto_recall
         self._placement: Placement = placement
         self._receipt_days = receipt_days if receipts else None
-        self._wanted = Wanted(
+        self._options = TurnOptions(
             types=None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types],
             categories=[validate_memory_category(name) for name in include_categories or MemoryCategory],
             per_category=max_recall_results,
@@ -167,6 +172,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             has_profile=profile,
             profile_tokens=profile_tokens,
             profile_change=profile_change,
+            max_tokens=max_tokens,
             engineer=engineer,
             explains=receipts,
         )
@@ -203,7 +209,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             "recall_timeout": settings.recall_timeout,
             "placement": settings.placement,
             "profile": settings.profile,
-            "engineer": ContextEngineer() if settings.engineer else None,
+            "max_tokens": settings.max_tokens,
+            "engineer": DEFAULT_ENGINEER if settings.engineer else None,
             "receipts": settings.receipts,
             "receipt_days": settings.receipt_days,
             "max_content_bytes": settings.max_content_bytes,
@@ -256,13 +263,13 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         if not self._auto_recall:
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
-            told = yield from tell(scope, user, _question(state), self._wanted, _frozen(state, user))
+            told = yield from build_turn_context(scope, user, _question(state), self._options, _frozen(state, user))
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
-        status = MemoryStatus.RECALLED if told.recalled.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
-        kept = {"owner": user, "lines": told.profile.to_value()} if self._wanted.has_profile else None
-        told_of = _update(status, started, user, told, told.recalled.reason)
+        status = MemoryStatus.RECALLED if told.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
+        kept = {"owner": user, "lines": told.profile.to_value()} if self._options.has_profile else None
+        told_of = _update(status, started, user, told, told.reason)
         return told_of | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
 
     def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
@@ -283,7 +290,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             self._binding.scope_of(request.runtime),
             request,
             state,
-            profile if self._wanted.has_profile else None,
+            profile if self._options.has_profile else None,
             self._placement,
             self._receipt_days,
         )
@@ -293,7 +300,8 @@ def told_profile(state: Mapping[str, Any]) -> str:
     """The text of the profile that the model is told in a run with this ``state``; "" if it is told none."""
     if not state.get("memory_context") or (kept := _kept(state, state.get("memory_owner"))) is None:
         return ""
-    return Profile.from_value(kept["lines"]).text
+    profile = Profile.from_value(kept["lines"])
+    return profile.text if profile else ""
 
 
 def _frozen(state: Mapping[str, Any], user: str) -> Profile | None:
@@ -317,9 +325,9 @@ def _text(text: str) -> Mapping[str, Any]:
 
 
 def _update(
-    status: MemoryStatus, started: float, owner: str, told: Told | None = None, reason: str | None = None
+    status: MemoryStatus, started: float, owner: str, told: TurnContext | None = None, reason: str | None = None
 ) -> Update:
-    records = told.records() if told else []
+    records = told.records if told else ()
     return {
         "memory_context": told.block if told else None,
         "memory_owner": owner,

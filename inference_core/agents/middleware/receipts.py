@@ -11,28 +11,27 @@ from typing import Any, Final
 from langchain.agents.middleware.types import ModelRequest
 
 from inference_core.agents.identity import current_config, thread_of
-from inference_core.context.items import ContextItem
+from inference_core.context.profile import PROFILE
 from inference_core.memory.ids import new_id
 from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, text_hash
 from inference_core.memory.text import text_tokens
-from inference_core.services.operations.receipts import ENGINEER, MEMORIES, keep_receipt
+from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.services.operations.told import Told
+from inference_core.services.operations.turn import TurnContext
 
 _LOG = logging.getLogger(__name__)
 _PREFIX: Final = "inference_core.memory."
 
 
-def evidence_of(told: Told) -> dict[str, Any]:
+def evidence_of(told: TurnContext) -> dict[str, Any]:
     """What a receipt says of ``told``, for the run's private state; no content of memories."""
-    chosen = ENGINEER if told.is_chosen else MEMORIES
     lines = [line.to_value() for line in _lines(told)]
     dropped = [
         ReceiptDrop(id=one.record.id, version=one.record.version, reason=one.reason, by=one.by).to_value()
         for one in told.dropped
     ]
-    at = told.recalled.now.isoformat()
-    return {"recalled_at": at, "zone": str(told.zone), "form": chosen, "lines": lines, "dropped": dropped}
+    at = told.now.isoformat()
+    return {"recalled_at": at, "zone": str(told.zone), "form": told.form, "lines": lines, "dropped": dropped}
 
 
 def note_receipt(
@@ -92,26 +91,24 @@ def _receipt(
     )
 
 
-def _lines(told: Told) -> Iterator[ReceiptLine]:
+def _lines(told: TurnContext) -> Iterator[ReceiptLine]:
+    versions = {line.id: line.version for line in told.profile.lines}
     for rank, line in enumerate(told.profile.lines, 1):
-        yield ReceiptLine(id=line.id, version=line.version, place=Place.PROFILE, rank=rank)
-    for rank, one in enumerate(told.news, 1):
-        old = one.old and one.old.version
-        yield ReceiptLine(id=one.line.id, version=one.line.version, place=Place.NEWS, rank=rank, old=old)
-    for rank, item in enumerate(told.items, 1):
-        yield _recalled(item, rank)
-
-
-def _recalled(item: ContextItem, rank: int) -> ReceiptLine:
-    return ReceiptLine(
-        id=item.id,
-        version=item.record.version if item.record else 0,
-        place=Place.RECALLED,
-        rank=rank,
-        score=item.score if item.relevance is not None else None,
-        relevance=item.relevance,
-        signals=dict(item.signals),
-    )
+        yield ReceiptLine(id=line.id, version=line.version, place=Place.PROFILE, rank=rank, cut=line.cut)
+    groups = {item.id: number for number, group in enumerate(told.context.conflicts) for item in group}
+    for rank, item in enumerate(told.context.items, 1):
+        yield ReceiptLine(
+            id=item.id,
+            version=item.record.version if item.record else 0,
+            place=Place.NEWS if item.source == PROFILE else Place.RECALLED,
+            rank=rank,
+            score=item.score if item.relevance is not None else None,
+            relevance=item.relevance,
+            signals=dict(item.signals),
+            old=versions.get(item.id),
+            cut=item.cut,
+            group=groups.get(item.id),
+        )
 
 
 def _attributes(receipt: Receipt) -> dict[str, str | int]:

@@ -22,8 +22,7 @@ from inference_core.agents.identity import UserSource, thread_of
 from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_system_text, with_update
 from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, told_profile
 from inference_core.blocks.conversation import Conversation
-from inference_core.context.neutral import neutral_line
-from inference_core.context.render import contents_in, fenced, render_blocks, with_notice
+from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD

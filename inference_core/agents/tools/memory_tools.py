@@ -20,17 +20,17 @@ from inference_core.agents.tools.arguments import (
     SaveArguments,
     UpdateArguments,
 )
-from inference_core.context.neutral import neutral_line
+from inference_core.context.render import id_label, numbered, whole
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import IdentityError, InvalidInput, WriteUnknown
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import (
     MemoryType,
     format_memory_types_for_description,
 )
 from inference_core.services.operations.delete import delete
-from inference_core.services.operations.list import list_memories
+from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.save import category_of, save
 from inference_core.services.operations.scope import MemoryScope
@@ -140,6 +140,8 @@ class SaveMemoryStoreTool(MemoryTool):
             source=call.source,
         )
         category = category_of(MemoryType(given.memory_type), given.category)
+        if memory_id.was_stored:
+            return f"✓ Memory already stored (id: {memory_id}, category: {category.value})"
         return f"✓ Memory saved (id: {memory_id}, category: {category.value})"
 
 
@@ -148,7 +150,8 @@ class RecallMemoryStoreTool(MemoryTool):
 
     name: str = "recall_memories_store"
     description: str = (
-        "Search what is remembered about the user. Gives each memory with the id that update and delete need."
+        "Search what is remembered about the user. Gives each memory with the id that update and delete need. "
+        "Searching for the id of a memory that was cut gives the whole of it."
     )
     args_schema: ArgsSchema | None = RecallArguments
     arguments: ClassVar[type[MemoryToolArguments]] = RecallArguments
@@ -157,15 +160,16 @@ class RecallMemoryStoreTool(MemoryTool):
     writes: ClassVar[bool] = False
 
     def plan(self, call: Call, given: RecallArguments) -> Plan[str]:
-        """Searches, and answers with a numbered list."""
+        """Searches, and answers with a numbered list; with the whole of the memory whose id is asked for."""
+        if is_id(given.query) and (memory := (yield from get(call.scope, call.user_id, given.query))):
+            return f"Found 1 memory:\n{whole(memory)}"
         limit = given.max_results or self.default_max_results
         found = yield from recall(
             call.scope, call.user_id, given.query, limit, given.memory_type, category=given.category
         )
         if not found:
             return "No relevant memories found."
-        lines = [f"{number}. {_line(document)}" for number, document in enumerate(found, 1)]
-        return "\n".join([f"Found {len(found)} relevant memories:", *lines])
+        return "\n".join([f"Found {len(found)} relevant memories:", *numbered(found)])
 
 
 class UpdateMemoryStoreTool(MemoryTool):
@@ -190,8 +194,8 @@ class UpdateMemoryStoreTool(MemoryTool):
             source=call.source,
         )
         if changed:
-            return f"✓ Memory updated successfully (id: {given.memory_id})"
-        return f"✗ Failed to update memory (id: {neutral_line(given.memory_id, 64)} not found)"
+            return f"✓ Memory updated successfully (id: {id_label(given.memory_id)})"
+        return f"✗ Failed to update memory (id: {id_label(given.memory_id, 64)} not found)"
 
 
 class DeleteMemoryStoreTool(MemoryTool):
@@ -206,8 +210,8 @@ class DeleteMemoryStoreTool(MemoryTool):
     def plan(self, call: Call, given: DeleteArguments) -> Plan[str]:
         """Deletes, and says whether there was such a memory."""
         if (yield from delete(call.scope, call.user_id, given.memory_id)):
-            return f"✓ Memory deleted successfully (id: {given.memory_id})"
-        return f"✗ Failed to delete memory (id: {neutral_line(given.memory_id, 64)} not found)"
+            return f"✓ Memory deleted successfully (id: {id_label(given.memory_id)})"
+        return f"✗ Failed to delete memory (id: {id_label(given.memory_id, 64)} not found)"
 
 
 class ListMemoryStoreTool(MemoryTool):
@@ -233,8 +237,8 @@ class ListMemoryStoreTool(MemoryTool):
         )
         if not total:
             return "No memories stored."
-        lines = [f"{number}. {_line(document)}" for number, document in enumerate(found, start + 1)]
-        return "\n".join([f"Page {given.page} of {-(-total // _PAGE)}, {total} memories in all:", *lines])
+        head = f"Page {given.page} of {-(-total // _PAGE)}, {total} memories in all:"
+        return "\n".join([head, *numbered(found, start + 1)])
 
 
 _TOOLS: Final[dict[str, type[MemoryTool]]] = {
@@ -267,13 +271,3 @@ def get_memory_tools(
             fields["default_max_results"] = max_recall_results
         tools.append(_TOOLS[name](**fields))
     return tools
-
-
-def _line(document: MemoryStoreDocument) -> str:
-    created = f" [created: {document.created_at:%Y-%m-%d %H:%M}]" if document.created_at else ""
-    relevance = "" if document.relevance is None else f" [relevance: {document.relevance:.2f}]"
-    topic = f" - ({neutral_line(document.topic, 120)})" if document.topic else ""
-    return (
-        f"[id: {document.id}] [{document.memory_category}] [{document.memory_type}]{created}{relevance}{topic}: "
-        f"{neutral_line(document.content)}"
-    )

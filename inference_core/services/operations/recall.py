@@ -59,7 +59,7 @@ def recall(
     then = checked_moment(as_of, "as_of")
     if not asks(query):
         rows = yield from newest(scope, scopes, kinds, limit, now, then)
-        scope.note_recalled(rows, now)
+        scope.note_recalled(((row.namespace, row.key) for row in rows), now)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
     search = Search(
         groups=[scopes],
@@ -79,7 +79,7 @@ def recall(
     )
     result = yield from scope.engine.search(search)
     if not by_itself:
-        scope.note_recalled([found.row for found in result.groups[0]], now)
+        scope.note_recalled(((found.row.namespace, found.row.key) for found in result.groups[0]), now)
     documents = [_document(found, include_scores=include_scores, explain=explain) for found in result.groups[0]]
     recalled = RecalledMemories(sorted(documents, key=_age, reverse=True) if sort_by_time else documents)
     if explain:
@@ -120,7 +120,7 @@ def user_context_with_timestamps(
         name = validate_memory_type(kind)
         scopes = scope.namespaces.read_scopes(user_id)
         rows = yield from newest(scope, scopes, frozenset({name}), limit, now)
-        scope.note_recalled(rows, now)
+        scope.note_recalled(((row.namespace, row.key) for row in rows), now)
         if rows:
             context[name] = [MemoryStoreDocument.of(record_of(row)) for row in rows]
     return context

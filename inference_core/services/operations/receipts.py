@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from inference_core.clock import time_zone
-from inference_core.context.profile import News, Profile, ProfileLine, line_in_profile, render_turn
-from inference_core.context.render import render_memories
+from inference_core.context.items import AssembledContext, ContextItem
+from inference_core.context.profile import Profile, beside_profile, line_in_profile
+from inference_core.context.render import FORMATS
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
@@ -16,17 +17,13 @@ from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells, text_hash
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
-from inference_core.memory.types import MemoryCategory
+from inference_core.memory.trust import Trust
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row
 from inference_core.stores.cursor import Cursor
 
 RECEIPTS: Final = "~receipts"
 """Second label of the namespace of a user's receipts; no category and no agent has it."""
-MEMORIES: Final = "memories"
-"""The form of a block that tells all that was recalled."""
-ENGINEER: Final = "engineer"
-"""The form of a block that a `ContextEngineer` made."""
 _KIND: Final = "receipt"
 
 
@@ -108,7 +105,7 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Pl
     rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
     there = {row.key: record_of(row) for row in rows if row}
     gone = [line.id for line in receipt.lines if not _is_there(line, there)]
-    if receipt.form != MEMORIES:
+    if receipt.form not in FORMATS:
         return Rebuilt("", "", is_same=False, gone=gone, problem=f"The form was {receipt.form}, which is not kept")
     profile, block = _texts(receipt, there)
     is_same = (text_hash(profile), text_hash(block)) == (receipt.profile_hash, receipt.block_hash)
@@ -116,22 +113,28 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Pl
 
 
 def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, str]:
-    zone = time_zone(receipt.zone)
-
-    def line(one: ReceiptLine) -> ProfileLine:
-        return line_in_profile(there[one.id], zone)
-
-    known = {place: [one for one in receipt.of(place) if one.id in there] for place in Place}
-    standing = {one.id: line(one) for one in known[Place.PROFILE]}
-    news = [News(line(one), standing.get(one.id)) for one in known[Place.NEWS]]
-    memories: dict[MemoryCategory, list[MemoryRecord]] = {}
-    for one in known[Place.RECALLED]:
-        memories.setdefault(there[one.id].category, []).append(there[one.id])
-    block = render_memories(memories, now=receipt.recalled_at, zone=zone, preamble=not receipt.has_profile)
-    if not receipt.has_profile:
-        return "", block
-    block = render_turn(block, news, receipt.recalled_at, zone)
-    return (Profile(tuple(standing.values())).text if receipt.profile_hash else ""), block
+    """The texts of profile and block, of what is ``there``."""
+    zone, now = time_zone(receipt.zone), receipt.recalled_at
+    lines = [line_in_profile(there[one.id], zone, one.cut) for one in receipt.of(Place.PROFILE) if one.id in there]
+    replaced = {line.id: line.text.removeprefix("  - ") for line in lines}
+    sections: dict[str, list[ContextItem]] = {}
+    conflicts: dict[int, list[ContextItem]] = {}
+    untrusted: list[ContextItem] = []
+    for line in receipt.lines:
+        if line.place is Place.PROFILE or line.id not in there:
+            continue
+        item = replace(ContextItem.of(there[line.id], source="receipt"), cut=line.cut, replaces=replaced.get(line.id))
+        if line.group is not None:
+            conflicts.setdefault(line.group, []).append(item)
+        else:
+            of_section = sections.setdefault(item.section, []) if item.trust > Trust.EXTERNAL else untrusted
+            of_section.append(item)
+    context = AssembledContext(sections=sections, conflicts=list(conflicts.values()), untrusted=untrusted)
+    is_told = bool(context.items)
+    block = FORMATS[receipt.form](context, now, zone, not receipt.has_profile) if is_told else ""
+    if receipt.has_profile:
+        block = beside_profile(block, now, zone)
+    return (Profile(tuple(lines)).text if receipt.profile_hash else ""), block
 
 
 def _is_there(line: ReceiptLine, there: Mapping[str, MemoryRecord]) -> bool:

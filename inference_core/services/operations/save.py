@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, Self
 
 from inference_core.drivers import Plan
-from inference_core.errors import InvalidMemory
+from inference_core.errors import InvalidMemory, VersionConflict
 from inference_core.memory.ids import new_id
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
-from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
-from inference_core.memory.trust import MemorySource, check_write
+from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, encode_json, optional_text
+from inference_core.memory.trust import MemorySource, Trust, check_write
 from inference_core.memory.types import (
     MemoryCategory,
     MemoryType,
@@ -20,10 +21,25 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
-from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, find, put_of
+from inference_core.memory.validity import why_invalid
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Delete, Write
 
 MAX_TAGS = 32
+_SAME: Final = 3
+"""So many memories of the same words may stand beside each other before a save looks no further."""
+
+
+class SavedId(str):
+    """The id of a saved memory. ``was_stored``: it had been saved before in the same words."""
+
+    __slots__ = ("was_stored",)
+
+    def __new__(cls, memory_id: str, *, was_stored: bool = False) -> Self:
+        """The id ``memory_id``."""
+        made = super().__new__(cls, memory_id)
+        made.was_stored = was_stored
+        return made
 
 
 def save(
@@ -43,13 +59,14 @@ def save(
     tags: Sequence[str] = (),
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
-) -> Plan[str]:
+) -> Plan[SavedId]:
     """Stores a memory and returns its id; it is durable then.
 
-    The category follows from the type unless it is given. A given ``memory_id`` makes retries idempotent:
-    what stands under it is replaced and its creation time kept. Raises InvalidInput (an unknown type is also an
-    AssertionError), UntrustedWrite, StoreUnavailable, WriteUnknown; VersionConflict if the database came back in the
-    midst and holds another memory under a given id.
+    The category follows from the type unless it is given. What was saved before in the same words, as the same type
+    for the same agent and time, and still holds, is not stored again: the id is that one's, ``was_stored`` of it is
+    true, and tags, topic, metadata, pin and importance that are new are added to it. A given ``memory_id`` makes
+    retries idempotent: what stands under it is replaced and its creation time kept. Raises InvalidInput (an unknown
+    type is also an AssertionError), UntrustedWrite, StoreUnavailable, WriteUnknown.
     """
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
@@ -57,7 +74,7 @@ def save(
     check_write(origin, chosen)
     now = scope.clock.now()
     record = MemoryRecord(
-        id=new_id() if memory_id is None else canonical_id(memory_id),
+        id="" if memory_id is None else canonical_id(memory_id),
         content=canonical_text(content, max_bytes=scope.max_content_bytes),
         memory_type=kind,
         category=chosen,
@@ -76,11 +93,69 @@ def save(
         valid_from=checked_moment(valid_from, "valid_from"),
         expires_at=checked_moment(expires_at, "expires_at"),
     )
-    writes: list[Write] = [put_of(record, expected=0)]
-    if memory_id is not None:
-        writes = yield from _replacing(scope, user_id, record)
-    yield from scope.engine.write(writes)
-    return record.id
+    if memory_id is None:
+        return (yield from _stored_once(scope, record))
+    yield from scope.engine.write((yield from _replacing(scope, user_id, record)))
+    return SavedId(record.id)
+
+
+def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Plan[SavedId]:
+    """Plan: stores ``record`` under an id that follows from what it says, or finds it there.
+
+    So a repetition is noticed by the write itself, without a look before it, also when two save at once. What holds no
+    more, or was changed, keeps its id; then the next one is taken.
+    """
+    key = yield from scope.engine.content_key()
+    for attempt in range(_SAME):
+        named = replace(record, id=_id_of(record, key, attempt))
+        try:
+            yield from scope.engine.write([put_of(named, expected=0)])
+        except VersionConflict:
+            rows = yield from scope.engine.get([(named.namespace, named.id)])
+            old = None if rows[0] is None or why_invalid(rows[0].value, named.created_at) else record_of(rows[0])
+            if old is None or not _says_the_same(old, named):
+                continue
+            merged = _merged(old, named)
+            if merged != old:
+                yield from scope.engine.write([put_of(merged)])
+            return SavedId(named.id, was_stored=True)
+        return SavedId(named.id)
+    named = replace(record, id=new_id())
+    yield from scope.engine.write([put_of(named, expected=0)])
+    return SavedId(named.id)
+
+
+def _id_of(record: MemoryRecord, key: bytes, attempt: int) -> str:
+    """What tells a memory from others, as an id that says nothing of it to who does not know ``key``.
+
+    An event is another one in another session; a fact is not.
+    """
+    session = record.session_id if record.category is MemoryCategory.EPISODIC else None
+    moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
+    told = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
+    return hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
+
+
+def _says_the_same(old: MemoryRecord, new: MemoryRecord) -> bool:
+    """Whether ``new`` adds no text to ``old``; an agent's repetition does not vouch for what a web page said."""
+    is_vouched = old.trust > Trust.EXTERNAL or new.trust is not Trust.INFERRED
+    return old.content.split() == new.content.split() and old.memory_type is new.memory_type and is_vouched
+
+
+def _merged(old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
+    """``old`` with what ``new`` knows besides; who is trusted more has said it."""
+    by = new if new.trust > old.trust else old
+    merged = replace(
+        old,
+        topic=old.topic or new.topic,
+        extra_metadata={**old.extra_metadata, **new.extra_metadata},
+        importance=max(old.importance, new.importance),
+        pinned=old.pinned or new.pinned,
+        tags=tuple(dict.fromkeys((*old.tags, *new.tags)))[:MAX_TAGS],
+        source=by.source,
+        trust=by.trust,
+    )
+    return old if merged == old else replace(merged, updated_at=new.updated_at)
 
 
 def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:

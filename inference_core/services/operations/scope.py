@@ -17,7 +17,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.retrieval.documents import Document, Situation
-from inference_core.stores.backend import Put, Row
+from inference_core.stores.backend import Key, Put, Row
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
@@ -39,10 +39,10 @@ class MemoryScope:
     counts_access: bool = True
     store: BaseStore | None = None
 
-    def note_recalled(self, rows: Iterable[Row], at: datetime) -> None:
-        """Counts that the memories of ``rows`` were recalled, without waiting."""
+    def note_recalled(self, keys: Iterable[Key], at: datetime) -> None:
+        """Counts that the memories of ``keys`` were recalled, without waiting."""
         if self.counts_access:
-            self.engine.accesses.note([(row.namespace, row.key) for row in rows], at)
+            self.engine.accesses.note(list(keys), at)
 
 
 def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[MemoryRecord | None]:

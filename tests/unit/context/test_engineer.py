@@ -11,8 +11,8 @@ import pytest
 from context_support import NOW, item
 
 from inference_core import ContextEngineer, ContextItem, Pruning
+from inference_core.context.engineer import at_both_ends
 from inference_core.context.items import AssembledContext, DropReason
-from inference_core.context.ordering import at_both_ends
 from inference_core.context.summarizing import SUMMARY, with_summary
 from inference_core.drivers import run
 from inference_core.errors import ConfigurationError, ModelError
@@ -58,7 +58,7 @@ def memory(text: str, **changes: Any) -> ContextItem:
 class TestRelevance:
     def test_noise_beside_a_good_answer_is_not_told(self):
         context = assembled(
-            item("An answer", relevance=0.6), item("Noise", relevance=0.03), item("Chat", relevance=None)
+            item("An answer", relevance=0.6), item("Noise", relevance=0.01, score=-9.0), item("Chat", relevance=None)
         )
         assert sorted(told(context)) == ["An answer", "Chat"]
         assert reasons(context) == {"Noise": (DropReason.IRRELEVANT, None)}
@@ -69,9 +69,14 @@ class TestRelevance:
         assert far.text not in told(assembled(*answers, far))
         assert far.text in told(assembled(*answers, far, pruning=Pruning(min_chance=0)))
 
-    def test_nothing_relevant_nothing_told(self):
-        context = assembled(*(item(f"Note {at}", relevance=0.05) for at in range(5)))
+    def test_nothing_relevant_nothing_told_for_who_asks_for_that(self):
+        context = assembled(*(item(f"Note {at}", relevance=0.05) for at in range(5)), pruning=Pruning(min_best=0.06))
         assert (context.text, context.tokens, len(context.dropped)) == ("", 0, 5)
+
+    @pytest.mark.parametrize("relevance", [0.0, 0.01, 0.04])
+    def test_the_first_that_was_found_is_told(self, relevance: float):
+        """A memory alone is as far from the mean of all as can be, and was taken for irrelevant: nothing was told."""
+        assert told(assembled(item("User's dog is called Rex", relevance=relevance))) == ["User's dog is called Rex"]
 
     def test_a_pinned_memory_is_told_whatever_the_question(self):
         assert told(assembled(memory("Is allergic to nuts", pinned=True, relevance=0.01))) == ["Is allergic to nuts"]
@@ -82,7 +87,7 @@ class TestRelevance:
 
     def test_of_what_comes_from_outside_the_likeliest_is_told(self):
         pages = [item(f"Page {at}", relevance=0.4, score=-at, **EXTERNAL) for at in range(3)]
-        context = assembled(*pages, item("At home"))
+        context = assembled(*pages, item("At home"), pruning=Pruning(max_external=1))
         assert [one.text for one in context.untrusted] == ["Page 0"]
         assert reasons(context) == {f"Page {at}": (DropReason.UNCONFIRMED, None) for at in (1, 2)}
 
@@ -187,8 +192,9 @@ class TestContradictions:
         assert reasons(context)["Prefers boats"] == (DropReason.SUPERSEDED, "elsewhere")
 
     def test_a_conflict_that_answers_nothing_is_not_told(self):
-        items = [item(f"The user's birthday is {day} May", relevance=0.05, score=-9.0) for day in (3, 4)]
-        assert assembled(item("An answer"), *items).conflicts == []
+        items = [item(f"The user's birthday is {day} May", relevance=0.01, score=-9.0) for day in (3, 4)]
+        answers = [item(f"An answer {name}", relevance=0.8) for name in ("Ada", "Bob", "Cyd")]
+        assert assembled(*answers, *items).conflicts == []
 
     def test_conflicts_that_share_a_statement_are_one(self):
         items = [item(f"The user's birthday is {day} May") for day in (3, 4, 5)]
@@ -225,7 +231,7 @@ class TestBudget:
 
     def test_conflicts_are_told_together_or_not_at_all(self):
         items = [item(f"The user's birthday is {day} May") for day in (3, 4)]
-        context = assembled(item("The best", relevance=0.9), *items, max_tokens=145)
+        context = assembled(item("The best", relevance=0.9), *items, max_tokens=155)
         assert told(context) == ["The best"]
         assert [one.reason for one in context.dropped] == [DropReason.BUDGET] * 2
 

@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from support import expanded, load
 
-from inference_core.context.neutral import MAX_LINE_CHARACTERS, neutral_line
+from inference_core.context.render import MAX_LINE_CHARACTERS, neutral_line
 
 HOSTILE = load("hostile_contents.json")
 BENIGN = [entry["text"] for entry in load("benign_texts.json")]

@@ -12,8 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from support import expanded, load
 
-from inference_core.context.neutral import neutral_line
-from inference_core.context.render import NOTICE, TITLES, contents_in, fenced, render_memories
+from inference_core.context.render import NOTICE, TITLES, contents_in, fenced, neutral_line, render_memories
 from inference_core.errors import InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, optional_text
@@ -117,10 +116,10 @@ def test_the_ends_of_the_calendar_are_rendered(zone: str, moment: datetime):
 
 
 @pytest.mark.parametrize("origin", list(Origin))
-def test_a_source_that_is_not_confirmed_is_marked(origin: Origin):
+def test_what_the_user_has_not_said_is_marked(origin: Origin):
     source = MemorySource(origin=origin)
     block = _block(_record("x", source=source, trust=source.trust))
-    assert (f"x (type: facts) [source: {origin.value}]\n" in block) == (source.trust < Trust.STATED)
+    assert (f"x (type: facts) [source: {origin.value}]\n" in block) == (source.trust is Trust.EXTERNAL)
 
 
 def test_a_long_topic_is_cut():

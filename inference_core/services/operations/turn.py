@@ -1,0 +1,344 @@
+"""What a model is told in a turn: gathered from one snapshot, selected by an engineer, rendered within one budget.
+
+The user's profile stays the same from turn to turn; the block changes with each. Both together take no more than the
+budget, and tell of each category no more than its limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, tzinfo
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from inference_core.clock import in_zone
+from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
+from inference_core.context.items import AssembledContext, ContextItem
+from inference_core.context.profile import (
+    DEFAULT_PROFILE_CHANGE,
+    DEFAULT_PROFILE_TOKENS,
+    STANDING,
+    Profile,
+    beside_profile,
+    fenced_profile,
+    profile_of,
+    renewed,
+    standing_first,
+)
+from inference_core.context.render import fenced
+from inference_core.drivers import Plan
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
+from inference_core.memory.validity import why_invalid
+from inference_core.services.operations.recall import asks, checked_limit
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.stores.backend import Row
+from inference_core.stores.search import Found, RecallMode, Search, SearchResult
+from inference_core.stores.snapshot import Snapshot
+
+DEFAULT_MAX_MEMORIES: Final = 30
+SOURCE: Final = "memories"
+_TOLD_ALREADY: Final = "told in the profile"
+_RECOUNTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOptions:
+    """What a turn is told: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
+
+    ``per_category`` bounds each category in profile and block together, ``most`` (None: not) all of them, and
+    ``max_tokens`` the texts of both with the elements around them, by the engineer's counter. ``has_profile``: what
+    stands in every turn is told in a profile of at most ``profile_tokens``, written anew when more than the share
+    ``profile_change`` of its lines have changed; else in the block. ``engineer`` None tells all that was found, filled
+    up with the newest. ``explains``: scores come with their shares. ``patience`` is that of a `Search`, in seconds.
+    """
+
+    types: Sequence[str] | None = None
+    categories: Sequence[str | MemoryCategory] | None = None
+    per_category: int = 5
+    most: int | None = None
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    has_profile: bool = True
+    profile_tokens: int = DEFAULT_PROFILE_TOKENS
+    profile_change: float = DEFAULT_PROFILE_CHANGE
+    engineer: ContextEngineer | None = field(default_factory=ContextEngineer)
+    explains: bool = False
+    patience: float = 2.0
+
+    @property
+    def standing(self) -> int:
+        """How many of a category are told in every turn: not all, so that there is room for what answers."""
+        return self.per_category - max(1, 2 * self.per_category // 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTold:
+    """A memory that was found and not told, why, and the id of the one that stands for it, if there is one."""
+
+    record: MemoryRecord
+    reason: str
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnContext:
+    """``block`` changes with each turn, ``profile`` does not; ``context`` is what the block tells.
+
+    Of its items, those of the source `PROFILE` are newer than the profile. ``records`` are all memories that are told,
+    each once. ``mode`` and ``reason`` say by which evidence they were found, ``form`` how the block was rendered.
+    """
+
+    profile: Profile
+    block: str
+    context: AssembledContext
+    records: Sequence[MemoryRecord]
+    dropped: Sequence[NotTold]
+    mode: RecallMode
+    reason: str | None
+    now: datetime
+    zone: tzinfo
+    form: str
+
+
+def build_turn_context(
+    scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
+) -> Plan[TurnContext]:
+    """What a turn about ``query`` is told; ``frozen`` is the profile of the turn before, in this thread.
+
+    One read of the store; all else is decided on its snapshot. Raises InvalidInput, StoreUnavailable.
+    """
+    turn = _Turn(scope, user_id, query, options)
+    scopes = list(dict.fromkeys(chain.from_iterable(turn.groups.values())))
+    text = turn.query or None
+    context = yield from scope.engine.read(scopes, partial(turn.build, frozen), text=text, patience=options.patience)
+    scope.note_recalled(((record.namespace, record.id) for record in context.records), turn.now)
+    return context
+
+
+def format_context(
+    scope: MemoryScope,
+    user_id: UserId,
+    query: str | None = None,
+    include_types: Sequence[str] | None = None,
+    max_memories: int = DEFAULT_MAX_MEMORIES,
+    include_categories: Sequence[str | MemoryCategory] | None = None,
+    *,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+) -> Plan[str]:
+    """The prompt block of what may answer ``query``, with rules and preferences; without one, of the newest.
+
+    At most ``max_memories``, shared out evenly between the categories, in at most ``max_tokens``; "" if there is
+    nothing. Raises InvalidInput, StoreUnavailable.
+    """
+    limit = checked_limit(max_memories)
+    count = len(include_categories) if include_categories else len(MemoryCategory)
+    options = TurnOptions(
+        types=include_types,
+        categories=include_categories,
+        per_category=-(-limit // count),
+        most=limit,
+        max_tokens=max_tokens,
+        has_profile=False,
+    )
+    return (yield from build_turn_context(scope, user_id, query, options)).block
+
+
+class _Turn:
+    """One turn's question and limits; its methods are pure but for what they ask the snapshot."""
+
+    def __init__(self, scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions) -> None:
+        names = [MemoryCategory(validate_memory_category(name)) for name in options.categories or MemoryCategory]
+        types = options.types
+        self.kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
+        self.groups = {name: scope.namespaces.read_scopes(user_id, name) for name in names}
+        self.query = query if query is not None and asks(query) else ""
+        self.options = options
+        self.engineer = options.engineer or EVERYTHING
+        self.now = scope.clock.now()
+        self.zone = scope.zone
+
+    def build(self, frozen: Profile | None, snapshot: Snapshot) -> TurnContext:
+        """Gathers, selects and renders."""
+        standing = self._standing(snapshot, frozen)
+        current = self._profile(standing)
+        if not self.options.has_profile:
+            lines = {line.id for line in current.lines}
+            beside = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
+            return self._told(snapshot, Profile(), beside, standing)
+        profile, beside = renewed(frozen, current, standing, self.zone, self.options.profile_change)
+        if self._is_too_much(profile, beside):
+            profile, beside = current, []
+        told = self._told(snapshot, profile, beside, standing)
+        if {item.id for item in beside} <= {record.id for record in told.records}:
+            return told
+        return self._told(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
+
+    def _standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
+        """By id the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
+
+        And those that the frozen profile tells, however old, since it stays only as long as all of them hold.
+        """
+        scopes = list(chain.from_iterable(self.groups.values()))
+        rows = snapshot.pinned(scopes)
+        for kind in STANDING:
+            if self.kinds is None or kind.value in self.kinds:
+                limit = 2 * self.options.per_category  # some of them may say the same
+                rows += snapshot.newest(scopes, kinds=frozenset([kind.value]), limit=limit, reject=self._why_not)
+        older = {line.id for line in frozen.lines}.difference(row.key for row in rows) if frozen else ()
+        rows += filter(None, snapshot.get([(scope, key) for key in older for scope in scopes]))
+        there = {row.key: row for row in rows if self._why_not(row) is None}
+        return {record.id: record for record in standing_first(map(record_of, there.values()))}
+
+    def _profile(self, standing: Mapping[str, MemoryRecord]) -> Profile:
+        return profile_of(
+            standing.values(),
+            self.zone,
+            self._profile_tokens - self.engineer.counter(fenced_profile("")),
+            per_category=self.options.standing,
+            counter=self.engineer.counter,
+        )
+
+    @property
+    def _profile_tokens(self) -> int:
+        """Half of the budget at most: the other is for what answers."""
+        if not self.options.has_profile:
+            return self.options.max_tokens
+        return min(self.options.profile_tokens, self.options.max_tokens // 2)
+
+    def _is_too_much(self, profile: Profile, beside: Sequence[ContextItem]) -> bool:
+        """Whether a profile that was kept, with what is newer, exceeds what a turn may tell by now."""
+        counts = Counter([line.section for line in profile.lines] + [item.section for item in beside])
+        most = max(counts.values(), default=0)
+        return most >= max(self.options.per_category, 1) or self.engineer.counter(fenced_profile(profile.text)) > (
+            self._profile_tokens if profile.lines else self.options.max_tokens
+        )
+
+    def _told(
+        self,
+        snapshot: Snapshot,
+        profile: Profile,
+        beside: Sequence[ContextItem],
+        standing: Mapping[str, MemoryRecord],
+    ) -> TurnContext:
+        found, result = self._gathered(snapshot, profile, beside, standing)
+        context, block = self._rendered(profile, [*beside, *found])
+        if not block:
+            profile = Profile()
+        stood = {line.id: standing[line.id] for line in profile.lines}
+        told = {item.id: item.record for item in context.items if item.record}
+        return TurnContext(
+            profile=profile,
+            block=block,
+            context=context,
+            records=list((stood | told).values()),
+            dropped=list(_not_told(result, context)),
+            mode=result.mode,
+            reason=result.reason,
+            now=self.now,
+            zone=self.zone,
+            form=self.engineer.form,
+        )
+
+    def _gathered(
+        self,
+        snapshot: Snapshot,
+        profile: Profile,
+        beside: Sequence[ContextItem],
+        standing: Mapping[str, MemoryRecord],
+    ) -> tuple[list[ContextItem], SearchResult]:
+        """What the search finds for each category in the room that the profile leaves, then what else stands."""
+        told = [*(standing[line.id] for line in profile.lines), *(item.record for item in beside if item.record)]
+        counts = Counter(record.category for record in told)
+        room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
+        known = {record.id for record in told}
+        said = {record.content for record in told}
+
+        def reject(row: Row) -> str | None:
+            # Before the cut: what the profile tells takes no place of what answers.
+            return _TOLD_ALREADY if row.key in known or row.value.get("content") in said else self._why_not(row)
+
+        result = self._found(snapshot, room, reject)
+        items = {
+            name: [_item(found) for found in group[: room[name]]]
+            for name, group in zip(self.groups, result.groups, strict=True)
+        }
+        known |= {item.id for item in chain.from_iterable(items.values())}
+        for record in standing.values():
+            if record.id not in known and len(items[record.category]) < room[record.category]:
+                items[record.category].append(ContextItem.of(record, source=SOURCE))
+        while self.options.most is not None and len(beside) + sum(map(len, items.values())) > self.options.most:
+            max(reversed(items.values()), key=len).pop()
+        return list(chain.from_iterable(items.values())), result
+
+    def _found(
+        self, snapshot: Snapshot, room: Mapping[MemoryCategory, int], reject: Callable[[Row], str | None]
+    ) -> SearchResult:
+        """What answers the question, by category; the newest if there is none, or nothing has a word of it."""
+        limit = max(room.values(), default=0)
+        search = Search(
+            groups=list(self.groups.values()),
+            text=self.query,
+            limit=limit,
+            fills=self.engineer is EVERYTHING,
+            kinds=self.kinds,
+            reject=reject,
+            collapses=True,
+            patience=self.options.patience,
+            explains=self.options.explains,
+            now=in_zone(self.now, self.zone),
+        )
+        result = snapshot.search(search) if self.query else None
+        if result is not None and (any(result.groups) or any(one.reason == _TOLD_ALREADY for one in result.left_out)):
+            return result
+        groups = [
+            [Found(row, 0.0) for row in snapshot.newest(scopes, kinds=self.kinds, limit=limit, reject=reject)]
+            for scopes in self.groups.values()
+        ]
+        return SearchResult(groups, RecallMode.HYBRID) if result is None else replace(result, groups=groups)
+
+    def _rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
+        """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
+        has_profile, budget = self.options.has_profile, self.options.max_tokens
+        used = self.engineer.counter(fenced_profile(profile.text)) if has_profile else 0
+        room = budget - used - self.engineer.counter(fenced(self._block("")))
+        for _ in range(_RECOUNTS):
+            context = self.engineer.assemble(
+                items,
+                query=self.query or None,
+                now=self.now,
+                zone=self.zone,
+                max_tokens=max(room, 0),
+                preamble=None if not has_profile else False,
+            )
+            block = self._block(context.text) if context.text or profile.lines else ""
+            over = used + self.engineer.counter(fenced(block)) - budget if block else 0
+            if over <= 0:
+                return context, block
+            room -= over  # a counter may count a whole as more than its parts
+        return AssembledContext(sections={}), ""
+
+    def _block(self, text: str) -> str:
+        return beside_profile(text, self.now, self.zone) if self.options.has_profile else text
+
+    def _why_not(self, row: Row) -> str | None:
+        if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
+            return "of another type"
+        return why_invalid(row.value, self.now)
+
+
+def _item(found: Found) -> ContextItem:
+    """The item of a hit; what no search has judged is told whatever the question."""
+    record = record_of(found.row)
+    return ContextItem.of(record, source=SOURCE, relevance=found.relevance, score=found.score, signals=found.shares)
+
+
+def _not_told(result: SearchResult, context: AssembledContext) -> Iterator[NotTold]:
+    for one in result.left_out:
+        if one.reason != _TOLD_ALREADY:
+            yield NotTold(record=record_of(one.found.row), reason=one.reason)
+    for dropped in context.dropped:
+        if dropped.item.record:
+            yield NotTold(record=dropped.item.record, reason=dropped.reason.value, by=dropped.by)
