@@ -24,7 +24,7 @@ from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.recall import MAX_RESULTS
-from inference_core.services.operations.scope import MemoryScope, put_of, record_of
+from inference_core.services.operations.scope import MemoryScope, put_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Write
 from inference_core.stores.engine import StoreEngine
@@ -90,7 +90,11 @@ class StaticMemory(Block):
             now=in_zone(scope.clock.now(), scope.zone),
         )
         result = yield from scope.engine.search(search)
-        return [MemoryStoreDocument.of(record_of(found.row), found.score) for found in result.groups[0]]
+        return [
+            MemoryStoreDocument.of(record, found.score)
+            for found in result.groups[0]
+            for record in records_of([found.row])
+        ]
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> NoReturn:
         """Raises ReadOnlyMemory."""

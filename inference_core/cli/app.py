@@ -25,6 +25,7 @@ from inference_core.cli import (
     queue,
     reembed,
     removal,
+    repair,
     transfer,
     worker,
 )
@@ -53,6 +54,7 @@ for _name, _command in {
     "copy": transfer.copy,
     "migrate": migrate.migrate,
     "doctor": doctor.doctor,
+    "repair": repair.repair,
     "demo": demo.demo,
     "eval": evaluation.evaluate,
     "reembed": reembed.reembed,

@@ -19,6 +19,7 @@ from inference_core import __version__
 from inference_core.cli.opening import LOADING_S
 from inference_core.embeddings.factory import make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError
+from inference_core.lifecycle.damage import find_damage
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.migration.migrate import migrate_flat
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
@@ -36,6 +37,7 @@ _LIBRARIES: Final = ("langgraph", "langchain", "langchain-core", "numpy")
 _EXTRA: Final = re.compile(r"([\w.-]+)[^;]*;.*\bextra == ['\"]([\w-]+)['\"]")
 _NOT_FOR_USERS: Final = "dev"
 _MANY: Final = 1_000
+_NAMED: Final = 10
 
 
 class ProviderKeys(BaseSettings):
@@ -81,6 +83,7 @@ class StoreReport:
     vectors_made_by: str | None = None
     vectors_pending: int | None = None
     more_pending: bool = False
+    unreadable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,10 @@ def _look_at_opened(found: Diagnosis, settings: MemorySettings, backend: Backend
         _look_into(found.store, backend)
     except InferenceCoreError as error:
         found.problems.append(f"The store cannot be read: {error}")
+    try:
+        _look_for_damage(found, backend)
+    except InferenceCoreError as error:
+        found.problems.append(f"The rows cannot be read: {error}")
     _look_at_embeddings(found, settings, backend)
 
 
@@ -219,6 +226,23 @@ def _look_for_flat_memories(found: Diagnosis, settings: MemorySettings) -> None:
     if found.store.flat_memories:
         found.hints.append(
             f"{found.store.flat_memories} memories lie in the old flat namespace: inference-core migrate"
+        )
+
+
+def _look_for_damage(found: Diagnosis, backend: Backend) -> None:
+    """Every row is read; a few of those that cannot be are named."""
+    damages = list(find_damage(backend))
+    broken = [one for one in damages if not one.is_newer]
+    newer = [one for one in damages if one.is_newer]
+    found.store.unreadable = len(damages)
+    found.problems += [f"A row cannot be read and is left out: {one}" for one in broken[:_NAMED]]
+    if broken:
+        more = f"{len(broken)} rows in all, the first {_NAMED} are named" if len(broken) > _NAMED else "These rows"
+        found.problems.append(f"{more}: restore a backup, or remove what is damaged with inference-core repair")
+    if newer:
+        found.problems.append(
+            f"{len(newer)} memories were written by a newer version of this package and are left out, the first is "
+            f"{newer[0]}. Update the package"
         )
 
 

@@ -48,11 +48,12 @@ def delete(
 
 
 def _delete_one(memory: Opened, user: str, memory_id: str, *, yes: bool) -> int:
-    found = memory.sync.get_memory(user, memory_id)
-    if found is None:
-        raise MemoryNotFound(memory_id)
-    text = one_line(found.content)
-    _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?", yes=yes)
+    if not yes:
+        found = memory.sync.get_memory(user, memory_id)
+        if found is None:
+            raise MemoryNotFound(memory_id)
+        text = one_line(found.content)
+        _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
     if not memory.sync.delete_memory(user, memory_id):
         raise MemoryNotFound(memory_id)
     return 1
@@ -63,15 +64,13 @@ def _delete_all(
 ) -> int:
     type_name, category_name = kind and kind.value, category and category.value
     _, total = memory.sync.list_memories(user, memory_type=type_name, category=category_name, limit=0)
-    if total:
-        _ask(f"Delete {total} memories of {one_line(user)}?", yes=yes)
-    return memory.sync.delete_user_memories(user, type_name, category_name) if total else 0
+    if total and not yes:
+        _ask(f"Delete {total} memories of {one_line(user)}?")
+    return memory.sync.delete_user_memories(user, type_name, category_name) if total or yes else 0
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def _ask(question: str) -> None:
     """Raises InvalidInput unless the answer is yes; nothing was deleted then."""
-    if yes:
-        return
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -47,7 +47,7 @@ def export(
     check_exists(settings.store_url)
     with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
         report = export_store(backend, file, user_ids=users or (), with_vectors=vectors, progress=advance)
-    _print(report, f"Wrote {report.written} rows to {file}.", as_json=json)
+    _print(report, f"Wrote {report.written} rows to {file}{_left_out(report)}.", as_json=json)
 
 
 def import_(
@@ -96,7 +96,13 @@ def _opened(url: str) -> Generator[Backend]:
 def _told(report: TransferReport, source: str, target: str) -> str:
     kept = f", left {report.kept} whose place another one keeps" if report.kept else ""
     there = f", {report.already_there} were there already" if report.already_there else ""
-    return f"Read {report.read} rows of {source}, wrote {report.written} to {shown_url(target)}{there}{kept}."
+    wrote = f"wrote {report.written} to {shown_url(target)}"
+    return f"Read {report.read} rows of {source}, {wrote}{there}{kept}{_left_out(report)}."
+
+
+def _left_out(report: TransferReport) -> str:
+    unreadable = report.unreadable
+    return f", left out {unreadable} that cannot be read (see inference-core doctor)" if unreadable else ""
 
 
 def _print(report: TransferReport, text: str, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row
 
@@ -102,7 +102,7 @@ def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, 
     places: Mapping[str, Sequence[str]] = job.value["places"]
     yield from restore(scope, user_id, list(places))
     found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
-    records = {row.key: record_of(row) for row in found if row}
+    records = {record.id: record for record in records_of(found)}
     added = [records[key] for key in job.value["added"] if key in records]
     linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
     if linked:
@@ -110,7 +110,7 @@ def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, 
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         homes = [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
         rows = yield from scope.engine.get([(home, key) for home in homes for key in linked])
-        records |= {row.key: record_of(row) for row in rows if row}
+        records |= {record.id: record for record in records_of(rows)}
     return records
 
 

@@ -9,7 +9,7 @@ from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.stores.backend import Delete, Write
 
 
@@ -37,7 +37,7 @@ def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[list[Memo
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     rows = yield from scope.engine.scan([name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
     sessions = {session_name(session_id), session_label(session_id)}
-    records = [record_of(row) for row in rows]
+    records = records_of(rows)
     return [one for one in records if _is_told(one) and sessions & {one.session_id, one.source.thread_id}]
 
 

@@ -19,7 +19,7 @@ from inference_core.lifecycle.policy import ForgettingPolicy
 from inference_core.lifecycle.usage import usages_beside
 from inference_core.memory.namespaces import USAGE, beside, home_of
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.accesses import Usage
 from inference_core.stores.backend import Delete, Key, Row
@@ -77,9 +77,9 @@ def forget(
 def _seen(engine: StoreEngine, user_id: UserId) -> Plan[tuple[dict[Key, Row], dict[Key, Usage], list[Row]]]:
     """All rows where the user's memories are, how often each was recalled, and what was forgotten before."""
     scopes = yield from homes(engine, user_id)
-    rows = yield from engine.scan(scopes)
+    rows = yield from engine.scan(scopes, accepts=is_known)
     usages = yield from usages_beside(engine, scopes)
-    archived = yield from engine.scan((yield from archives(engine, user_id)))
+    archived = yield from engine.scan((yield from archives(engine, user_id)), accepts=is_known)
     return {(row.namespace, row.key): row for row in rows}, usages, archived
 
 

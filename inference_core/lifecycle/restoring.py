@@ -19,7 +19,7 @@ from inference_core.lifecycle.archive import (
 from inference_core.memory.namespaces import home_of
 from inference_core.memory.text import canonical_id
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Key, Row
 from inference_core.stores.engine import StoreEngine
@@ -38,7 +38,7 @@ class RestoreReport:
 
 def forgotten(scope: MemoryScope, user_id: UserId) -> Plan[list[ForgottenMemory]]:
     """What can be restored of the user's memories, every agent's, the last forgotten first. Raises StoreError."""
-    rows = yield from scope.engine.scan((yield from archives(scope.engine, user_id)))
+    rows = yield from scope.engine.scan((yield from archives(scope.engine, user_id)), accepts=is_known)
     return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
 
 
@@ -64,10 +64,10 @@ def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | Non
 def _found(engine: StoreEngine, user_id: UserId, memory_ids: Sequence[str] | None) -> Plan[list[Row]]:
     scopes = yield from archives(engine, user_id)
     if memory_ids is None:
-        return (yield from engine.scan(scopes))
+        return (yield from engine.scan(scopes, accepts=is_known))
     keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
     rows = yield from engine.get(keys)
-    return [row for row in rows if row]
+    return [row for row in rows if row and is_known(row)]
 
 
 def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Document]) -> Plan[list[Key]]:

@@ -10,7 +10,7 @@ from inference_core.drivers import Plan
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import USAGE, Namespace, beside, home_of
 from inference_core.memory.record import MemoryRecord
-from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.stores.accesses import Usage
 from inference_core.stores.backend import Key
 from inference_core.stores.engine import StoreEngine
@@ -33,7 +33,7 @@ def usage(scope: MemoryScope, user_id: UserId) -> Plan[list[MemoryUsage]]:
     scopes = scope.namespaces.read_scopes(user_id)
     rows = yield from scope.engine.scan(scopes)
     figures = yield from usages_beside(scope.engine, scopes)
-    return used([record_of(row) for row in rows], figures)
+    return used(records_of(rows), figures)
 
 
 def used(records: Sequence[MemoryRecord], figures: dict[Key, Usage]) -> list[MemoryUsage]:

@@ -150,11 +150,18 @@ class MemoryRecord:
         )
 
 
-def _check_schema(value: Mapping[str, Any]) -> None:
+def is_of_known_schema(value: Mapping[str, Any]) -> bool:
+    """Whether this version of the package can read the stored ``value`` of a memory."""
     version = value.get("schema_version", 0)
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    return isinstance(version, int) and version <= SCHEMA_VERSION
+
+
+def _check_schema(value: Mapping[str, Any]) -> None:
+    if not is_of_known_schema(value):
+        version = value["schema_version"]
+        known = version if isinstance(version, int) else "that is no number"
         raise UnsupportedSchema(
-            f"This memory has schema version {version!r}; this package reads up to {SCHEMA_VERSION}. Update the package"
+            f"This memory has a schema version {known}; this package reads up to {SCHEMA_VERSION}. Update the package"
         )
 
 

@@ -7,13 +7,17 @@ from datetime import datetime
 from typing import Any
 
 from inference_core.memory.fields import moment_field, text_field
+from inference_core.memory.record import is_of_known_schema
 
 
 def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None = None) -> str | None:
     """Why the memory of a stored ``value`` does not hold at ``now``, or did not at ``as_of``; None if it does or did.
 
-    A scope may also hold an application's own values, which are no memories and count as empty.
+    A scope may also hold an application's own values, which are no memories and count as empty, and memories that a
+    newer version of this package wrote.
     """
+    if not is_of_known_schema(value):
+        return "newer"
     return _why_now(value, now) if as_of is None else _why_then(value, now, as_of)
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 from inference_core.errors import InvalidInput, UnsupportedSchema
 from inference_core.memory.namespaces import encode_label
 from inference_core.portability.copying import Progress
-from inference_core.portability.rows import PORTION, puts_of, scopes_of
+from inference_core.portability.rows import PORTION, count_unreadable, puts_of, scopes_of
 from inference_core.portability.writing import ConflictPolicy, TransferReport, Writer
 from inference_core.stores.backend import EMBEDDING_META, Backend, Put
 from inference_core.stores.put_json import put_from_json, put_to_json
@@ -42,17 +42,19 @@ def export_store(
     """Writes the rows of ``backend``, of these users or of all, into the file ``path``.
 
     The file appears when it is whole, and only its owner may read it. Vectors are left out unless asked for; an import
-    makes them anew. Raises InvalidInput, StoreError, OSError.
+    makes them anew. Rows that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
     """
     report = TransferReport()
     with _new_file(path) as file:
-        scopes = scopes_of(backend, [encode_label(user_id) for user_id in user_ids])
+        labels = [encode_label(user_id) for user_id in user_ids]
+        scopes = scopes_of(backend, labels)
         report.total = backend.count(scopes)
         for line in _lines(backend, scopes, report, with_vectors=with_vectors):
             file.write(line)
             if progress:
                 progress(report.read, max(report.total, report.read))
     report.written = report.read
+    report.unreadable = count_unreadable(backend, labels)
     return report
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Change
-from inference_core.stores.backend import Backend, Put, Row
+from inference_core.stores.backend import Backend, Put, Row, Unreadable
 
 PORTION = 200
 
@@ -28,6 +28,12 @@ def puts_of(backend: Backend, scope: Namespace, *, with_vectors: bool) -> Iterat
         tokens: Sequence[bytes | None] = backend.tokens(keys) if with_vectors else [None] * len(keys)
         rows = backend.get(keys)
         yield [_put(row, change, own) for row, change, own in zip(rows, portion, tokens, strict=True) if row]
+
+
+def count_unreadable(backend: Backend, labels: Sequence[str] = ()) -> int:
+    """How many rows of the users with these labels, or of all, cannot be read. Raises StoreError."""
+    found = chain.from_iterable(backend.inspect(label) for label in labels) if labels else backend.inspect()
+    return sum(isinstance(one, Unreadable) and not one.only_vector for one in found)
 
 
 def _put(row: Row, change: Change, tokens: bytes | None) -> Put:

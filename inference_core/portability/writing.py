@@ -27,12 +27,16 @@ class ConflictPolicy(str, Enum):
 
 @dataclass(slots=True)
 class TransferReport:
-    """Counts of rows. ``already_there`` are equal ones; ``kept`` are those whose place another one has kept."""
+    """Counts of rows. ``already_there`` are equal ones; ``kept`` are those whose place another one has kept.
+
+    ``unreadable`` are those of the source that cannot be read, which were left out.
+    """
 
     read: int = 0
     written: int = 0
     already_there: int = 0
     kept: int = 0
+    unreadable: int = 0
     total: int | None = None
 
     def to_json(self) -> dict[str, Any]:

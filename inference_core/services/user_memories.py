@@ -59,10 +59,12 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
     """Removes all memories of the user, every agent's, also what was forgotten; of one category, if given. How many."""
     scopes = yield from _scopes(engine, user_id, category, everything=True)
+    chosen = None if category is None else set(scopes)
+    unreadable = yield from engine.discard(encode_label(user_id), lambda one: chosen is None or one.namespace in chosen)
     figures = [name for name in scopes if name[1:2] == (USAGE,)]
     removed = yield from empty(engine, [name for name in scopes if name not in figures])
     yield from empty(engine, figures)
-    return removed
+    return removed + unreadable
 
 
 def _count(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from inference_core.clock import aware
 from inference_core.errors import StoreError, VersionConflict
@@ -24,7 +25,10 @@ from inference_core.stores.backend import (
     Touch,
     Write,
 )
-from inference_core.stores.codec import unpack_value
+from inference_core.stores.codec import UNREADABLE, from_micros, unpack_value
+
+LOST: Final = ""
+"""The value of a cell that is there and cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +52,39 @@ class Cell:
         """Whether its time has come."""
         return self.expiry is not None and self.expiry.at <= now
 
-    def row(self, namespace: Namespace, key: str) -> Row:
-        """It as a row; it must have a value."""
-        return Row(
-            namespace=namespace,
-            key=key,
-            value=unpack_value(self.value or "{}"),
-            version=self.version,
-            seq=self.seq,
-            created_at=self.created_at,
-            updated_at=self.updated_at,
-            expiry=self.expiry,
-        )
+    def row(self, namespace: Namespace, key: str) -> Row | None:
+        """It as a row; None if there is no value, or none that can be read."""
+        try:
+            return Row(
+                namespace=namespace,
+                key=key,
+                value=unpack_value(self.value or LOST),
+                version=self.version,
+                seq=self.seq,
+                created_at=self.created_at,
+                updated_at=self.updated_at,
+                expiry=self.expiry,
+            )
+        except UNREADABLE:
+            return None
 
     def change(self, key: str) -> Change:
         """It as what an index hears of it."""
         document = self.document and self.document._replace(tokens=None)
-        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, self.value is not None)
+        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value))
 
     def pending(self, namespace: Namespace, key: str, model: str) -> Pending | None:
         """It as a text that waits for a vector of ``model``, if it does."""
         if self.document is None or self.document.model == model:
             return None
         return Pending(namespace, key, self.version, self.document.text)
+
+
+def lost(seq: object, version: object) -> Cell:
+    """A cell that cannot be read, which may be replaced and deleted all the same; of its numbers those that are."""
+    epoch = from_micros(0)
+    known = seq if type(seq) is int else 0
+    return Cell(known, version if type(version) is int else 1, "", epoch, epoch, LOST)
 
 
 class Staging:
@@ -140,7 +154,8 @@ def _changed(write: Put | Delete | SetVector | Expire, cell: Cell | None, now: d
         return _put(write, cell, now)
     if cell is None or cell.value is None:
         return None
-    if isinstance(write, Delete) or (isinstance(write, Expire) and cell.is_expired(now)):
+    # Whoever sends an Expire has been told by the database that the time has come; a lost cell does not tell itself.
+    if isinstance(write, Delete) or (isinstance(write, Expire) and (cell.is_expired(now) or cell.value == LOST)):
         return replace(cell, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
     if isinstance(write, Expire) or cell.document is None or cell.version != write.version:
         return None

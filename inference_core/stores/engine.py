@@ -23,7 +23,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
-from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Write
+from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.cursor import Cursor, place_of
@@ -225,6 +225,10 @@ class StoreEngine:
         """Plan: the namespaces that hold rows and start with the labels of ``prefix``."""
         return self._read(self.backend.namespaces, prefix)
 
+    def discard(self, root: str, is_chosen: Callable[[Unreadable], bool]) -> Plan[int]:
+        """Plan: removes those rows of the user with the label ``root`` that cannot be read and are chosen; how many."""
+        return self._read(_discarded, self.backend, root, is_chosen)
+
     def search(self, search: Search) -> Plan[SearchResult]:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         return (yield from self.search_together([search]))[0]
@@ -408,6 +412,12 @@ def _reranked(reranker: Reranker, search: Search, groups: Sequence[Sequence[Foun
     texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
     orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
     return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)]
+
+
+def _discarded(backend: Backend, root: str, is_chosen: Callable[[Unreadable], bool]) -> int:
+    unreadable = (one for one in backend.inspect(root) if isinstance(one, Unreadable) and not one.only_vector)
+    found = list(filter(is_chosen, unreadable))
+    return backend.discard(found) if found else 0
 
 
 def _waits_for_vector(write: Write) -> bool:

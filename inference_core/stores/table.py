@@ -73,7 +73,8 @@ class Table:
             for (_, key, _), scope, cell in found
             if cell.is_alive(now) and (kinds is None or cell.kind in kinds)
         )
-        return [cell.row(scope, key) for scope, key, cell in islice(alive, offset, offset + limit)]
+        rows = filter(None, (cell.row(scope, key) for scope, key, cell in islice(alive, offset, None)))
+        return list(islice(rows, limit))
 
     def count(self, scopes: Sequence[Namespace], now: datetime, kinds: frozenset[str] | None) -> int:
         """How many rows exactly ``scopes`` hold (of ``kinds``)."""
@@ -93,6 +94,11 @@ class Table:
         """The newest state of every key written after ``since``, in the order of the writes."""
         cells = [(key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.seq > since]
         return [cell.change(key) for key, cell in sorted(cells, key=lambda found: found[1].seq)]
+
+    def rows(self, root: str | None) -> Iterator[Row]:
+        """The rows of one user, or all, also those whose time has come."""
+        found = (cell.row(*key) for key, cell in self.cells() if root in (None, key[0][0]))
+        return (row for row in found if row)
 
     def pending(self, model: str) -> Iterator[Pending]:
         """Rows whose text has no vector of ``model``."""

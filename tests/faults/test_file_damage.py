@@ -80,8 +80,7 @@ class TestDamage:
                 assert isinstance(outcomes[0], StoreError)
                 assert isinstance(outcomes[1], list)
                 assert "y" in keys(backend, "bob")
-                with pytest.raises(StoreError, match="damaged"):
-                    backend.namespaces()
+                assert {namespace[0] for namespace in backend.namespaces()} == {"bob"}
                 assert (backend.pending("m", 9), backend.expired(9)) == ([], [])
             assert path.read_bytes() == damaged
 

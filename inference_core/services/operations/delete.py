@@ -8,10 +8,11 @@ from typing import Final
 
 from inference_core.drivers import Plan
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import FORGOTTEN, Namespace, beside
+from inference_core.memory.namespaces import FORGOTTEN, Namespace, beside, encode_label
+from inference_core.memory.text import canonical_id
 from inference_core.memory.types import validate_memory_type
-from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find
-from inference_core.stores.backend import Delete
+from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find_row
+from inference_core.stores.backend import Check, Delete, Key
 from inference_core.stores.engine import StoreEngine
 
 PORTION: Final = 500
@@ -31,22 +32,38 @@ def delete(
     goes that is at this version, and not one that was forgotten. Raises InvalidInput, StoreUnavailable, WriteUnknown,
     VersionConflict if the memory is not at the expected version.
     """
-    while (record := (yield from find(scope, user_id, memory_id, category))) is not None:
-        check_version(record, expected_version)
-        gone = Delete(namespace=record.namespace, key=record.id, expected=expected_version)
+    while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
+        check_version(row.key, row.version, expected_version)
+        gone = Delete(namespace=row.namespace, key=row.key, expected=expected_version)
         with suppress(VersionConflict):  # the next look tells which version is there now
-            yield from scope.engine.write([gone, Delete(namespace=beside(record.namespace, FORGOTTEN), key=record.id)])
+            yield from scope.engine.write([gone, Delete(namespace=beside(row.namespace, FORGOTTEN), key=row.key)])
             return True
-    return expected_version is None and (yield from _delete_forgotten(scope, user_id, memory_id, category))
+    homes = scope.namespaces.read_scopes(user_id, category)
+    key = canonical_id(memory_id)
+    return expected_version is None and (yield from _delete_forgotten(scope.engine, user_id, homes, key))
 
 
-def _delete_forgotten(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None) -> Plan[bool]:
-    places = [beside(place, FORGOTTEN) for place in scope.namespaces.read_scopes(user_id, category)]
-    rows = yield from scope.engine.get([(place, memory_id) for place in places])
-    there = [row for row in rows if row]
-    if there:
-        yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in there])
-    return bool(there)
+def _delete_forgotten(engine: StoreEngine, user_id: UserId, homes: Sequence[Namespace], key: str) -> Plan[bool]:
+    """Removes what was forgotten of one of ``homes``, or else what is there and cannot be read."""
+    archives = [beside(home, FORGOTTEN) for home in homes]
+    there = [row for row in (yield from engine.get([(place, key) for place in archives])) if row]
+    if not there:
+        return (yield from _delete_unreadable(engine, user_id, [(place, key) for place in (*homes, *archives)]))
+    yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in there])
+    return True
+
+
+def _delete_unreadable(engine: StoreEngine, user_id: UserId, places: Sequence[Key]) -> Plan[bool]:
+    """Removes the row at one of ``places`` that cannot be read; False if nothing is there.
+
+    To look for such a row all of the user's are read, so the database is asked first whether anything is there.
+    """
+    try:
+        yield from engine.write([Check(namespace=namespace, key=key, expected=0) for namespace, key in places])
+    except VersionConflict:
+        wanted = set(places)
+        return (yield from engine.discard(encode_label(user_id), lambda one: (one.namespace, one.key) in wanted)) > 0
+    return False
 
 
 def delete_all(
@@ -60,7 +77,11 @@ def delete_all(
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     removed = yield from empty(scope.engine, scopes, kinds)
-    yield from empty(scope.engine, [beside(place, FORGOTTEN) for place in scopes], kinds)
+    archives = [beside(place, FORGOTTEN) for place in scopes]
+    yield from empty(scope.engine, archives, kinds)
+    if kinds is None:
+        wanted = {*scopes, *archives}
+        removed += yield from scope.engine.discard(encode_label(user_id), lambda one: one.namespace in wanted)
     return removed
 
 

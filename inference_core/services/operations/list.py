@@ -11,7 +11,7 @@ from inference_core.memory.fields import text_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_type
-from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, find, is_known, record_of, records_of
 from inference_core.stores.backend import Row
 from inference_core.stores.cursor import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
@@ -64,7 +64,7 @@ def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
 
 def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[MemoryRecord]]:
     """All memories in exactly ``scopes``, the newest first."""
-    return [record_of(row) for row in (yield from engine.scan(scopes))]
+    return records_of((yield from engine.scan(scopes)))
 
 
 def page_of(
@@ -88,13 +88,13 @@ def page_of(
     end = None if limit is None else offset + limit + 1
     if not search and session_id is None:
         total = yield from engine.count(scopes, kinds=kinds)
-        rows = (yield from engine.scan(scopes, kinds=kinds, limit=end, after=cursor))[offset:]
+        rows = (yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor))[offset:]
     else:
         needle = (search or "").casefold()
 
         def matches(row: Row) -> bool:
             session = text_field(row.value, "session_id")
-            return session_id in (None, session) and needle in _searched(row)
+            return session_id in (None, session) and needle in _searched(row) and is_known(row)
 
         found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
         total = len(found)

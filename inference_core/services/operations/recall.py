@@ -13,7 +13,7 @@ from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.types import MemoryCategory, validate_memory_type
 from inference_core.memory.validity import why_invalid
-from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, is_known, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, Search
 
@@ -84,7 +84,9 @@ def recall(
     recalled = RecalledMemories(sorted(documents, key=_age, reverse=True) if sort_by_time else documents)
     if explain:
         recalled.left_out = [
-            (_document(one.found, include_scores=include_scores, explain=True), one.reason) for one in result.left_out
+            (_document(one.found, include_scores=include_scores, explain=True), one.reason)
+            for one in result.left_out
+            if is_known(one.found.row)
         ]
     return recalled
 

@@ -18,7 +18,7 @@ from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells, te
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust
-from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, find, records_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row
 from inference_core.stores.cursor import Cursor
 
@@ -103,7 +103,7 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Pl
     scopes = scope.namespaces.read_scopes(user_id)
     ids = list(dict.fromkeys(line.id for line in receipt.lines))
     rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
-    there = {row.key: record_of(row) for row in rows if row}
+    there = {record.id: record for record in records_of(rows)}
     gone = [line.id for line in receipt.lines if not _is_there(line, there)]
     if receipt.form not in FORMATS:
         return Rebuilt("", "", is_same=False, gone=gone, problem=f"The form was {receipt.form}, which is not kept")

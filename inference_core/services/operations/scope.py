@@ -13,7 +13,7 @@ from inference_core.clock import Clock, SystemClock, aware
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.retrieval.documents import Document, Situation
@@ -46,25 +46,44 @@ class MemoryScope:
 
 
 def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[MemoryRecord | None]:
-    """The memory with this id in exactly the scopes that the agent reads; None if it is in none of them."""
+    """The memory with this id in exactly the scopes that the agent reads; None if it is in none of them.
+
+    Raises UnsupportedSchema if a newer version of this package wrote it.
+    """
+    row = yield from find_row(scope, user_id, memory_id, category)
+    return record_of(row) if row else None
+
+
+def find_row(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[Row | None]:
+    """Its row, whichever version wrote it."""
     key = canonical_id(memory_id)
     scopes = scope.namespaces.read_scopes(user_id, category)
     rows = yield from scope.engine.get([(namespace, key) for namespace in scopes])
-    return next((record_of(row) for row in rows if row), None)
+    return next((row for row in rows if row), None)
 
 
-def check_version(record: MemoryRecord, expected: int | None) -> None:
-    """Raises VersionConflict if ``record`` is not at the ``expected`` version, InvalidInput if that is none."""
+def check_version(memory_id: str, version: int, expected: int | None) -> None:
+    """Raises VersionConflict if the memory's ``version`` is not the ``expected`` one, InvalidInput if that is none."""
     if expected is None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"expected_version must be a version of a memory, from 1 on, not {expected!r:.80}")
-    if record.version != expected:
-        raise VersionConflict(f"The memory {record.id!r} is at version {record.version}, not {expected}")
+    if version != expected:
+        raise VersionConflict(f"The memory {memory_id!r} is at version {version}, not {expected}")
+
+
+def records_of(rows: Iterable[Row | None]) -> list[MemoryRecord]:
+    """The records of those of ``rows`` that are there; memories that a newer version has written are left out."""
+    return [record_of(row) for row in rows if row and is_known(row)]
+
+
+def is_known(row: Row) -> bool:
+    """Whether this version of the package can read the memory that ``row`` holds."""
+    return is_of_known_schema(row.value)
 
 
 def record_of(row: Row) -> MemoryRecord:
-    """The record that ``row`` holds."""
+    """The record that ``row`` holds. Raises UnsupportedSchema if a newer version of this package wrote it."""
     return MemoryRecord.from_value(
         row.value,
         memory_id=row.key,

@@ -34,7 +34,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.recall import asks, checked_limit
-from inference_core.services.operations.scope import MemoryScope, UserId, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
 from inference_core.stores.snapshot import Snapshot
@@ -337,7 +337,7 @@ def _item(found: Found) -> ContextItem:
 
 def _not_told(result: SearchResult, context: AssembledContext) -> Iterator[NotTold]:
     for one in result.left_out:
-        if one.reason != _TOLD_ALREADY:
+        if one.reason != _TOLD_ALREADY and is_known(one.found.row):
             yield NotTold(record=record_of(one.found.row), reason=one.reason)
     for dropped in context.dropped:
         if dropped.item.record:

@@ -46,7 +46,7 @@ def update(
         raise InvalidInput("Nothing to update: give content, memory_type, topic, category, extra_metadata or pinned")
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
-        check_version(old, expected_version)
+        check_version(old.id, old.version, expected_version)
         new = _changed(scope, old, content, memory_type, topic, extra_metadata, pinned)
         new = _relocated(scope, user_id, new, old, memory_type, category)
         new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)

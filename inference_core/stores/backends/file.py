@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.file_intent import Intent
 from inference_core.stores.backends.file_journal import sync_folder
 from inference_core.stores.backends.file_journals import DEFAULT_CACHE_BYTES, Journals, Summary
@@ -131,13 +131,15 @@ class FileBackend:
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``.
 
-        Without a prefix every journal is read that has changed since the last such call; the first time, all.
+        Without a prefix every journal is read that has changed since the last such call; the first time, all. Those
+        that are damaged are left out.
         """
         now = self._clock.now()
         if prefix:
             with self._table(prefix[0]) as table:
                 return table.namespaces(prefix, now)
-        return sorted(name for one in self._summaries() for name, end in one.ends.items() if end > now)
+        summaries = self._summaries()
+        return sorted(name for one in summaries for name, end in one.ends.items() if end > now)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
@@ -153,19 +155,19 @@ class FileBackend:
         return holding_most(self.changes(scope, 0), words, limit)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
-        """Rows whose text has no vector of ``model`` yet. Reads what `namespaces` reads, but skips what is damaged."""
+        """Rows whose text has no vector of ``model`` yet. Reads what `namespaces` reads."""
         found: list[Pending] = []
-        for one in self._summaries(skips_damaged=True):
+        for one in self._summaries():
             if len(found) < limit and one.models - {model}:
                 with self._table(one.root) as table:
                     found += islice(table.pending(model), limit - len(found))
         return found
 
     def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come. Reads what `namespaces` reads, but skips what is damaged."""
+        """Rows whose time has come. Reads what `namespaces` reads."""
         now = self._clock.now()
         found: list[Key] = []
-        for one in self._summaries(skips_damaged=True):
+        for one in self._summaries():
             if len(found) < limit and one.first_end <= now:
                 with self._table(one.root) as table:
                     found += islice(table.expired(now), limit - len(found))
@@ -180,6 +182,28 @@ class FileBackend:
         """Stores a setting of the store."""
         with self._writing():
             self._manifest.set(name, value)
+
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        """Every row of one user or of all; of a journal that is damaged one entry, for the whole of it."""
+        with self._open():
+            self._settle()
+            for journal in self._journals.of(root):
+                try:
+                    journal.refresh()
+                except StoreError:
+                    name = journal.path.name
+                    reason = f"line {journal.lines + 1} of {name} is damaged, and all of the file waits for its repair"
+                    label = journal.root or root
+                    yield Unreadable(root=label, namespace=None, key=name, reason=reason, place=journal)
+                else:
+                    yield from journal.table.rows(None)
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Takes the damaged lines out of journals."""
+        with self._writing():
+            for one in found:
+                one.place.salvage()
+        return len(found)
 
     def close(self) -> None:
         """Frees the lock's file; later calls are refused."""
@@ -223,10 +247,10 @@ class FileBackend:
                 found |= {key: question(table, key) for key in owned}
         return [found[key] for key in keys]
 
-    def _summaries(self, *, skips_damaged: bool = False) -> Iterator[Summary]:
+    def _summaries(self) -> Iterator[Summary]:
         with self._open():
             self._settle()
-            yield from self._journals.summaries(skips_damaged=skips_damaged)
+            yield from self._journals.summaries()
 
 
 def _by_root(given: Iterable[T], namespace_of: Callable[[T], Namespace]) -> Iterable[tuple[str, list[T]]]:

@@ -13,7 +13,7 @@ from inference_core.errors import StoreError
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Key
 from inference_core.stores.cells import Cell
-from inference_core.stores.codec import expiry_of, micros_of, to_micros
+from inference_core.stores.codec import UNREADABLE, expiry_of, fault_of, micros_of, to_micros
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -35,8 +35,8 @@ def unpack_cells(body: bytes) -> list[tuple[Key, Cell]]:
     """The cells of `pack_cells`. Raises ValueError."""
     try:
         return [((tuple(entry["namespace"]), entry["key"]), _cell(entry)) for entry in json.loads(body)["entries"]]
-    except (LookupError, TypeError) as error:
-        raise ValueError(f"it is not one of a journal: {error!r}") from error
+    except UNREADABLE as error:
+        raise ValueError(f"it is not one of a journal: {fault_of(error)}") from None
 
 
 def _entry(key: Key, cell: Cell) -> dict[str, Any]:

@@ -82,6 +82,31 @@ class Journal:
         fresh = Journal(self.path, self._lines).append_of(self.root, [pack_cells([one]) for one in cells])
         replace_file(self.path, fresh.lines)
 
+    def salvage(self) -> None:
+        """Replaces the file by one of those lines that can be read; of a file without its head nothing can.
+
+        What a damaged line has changed is as it was before it, also what it has deleted. Call it while holding the
+        store's lock. Raises OSError.
+        """
+        self._forget()
+        with self.path.open("rb") as file:
+            for line in file:
+                with suppress(StoreError):
+                    self._take(line[:-1])
+                if not self.root:
+                    break
+                self._count += 1
+        if self.root:
+            self.compact()
+        else:
+            self.path.unlink()
+            sync_folder(self.path.parent)
+
+    @property
+    def lines(self) -> int:
+        """How many lines were read before the end, or before the first that is damaged."""
+        return self._count
+
     @property
     def is_stale(self) -> bool:
         """Whether compaction is worth it."""

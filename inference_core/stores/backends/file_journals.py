@@ -66,16 +66,21 @@ class Journals:
             finally:
                 self._settle(name, journal.end)
 
-    def summaries(self, *, skips_damaged: bool = False) -> Iterator[Summary]:
-        """Of every journal; only those that have changed since the last time are read. Raises StoreError, OSError."""
+    def summaries(self) -> Iterator[Summary]:
+        """Of every journal that is not damaged; only those that have changed are read anew. Raises OSError."""
         for path in self._folder.iterdir():
             if path.suffix == self._lines.suffix:
                 try:
                     yield self._summary(path)
                 except StoreError as error:
-                    if not skips_damaged:
-                        raise
                     _LOG.warning("A journal is left out: %s", error)
+
+    def of(self, root: str | None) -> Iterator[Journal]:
+        """The journal of a user, or all, as they are found: not read yet. Raises OSError."""
+        wanted = None if root is None else self._lines.file_name(root)
+        for path in self._folder.iterdir():
+            if path.suffix == self._lines.suffix and wanted in (None, path.name):
+                yield Journal(path, self._lines)
 
     def clean(self) -> None:
         """Removes what an interrupted compaction has left. Call it while holding the store's lock. Raises OSError."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -41,6 +42,7 @@ from inference_core.stores.backend import (
     SetVector,
     Tally,
     Touch,
+    Unreadable,
     Write,
 )
 from inference_core.stores.cursor import Cursor, cut
@@ -180,6 +182,15 @@ class ForeignBackend:
     def set_meta(self, name: str, value: str) -> None:
         """Sets a setting for the life of this object."""
         self._meta[name] = value
+
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        """Every row of one user, or all. A foreign store reads its rows by itself, or fails."""
+        return chain.from_iterable(map(self._scan, self.namespaces(() if root is None else (root,))))
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """None: what a foreign store cannot read is for its own tools."""
+        del found
+        return 0
 
     def check_may_block(self) -> None:
         """Raises ConfigurationError in the thread whose event loop serves the store: it would wait for itself."""

@@ -11,7 +11,7 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.cells import Staging
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
@@ -108,6 +108,16 @@ class InMemoryBackend:
         """Stores a setting of the store."""
         with self._open():
             self._meta[name] = value
+
+    def inspect(self, root: str | None = None) -> list[Row | Unreadable]:
+        """Every row of one user, or all: nothing here can be damaged."""
+        with self._open() as table:
+            return list(table.rows(root))
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """None: nothing here can be damaged."""
+        del found
+        return 0
 
     def close(self) -> None:
         """Later calls are refused."""

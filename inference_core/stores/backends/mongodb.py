@@ -10,9 +10,10 @@ writer that died has left above the head is passed, and heard of, with the next 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
@@ -26,9 +27,10 @@ from inference_core.errors import (
 )
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
-from inference_core.stores.cells import Cell, Staging
-from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pending, Row, Tally, Unreadable, Write
+from inference_core.stores.backends.columns import namespace_of
+from inference_core.stores.cells import LOST, Cell, Staging
+from inference_core.stores.codec import from_micros, pack_namespace, to_micros
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
@@ -41,7 +43,16 @@ try:
 except ImportError as missing:
     raise MissingExtra("A MongoDB store", "mongodb") from missing
 
-from inference_core.stores.backends.mongodb_documents import WITHOUT_TEXT, cell_of, fields_of, id_of, is_alive, key_of
+from inference_core.stores.backends.mongodb_documents import (
+    WITHOUT_TEXT,
+    cell_of,
+    fields_of,
+    id_of,
+    inspected,
+    is_alive,
+    key_of,
+    row_of,
+)
 from inference_core.stores.backends.mongodb_scopes import Scopes
 
 VERSION: Final = 1
@@ -116,9 +127,9 @@ class MongoBackend:
         if not limit:
             return []
         with self._open():
-            found = self._alive(scopes, kinds, after)
-            page = found.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(offset).limit(limit)
-            return [cell_of(fields).row(*key_of(fields)) for fields in page]
+            found = self._alive(scopes, kinds, after).sort([("created", -1), ("key", 1), ("scope", 1)]).skip(offset)
+            # As many as are needed, and more in the place of those that cannot be read.
+            return list(islice(filter(None, map(row_of, found.batch_size(limit))), limit))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""
@@ -129,14 +140,16 @@ class MongoBackend:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         with self._open():
             found = self._rows.find(_in(scopes, None) | is_alive(self._now()), {"kind": 1, "created": 1})
-            return tally(((key_of(one)[0], one["kind"], from_micros(one["created"])) for one in found), monthly=monthly)
+            places = ((key_of(one), one) for one in found if type(one["kind"]) is str and type(one["created"]) is int)
+            sound = ((key[0], one["kind"], from_micros(one["created"])) for key, one in places if key)
+            return tally(sound, monthly=monthly)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
         of_root = {"root": prefix[0]} if prefix else {}
         with self._open():
-            names = map(unpack_namespace, self._rows.distinct("scope", of_root | is_alive(self._now())))
-            return sorted(name for name in names if name[: len(prefix)] == prefix)
+            names = map(namespace_of, self._rows.distinct("scope", of_root | is_alive(self._now())))
+            return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
@@ -151,7 +164,8 @@ class MongoBackend:
         wanted = {"scope": pack_namespace(scope), "seq": {"$gt": since, "$lte": head}}
         with self._open():
             for fields in self._rows.find(wanted, {"tokens": 0}).sort("seq", 1):
-                yield cell_of(fields).change(fields["key"])
+                if key := key_of(fields):
+                    yield cell_of(fields).change(key[1])
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``."""
@@ -161,13 +175,15 @@ class MongoBackend:
         """Rows whose text has no vector of ``model`` yet."""
         wanted = {"text": {"$ne": None}, "model": {"$ne": model}}
         with self._open():
-            found = self._rows.find(wanted, {"version": 1, "text": 1}).limit(limit)
-            return [Pending(*key_of(fields), fields["version"], fields["text"]) for fields in found]
+            found = ((key_of(fields), fields) for fields in self._rows.find(wanted, {"version": 1, "text": 1}))
+            sound = ((key, one) for key, one in found if key and isinstance(one["text"], str))
+            return [Pending(*key, one["version"], one["text"]) for key, one in islice(sound, limit)]
 
     def expired(self, limit: int) -> list[Key]:
         """Rows whose time has come."""
         with self._open():
-            return [key_of(one) for one in self._rows.find({"expires": {"$lte": self._now()}}, {"_id": 1}).limit(limit)]
+            found = self._rows.find({"expires": {"$lte": self._now()}}, {"_id": 1}).limit(limit)
+            return [key for key in map(key_of, found) if key]
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
@@ -179,6 +195,26 @@ class MongoBackend:
         """Stores a setting of the store."""
         with self._open():
             self._meta.update_one({"_id": name}, {"$set": {"value": value}}, upsert=True)
+
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        """Every row, readable or not, of one user or of all."""
+        of_root = {} if root is None else {"root": root}
+        with self._open():
+            yield from map(inspected, self._rows.find({"value": {"$ne": None}} | of_root, {"tokens": 0}))
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Removes rows that cannot be read, and vectors."""
+        with self._open():
+            return sum(map(self._discarded, found))
+
+    def _discarded(self, found: Unreadable) -> bool:
+        if found.namespace is None:
+            return bool(self._rows.delete_one(found.place).deleted_count)
+        if found.only_vector:  # the next start embeds the text anew, which the index hears of then
+            without = {"$set": {"model": "", "vector": None, "tokens": None}}
+            return bool(self._rows.update_one(found.place, without).matched_count)
+        is_as_found = self._rows.find_one(found.place, {"_id": 1}) is not None
+        return is_as_found and isinstance(self._apply_batch([Delete(namespace=found.namespace, key=found.key)]), list)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -217,7 +253,8 @@ class MongoBackend:
         self, keys: Iterable[Key], condition: dict[str, Any], leave_out: dict[str, int] | None, session: Any = None
     ) -> dict[Key, Cell]:
         wanted = {"_id": {"$in": [id_of(key) for key in keys]}}
-        return {key_of(one): cell_of(one) for one in self._rows.find(wanted | condition, leave_out, session=session)}
+        found = self._rows.find(wanted | condition, leave_out, session=session)
+        return {key: cell_of(one) for one in found if (key := key_of(one))}
 
     def _apply_batch(self, batch: Sequence[Write]) -> Outcome:
         names = sorted({pack_namespace(write.namespace) for write in batch})
@@ -251,7 +288,8 @@ class MongoBackend:
         if added := [fields for key, fields in documents.items() if key not in old]:
             self._rows.insert_many(added, session=session)
         for key in documents.keys() & old.keys():
-            as_read = {"_id": id_of(key), "version": old[key].version, "seq": old[key].seq}
+            known = {} if old[key].value == LOST else {"version": old[key].version, "seq": old[key].seq}
+            as_read = {"_id": id_of(key)} | known
             if not self._rows.replace_one(as_read, documents[key], session=session).matched_count:
                 raise WriteUnknown("Another writer changed the same row meanwhile; read it and retry under the same id")
 

@@ -8,9 +8,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from inference_core.retrieval.documents import Document, Situation
-from inference_core.stores.backend import Key
-from inference_core.stores.cells import Cell
-from inference_core.stores.codec import expiry_of, from_micros, micros_of, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.backend import Key, Row, Unreadable
+from inference_core.stores.cells import Cell, lost
+from inference_core.stores.codec import (
+    UNREADABLE,
+    WrongType,
+    expiry_of,
+    fault_of,
+    from_micros,
+    is_vector,
+    micros_of,
+    pack_namespace,
+    to_micros,
+    unpack_namespace,
+)
 
 Fields = dict[str, Any]
 WITHOUT_TEXT: Final = {"terms": 0, "text": 0, "vector": 0, "tokens": 0}
@@ -23,10 +34,13 @@ def id_of(key: Key) -> str:
     return pack_namespace((*namespace, name))
 
 
-def key_of(fields: Fields) -> Key:
-    """The key of a document."""
-    *namespace, name = unpack_namespace(fields["_id"])
-    return tuple(namespace), name
+def key_of(fields: Fields) -> Key | None:
+    """The key of a document; None if it cannot be read."""
+    try:
+        *namespace, name = unpack_namespace(fields["_id"])
+    except UNREADABLE:
+        return None
+    return (tuple(namespace), name) if namespace else None
 
 
 def fields_of(key: Key, cell: Cell) -> Fields:
@@ -50,7 +64,19 @@ def fields_of(key: Key, cell: Cell) -> Fields:
 
 
 def cell_of(fields: Fields) -> Cell:
-    """The cell of a document; without its text if that was not asked for."""
+    """The cell of a document, without its text if that was not asked for; a lost one if it cannot be read."""
+    try:
+        return checked_cell(fields)
+    except UNREADABLE:
+        return lost(fields.get("seq"), fields.get("version"))
+
+
+def checked_cell(fields: Fields) -> Cell:
+    """The cell of a document. Raises one of ``UNREADABLE``."""
+    if not type(fields["seq"]) is type(fields["version"]) is int or type(fields["kind"]) is not str:
+        raise WrongType
+    if not isinstance(fields["value"], str | None):
+        raise WrongType
     return Cell(
         seq=fields["seq"],
         version=fields["version"],
@@ -61,6 +87,33 @@ def cell_of(fields: Fields) -> Cell:
         document=_document(fields),
         expiry=expiry_of(fields["expires"], fields["ttl"]),
     )
+
+
+def row_of(fields: Fields) -> Row | None:
+    """The row of a document; None if it cannot be read."""
+    key = key_of(fields)
+    return cell_of(fields).row(*key) if key else None
+
+
+def inspected(fields: Fields) -> Row | Unreadable:
+    """The row of a document, if all of it can be read."""
+    key = key_of(fields)
+    root = fields.get("root") if isinstance(fields.get("root"), str) else None
+    place = {name: fields.get(name) for name in ("_id", "seq", "version")}
+    if key is None or (fields.get("scope"), fields.get("key")) != (pack_namespace(key[0]), key[1]):
+        name = key[1] if key else "?"
+        return Unreadable(root=root, namespace=None, key=name, reason="its address cannot be read", place=place)
+    only_vector = False
+    try:
+        cell = checked_cell(fields)
+        row, vector = cell.row(*key), cell.document and cell.document.vector
+        only_vector = row is not None and vector is not None and not is_vector(vector)
+        if row and not only_vector:
+            return row
+        reason = "its vector cannot be unpacked" if only_vector else "a value is not JSON"
+    except UNREADABLE as error:
+        reason = fault_of(error)
+    return Unreadable(root=key[0][0], namespace=key[0], key=key[1], reason=reason, only_vector=only_vector, place=place)
 
 
 def is_alive(now: int) -> Fields:
@@ -77,6 +130,10 @@ def _document_fields(document: Document | None) -> Fields:
 def _document(fields: Fields) -> Document | None:
     if fields.get("text") is None:
         return None
+    if not all(type(fields[name]) is str for name in ("text", "terms", "analyzer", "model")):
+        raise WrongType
+    if not isinstance(fields.get("vector"), bytes | None):
+        raise WrongType
     return Document(
         text=fields["text"],
         terms=fields["terms"],

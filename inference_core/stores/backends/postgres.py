@@ -6,7 +6,7 @@ batches that are handed over together share one transaction. Reads never write, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -15,11 +15,22 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
-from inference_core.stores.backends.columns import CHANGE, ROW, change_of, cursor_of, row_of
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
+from inference_core.stores.backends.columns import (
+    CHANGE,
+    KEY,
+    ROW,
+    SEQ,
+    change_of,
+    cursor_of,
+    inspected,
+    namespace_of,
+    pending_of,
+    row_of,
+)
 from inference_core.stores.backends.postgres_connections import Connections, Refused
 from inference_core.stores.backends.postgres_schema import SET_META, WANTED, has_tables, migrate
-from inference_core.stores.backends.postgres_writes import apply, refusal
+from inference_core.stores.backends.postgres_writes import Place, apply, discard, refusal
 from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import MAX_WORDS, forms_of
@@ -70,8 +81,8 @@ class PostgresBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         query = f"SELECT {ROW} FROM {WANTED} WHERE {_ALIVE}"
-        rows = [row_of(found) for found in self._connections.read(query, _wanted(keys) | self._now())]
-        found = {(row.namespace, row.key): row for row in rows}
+        rows = map(row_of, self._connections.read(query, _wanted(keys) | self._now()))
+        found = {(row.namespace, row.key): row for row in rows if row}
         return [found.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -132,8 +143,8 @@ class PostgresBackend:
             f"AND EXISTS (SELECT FROM memory_rows r WHERE r.scope = s.id AND {_ALIVE})"
         )
         root = pack_namespace(prefix[:1]) if prefix else None
-        names = [unpack_namespace(name) for (name,) in self._connections.read(query, {"root": root} | self._now())]
-        return sorted(name for name in names if name[: len(prefix)] == prefix)
+        names = [namespace_of(name) for (name,) in self._connections.read(query, {"root": root} | self._now())]
+        return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
@@ -150,7 +161,7 @@ class PostgresBackend:
         name, is_last = pack_namespace(scope), False
         while not is_last:
             page = self._connections.read(_CHANGES, (name, since, _PAGE))
-            yield from map(change_of, page)
+            yield from filter(None, map(change_of, page))
             is_last = len(page) < _PAGE
             since = since if is_last else page[-1][0]
 
@@ -167,7 +178,7 @@ class PostgresBackend:
         if not forms:
             return []
         found = self._connections.read(query, [*spaced, pack_namespace(scope), limit])
-        return [change_of(one[:-2]) for one in found]
+        return list(filter(None, (change_of(one[:-2]) for one in found)))
 
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
@@ -176,13 +187,13 @@ class PostgresBackend:
             "WHERE r.text IS NOT NULL AND (r.model < %(model)s OR r.model > %(model)s) LIMIT %(limit)s"
         )
         found = self._connections.read(query, {"model": model, "limit": limit})
-        return [Pending(unpack_namespace(name), key, version, text) for name, key, version, text in found]
+        return list(filter(None, map(pending_of, found)))
 
     def expired(self, limit: int) -> list[Key]:
         """Rows whose time has come."""
         query = f"SELECT s.namespace, r.key FROM {_ROWS} WHERE r.expires <= %(now)s LIMIT %(limit)s"
         found = self._connections.read(query, {"limit": limit} | self._now())
-        return [(unpack_namespace(name), key) for name, key in found]
+        return [(namespace, key) for name, key in found if (namespace := namespace_of(name))]
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
@@ -192,6 +203,29 @@ class PostgresBackend:
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store."""
         self._connections.attempt(lambda connection: connection.execute(SET_META, (name, value)))
+
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        """Every row, readable or not, of one user or of all."""
+        query = (
+            f"SELECT s.id, s.root, {ROW}, {CHANGE}, r.model, r.vector FROM {_ROWS} WHERE r.value IS NOT NULL "
+            "AND (%(root)s::text IS NULL OR s.root = %(root)s::text) AND (r.scope, r.key) > (%(scope)s, %(key)s) "
+            "ORDER BY r.scope, r.key LIMIT %(limit)s"
+        )
+        asked: dict[str, object] = {
+            "root": None if root is None else pack_namespace((root,)),
+            "scope": -1,
+            "key": "",
+            "limit": _PAGE,
+        }
+        while page := self._connections.read(query, asked):
+            for scope, packed, *columns in page:
+                label = namespace_of(packed)
+                yield inspected(label and label[0], columns, Place(scope, columns[KEY], columns[SEQ]))
+            asked |= {"scope": page[-1][0], "key": page[-1][2 + KEY]}
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Removes rows that cannot be read."""
+        return self._connections.attempt(partial(discard, found=found))
 
     def close(self) -> None:
         """Closes all connections."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
 from inference_core.errors import StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, Situation
-from inference_core.stores.backend import Key, Outcome, Put, SetVector, Write
+from inference_core.stores.backend import Key, Outcome, Put, SetVector, Unreadable, Write
 from inference_core.stores.backends.postgres_connections import Connection
 from inference_core.stores.backends.postgres_schema import WANTED
-from inference_core.stores.cells import Cell, staged
+from inference_core.stores.cells import Cell, lost, staged
 from inference_core.stores.codec import (
+    UNREADABLE,
     expiry_of,
     from_micros,
     micros_of,
@@ -55,6 +56,18 @@ ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.ve
     ttl = excluded.ttl
 """
 _TOUCH: Final = "UPDATE memory_rows SET expires = %s WHERE scope = %s AND key = %s"
+_DISCARD: Final = """
+WITH head AS (UPDATE memory_scopes SET seq = seq + 1 WHERE id = %(scope)s RETURNING seq)
+UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, created = 0, updated = 0, kind = '',
+    value = NULL, text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = false, happened = NULL,
+    importance = 0.5, model = '', vector = NULL, tokens = NULL, expires = NULL, ttl = NULL
+WHERE scope = %(scope)s AND key = %(key)s AND seq = %(seq)s
+"""
+_CLEAR_VECTOR: Final = """
+WITH head AS (UPDATE memory_scopes SET seq = seq + 1 WHERE id = %(scope)s RETURNING seq)
+UPDATE memory_rows SET seq = (SELECT seq FROM head), model = '', vector = NULL, tokens = NULL
+WHERE scope = %(scope)s AND key = %(key)s AND seq = %(seq)s
+"""
 _NEW_SEQS: Final = """
 UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
 """
@@ -103,6 +116,23 @@ def apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datet
             ) from error
         raise
     return outcomes
+
+
+def discard(connection: Connection, found: Sequence[Unreadable]) -> int:
+    """Removes rows that cannot be read, or their vectors if that is all; how many were still as they were found."""
+    with connection.transaction():
+        return sum(
+            connection.execute(_CLEAR_VECTOR if one.only_vector else _DISCARD, one.place._asdict()).rowcount
+            for one in found
+        )
+
+
+class Place(NamedTuple):
+    """The address of a row, and the number of the write that was found there."""
+
+    scope: int
+    key: str
+    seq: int
 
 
 _Heads = dict[Namespace, tuple[int, int]]
@@ -159,8 +189,11 @@ def _cell(
     if text is not None:
         terms, analyzer, session, by_assistant, happened, importance, model = of_text
         document = Document(text, terms, analyzer, Situation(session, by_assistant, happened, importance), model)
-    times = from_micros(created), from_micros(updated)
-    return Cell(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
+    try:
+        times = from_micros(created), from_micros(updated)
+        return Cell(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
+    except UNREADABLE:
+        return lost(seq, version)
 
 
 def _columns(cell: Cell) -> tuple[Any, ...]:

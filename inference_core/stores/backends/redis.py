@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import random
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice, repeat
@@ -21,9 +20,9 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, UnsupportedSchema
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
+from inference_core.stores.backends.redis_damage import discard, inspect, scope_of
 from inference_core.stores.backends.redis_layout import (
-    STAMP_BYTES,
     Layout,
     Stored,
     address_of_member,
@@ -32,6 +31,7 @@ from inference_core.stores.backends.redis_layout import (
     encoded,
     instant,
     key_of_member,
+    new_stamp,
     newest_first,
     pack_scope,
     unpack_address,
@@ -41,7 +41,7 @@ from inference_core.stores.backends.redis_layout import (
 from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
 from inference_core.stores.backends.redis_server import Server, parse_address
 from inference_core.stores.cells import Staging
-from inference_core.stores.codec import pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import pack_namespace, to_micros
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
@@ -109,7 +109,7 @@ class RedisBackend:
             questions += [("ZSCORE", self._keys.of("feed", *scope), encoded(name)) for name in names]
             questions.append(("HMGET", self._keys.of("cells", *scope), *map(encoded, names)))
         answers = iter(self._server.ask(questions))
-        rows: dict[Key, Row] = {}
+        rows: dict[Key, Row | None] = {}
         for scope, names in wanted.items():
             seqs = list(islice(answers, len(names)))
             for name, seq, packed in zip(names, seqs, next(answers), strict=True):
@@ -170,8 +170,8 @@ class RedisBackend:
         start = encoded(pack_namespace(prefix)[:-1])
         question = ("ZRANGEBYLEX", self._keys.whole("scopes"), b"[" + start, b"(" + start + b"\xff")
         found, ended = self._server.ask([question, ("ZLEXCOUNT", self._keys.whole("ends"), "-", self._later())])
-        named = [unpack_namespace(name.decode()) for name in found]
-        names = sorted(name for name in named if name[: len(prefix)] == prefix)
+        named = [scope_of(name) for name in found]
+        names = sorted(name for name in named if name and name[: len(prefix)] == prefix)
         return [name for name, count in zip(names, self._counts(names), strict=True) if count] if ended else names
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
@@ -213,6 +213,15 @@ class RedisBackend:
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store."""
         self._server.tell(("HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
+
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        """Every row, readable or not, of one user or of all."""
+        return inspect(self._server, self._keys, root)
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Removes rows that cannot be read."""
+        self._server.check()
+        return sum(discard(self._server, self._keys, one) for one in found)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -262,8 +271,10 @@ class RedisBackend:
         nothing = Stored()
         staging = Staging(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
         versions = staging.apply(batch)
+        if lost := next((key for _, key in staging.cells if known.get((_, key), nothing).is_lost), None):
+            raise StoreError(f"What is stored under {lost!r} cannot be read; inference-core repair removes it")
         changes = [
-            Changed(address, known.get(address, nothing), cell, _new_stamp()) for address, cell in staging.cells.items()
+            Changed(address, known.get(address, nothing), cell, new_stamp()) for address, cell in staging.cells.items()
         ]
         checked = {address: known.get(address, nothing).stamp for address in staging.checked - staging.cells.keys()}
         call = invocation(self._keys, changes, staging.heads, checked) if changes else []
@@ -333,12 +344,19 @@ class RedisBackend:
             questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
             cells, *vectors = self._server.ask(questions, together=True)
             for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
-                if cell:
-                    yield unpack_change(int(seq), key.decode(), cell, vector)
+                if cell and (name := _text(key)) is not None:
+                    yield unpack_change(int(seq), name, cell, vector)
 
     def _later(self) -> bytes:
         """The first member of a set by expiry that is still alive, as an exclusive end."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
+
+
+def _text(stored: bytes) -> str | None:
+    """A key as text; None if it is not UTF-8, and so no key of ours."""
+    with suppress(UnicodeDecodeError):
+        return stored.decode()
+    return None
 
 
 def _by_scope(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
@@ -354,10 +372,6 @@ def has_store(url: str) -> bool:
     with closing(Server(address)) as server:
         (found,) = server.ask([("HEXISTS", Layout(address.prefix).whole("meta"), _SCHEMA)])
     return bool(found)
-
-
-def _new_stamp() -> bytes:
-    return secrets.token_hex(STAMP_BYTES // 2).encode()
 
 
 def _is_storable(address: Key) -> bool:

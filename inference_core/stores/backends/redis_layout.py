@@ -10,6 +10,7 @@ microseconds.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -18,23 +19,37 @@ from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation
 from inference_core.stores.backend import Key
-from inference_core.stores.cells import Cell
-from inference_core.stores.codec import expiry_of, from_micros, micros_of, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.cells import LOST, Cell, lost
+from inference_core.stores.codec import (
+    MAX_MICROS,
+    MIN_MICROS,
+    UNREADABLE,
+    WrongType,
+    expiry_of,
+    from_micros,
+    micros_of,
+    pack_namespace,
+    to_micros,
+    unpack_namespace,
+)
 from inference_core.stores.cursor import Cursor
 
 STAMP_BYTES: Final = 12
-_FIRST: Final = -62_135_596_800_000_000
-_LAST: Final = 253_402_300_799_999_999
-_WIDTH: Final = 18
+DIGITS: Final = 18
+"""Members of the sets by time begin with so many."""
 Place = tuple[bytes, bytes]
 """A sorted set, and a member of it."""
 
 
 class Stored(NamedTuple):
-    """What was read of a key. ``stamp`` is different after every write; it is empty where there is no cell."""
+    """What was read of a key. ``stamp`` is different after every write; it is empty where there is no cell.
+
+    ``is_lost``: the cell cannot be read, so it is not known in which sorted sets it is.
+    """
 
     stamp: bytes = b""
     cell: Cell | None = None
+    is_lost: bool = False
 
 
 class Layout:
@@ -50,6 +65,10 @@ class Layout:
     def of(self, what: str, *names: str) -> bytes:
         """The key of something that there is for each scope, kind of a scope, or model."""
         return encoded(f"{self._prefix}{what}:{pack_namespace(names)}")
+
+    def raw(self, what: str, packed: bytes) -> bytes:
+        """The key that `of` gives for packed names, whether they can be unpacked or not."""
+        return encoded(f"{self._prefix}{what}:") + packed
 
     def places(self, address: Key, cell: Cell | None) -> set[Place]:
         """All sorted sets that know the cell at ``address``, but for the feed."""
@@ -71,27 +90,27 @@ class Layout:
 
 def newest_first(created: datetime, key: str) -> bytes:
     """A member that sorts like a page: the newest creation first, ties by key."""
-    return _digits(_LAST - to_micros(created)) + encoded(key)
+    return _digits(MAX_MICROS - to_micros(created)) + encoded(key)
 
 
 def instant(micros: int) -> bytes:
     """``micros`` since 1970 as 18 digits that sort like the time, also before 1970."""
-    return _digits(micros - _FIRST)
+    return _digits(micros - MIN_MICROS)
 
 
 def key_of_member(member: bytes) -> str:
     """The key in a member that begins with an instant."""
-    return member[_WIDTH:].decode()
+    return member[DIGITS:].decode()
 
 
 def cursor_of_member(scope: Namespace, member: bytes) -> Cursor:
     """The place of the row of ``scope`` that has this member of `newest_first`."""
-    return Cursor(from_micros(_LAST - int(member[:_WIDTH])), key_of_member(member), scope)
+    return Cursor(from_micros(MAX_MICROS - int(member[:DIGITS])), key_of_member(member), scope)
 
 
 def address_of_member(member: bytes) -> Key:
     """The address in a member that begins with an instant."""
-    return unpack_address(member[_WIDTH:])
+    return unpack_address(member[DIGITS:])
 
 
 def pack_address(address: Key) -> bytes:
@@ -122,30 +141,52 @@ def pack_cell(stamp: bytes, cell: Cell) -> bytes:
 
 
 def unpack_cell(packed: bytes | None) -> Stored:
-    """The cell of ``pack_cell``; an empty one for None."""
+    """The cell of ``pack_cell``; an empty one for None, and a lost one for what cannot be read."""
     if packed is None:
         return Stored()
+    try:
+        return Stored(packed[:STAMP_BYTES], checked_cell(packed))
+    except UNREADABLE:
+        return Stored(packed[:STAMP_BYTES], lost(0, 1), is_lost=True)
+
+
+def checked_cell(packed: bytes) -> Cell:
+    """The cell of ``pack_cell``; a value that is not UTF-8 is lost alone. Raises one of ``UNREADABLE``."""
     known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
     version, kind, created, updated, at, ttl = json.loads(known.decode())
-    cell = Cell(
+    if type(version) is not int or type(kind) is not str:
+        raise WrongType
+    return Cell(
         seq=0,
         version=version,
         kind=kind,
         created_at=from_micros(created),
         updated_at=from_micros(updated),
-        value=value.decode() if value else None,
+        value=_value(value),
         document=_document(text),
         expiry=expiry_of(at, ttl),
     )
-    return Stored(packed[:STAMP_BYTES], cell)
 
 
 def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
-    """What an index hears of the cell of ``pack_cell``; the quick way, as there are many of them."""
-    known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
-    _, kind, created, *_ = json.loads(known.decode())
-    document = _document(text)
-    return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector), bool(value))
+    """What an index hears of the cell of ``pack_cell``; the quick way, as there are many of them.
+
+    Of a cell that cannot be read the same as of a deleted one.
+    """
+    try:
+        known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
+        _, kind, created, *_ = json.loads(known.decode())
+        document = _document(text)
+        if type(kind) is not str or not MIN_MICROS <= created <= MAX_MICROS:
+            return Change(seq, key, "", 0.0, None)
+        return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector), bool(value))
+    except UNREADABLE:
+        return Change(seq, key, "", 0.0, None)
+
+
+def new_stamp() -> bytes:
+    """A stamp that no cell has."""
+    return secrets.token_hex(STAMP_BYTES // 2).encode()
 
 
 def encoded(text: str) -> bytes:
@@ -162,15 +203,24 @@ def chunked(items: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _digits(number: int) -> bytes:
-    return b"%0*d" % (_WIDTH, number)
+    return b"%0*d" % (DIGITS, number)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def _value(stored: bytes) -> str | None:
+    try:
+        return stored.decode() if stored else None
+    except UnicodeDecodeError:
+        return LOST
+
+
 def _document(line: bytes) -> Document | None:
     if not line:
         return None
     text, terms, analyzer, model, *situation = json.loads(line.decode())
+    if not type(text) is type(terms) is type(analyzer) is type(model) is str:
+        raise WrongType
     return Document(text, terms, analyzer, Situation(*situation), model)

@@ -1,0 +1,182 @@
+"""Rows in Redis that cannot be read: found by reading every cell, and removed from wherever their names stand.
+
+A cell that cannot be read does not tell in which sorted sets it is, so all that may know it are looked through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Final, NamedTuple
+
+from inference_core.memory.namespaces import Namespace
+from inference_core.stores.backend import Row, Unreadable
+from inference_core.stores.backends.redis_layout import (
+    DIGITS,
+    STAMP_BYTES,
+    Layout,
+    Stored,
+    checked_cell,
+    chunked,
+    encoded,
+    new_stamp,
+    pack_cell,
+)
+from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
+from inference_core.stores.backends.redis_server import Server
+from inference_core.stores.cells import Cell
+from inference_core.stores.codec import UNREADABLE, fault_of, from_micros, is_vector, pack_namespace, unpack_namespace
+
+_PORTION: Final = 500
+
+
+class Place(NamedTuple):
+    """A scope and a field of its hashes, as they are stored, and the stamp of the cell that was found there."""
+
+    scope: bytes
+    field: bytes
+    stamp: bytes
+
+
+def scope_of(member: bytes) -> Namespace | None:
+    """The namespace of a packed one; None if it cannot be read."""
+    try:
+        return unpack_namespace(member.decode())
+    except UNREADABLE:
+        return None
+
+
+def inspect(server: Server, layout: Layout, root: str | None) -> Iterator[Row | Unreadable]:
+    """Every row, readable or not, of one user or of all."""
+    (scopes,) = server.ask([("ZRANGE", layout.whole("scopes"), 0, -1)])
+    for scope in scopes:
+        namespace = scope_of(scope)
+        if root is not None and (namespace is None or namespace[0] != root):
+            continue
+        (fields,) = server.ask([("HKEYS", layout.raw("cells", scope))])
+        for some in chunked(fields, _PORTION):
+            questions = [("HMGET", layout.raw(what, scope), *some) for what in ("cells", "vectors")]
+            for field, packed, vector in zip(some, *server.ask(questions, together=True), strict=True):
+                found = packed and _inspected(namespace, Place(scope, field, packed[:STAMP_BYTES]), packed, vector)
+                if found:
+                    yield found
+
+
+def _inspected(
+    namespace: Namespace | None, place: Place, packed: bytes, vector: bytes | None
+) -> Row | Unreadable | None:
+    """What is stored in a cell; None if it was deleted."""
+    root = namespace[0] if namespace else None
+    key = place.field.decode(errors="backslashreplace")
+    reason = "its vector cannot be unpacked"
+    try:
+        cell = checked_cell(packed)
+        if cell.value is None:
+            return None
+        if namespace is None:
+            reason = "its namespace cannot be read"
+        elif key.encode() != place.field or not cell.value:
+            reason = "a text is not UTF-8"
+        elif row := cell.row(namespace, key):
+            if vector is None or is_vector(vector):
+                return row
+            return Unreadable(root=root, namespace=namespace, key=key, reason=reason, only_vector=True, place=place)
+        else:
+            reason = "a value is not JSON"
+    except UNREADABLE as error:
+        reason = fault_of(error)
+    return Unreadable(root=root, namespace=namespace, key=key, reason=reason, place=place)
+
+
+def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
+    """Removes a row, or its vector if that is all; whether it was still as it was found. Raises StoreUnavailable."""
+    scope, field, stamp = found.place
+    (packed,) = server.ask([("HMGET", layout.raw("cells", scope), field)])[0]
+    if packed is None or packed[:STAMP_BYTES] != stamp:
+        return False
+    try:
+        call = _known(layout, found, checked_cell(packed))
+    except UNREADABLE:
+        call = None
+    call = call or _unknown(server, layout, found.place)
+    # The first answer is 0 if the server has not had the script yet, which it has then.
+    answers = (server.evaluate(SCRIPT, [call])[0] for _ in range(2))
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        if answer:
+            return True
+    return False
+
+
+def _known(layout: Layout, found: Unreadable, cell: Cell) -> list[Argument] | None:
+    """The call of the script for a cell that tells where it is; None if its address cannot be read."""
+    _, field, stamp = found.place
+    if found.namespace is None or found.key.encode() != field:
+        return None
+    if found.only_vector:
+        text = cell.document and cell.document._replace(model="", vector=None, tokens=None)
+        after = replace(cell, seq=1, document=text)
+    else:
+        after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
+    change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
+    return invocation(layout, [change], {found.namespace: 1}, {})
+
+
+def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
+    """The call of the script for a cell that does not tell where it is."""
+    scope, field, stamp = place
+    epoch = from_micros(0)
+    sets = dict(_holding(server, layout, place))
+    (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])
+    keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
+    keys += [
+        layout.whole("scopes"),
+        layout.whole("models"),
+        *sets,
+        *(layout.raw("texts", _packed(one)) for one in models),
+    ]
+    number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
+    cells, feed, vectors, tokens, age = (number[key] for key in keys[1:6])
+    removals = [[b"ZREM", number[key], len(members), *members] for key, members in sets.items()]
+    tombstone = pack_cell(new_stamp(), Cell(0, 1, "", epoch, epoch, None))
+    commands = [
+        [b"HSET", cells, 2, field, tombstone],
+        [b"HDEL", vectors, 1, field],
+        [b"HDEL", tokens, 1, field],
+        *removals,
+    ]
+    registers: list[list[Argument]] = [[number[layout.whole("scopes")], scope, age]]
+    registers += [[number[layout.whole("models")], one, number[layout.raw("texts", _packed(one))]] for one in models]
+    arguments: list[Argument] = [1, cells, field, stamp, 1, feed, scope, 1, 1, 1, field]
+    for entries in (commands, registers):
+        arguments += [len(entries), *chain.from_iterable(entries)]
+    return [len(number), *number, *arguments]
+
+
+def _holding(server: Server, layout: Layout, place: Place) -> Iterator[tuple[bytes, list[bytes]]]:
+    """The sorted sets that know the field of a scope, and their members that do."""
+    scope, field, _ = place
+    address = scope[:-1] + b"," + json.dumps(field.decode(errors="replace"), ensure_ascii=False).encode() + b"]"
+    (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])
+    pattern = re.sub(rb"([\[\]*?\\^-])", rb"\\\1", layout.raw("kinds", scope[:-1] + b",")) + b"*"
+    kinds, cursor = [], b"0"
+    while True:
+        cursor, page = server.ask([("SCAN", cursor, "MATCH", pattern, "COUNT", _PORTION)])[0]
+        kinds += page
+        if cursor == b"0":
+            break
+    of_scope = [layout.raw("age", scope), layout.raw("ends", scope), *kinds]
+    of_store = [layout.whole("ends"), *(layout.raw("texts", _packed(model)) for model in models)]
+    for names, wanted in ((of_scope, field), (of_store, address)):
+        for name in names:
+            (members,) = server.ask([("ZRANGE", name, 0, -1)])
+            if held := [member for member in members if wanted in (member, member[DIGITS:])]:
+                yield name, held
+
+
+def _packed(model: bytes) -> bytes:
+    return encoded(pack_namespace((model.decode(),)))
