@@ -14,14 +14,17 @@ from typing import Any
 
 import pytest
 from databases import KINDS, database
+from langgraph.store.base import BaseStore
 from test_backend_contract import FOREIGN, OWN, START, USER, done, keys, make, put
 
-from inference_core import open_store
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace
+from inference_core.services.agent_memory_service import list_user_memories
 from inference_core.stores.backend import Backend, Delete, Expiry, Row, Tally
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.cursor import Cursor
+from inference_core.testing import FrozenClock
 
 OTHER: Namespace = ("u", "semantic", "x")
 CURSORS = ("", "x", "bm9wZQ", "WzEsMl0", "W10", "WyJhIiwiYiIsImMiXQ", "!" * 20_000, "\ud800", None, 7)
@@ -118,6 +121,7 @@ def test_what_is_no_cursor_is_refused(text: Any):
         Cursor.decode(text)
 
 
+INDEXES = ("memory_rows_by_age (scope=?", "memory_rows_by_kind (scope=?", "memory_rows_by_expiry (expires<?")
 BEHIND = Cursor(START, "k", USER)
 QUESTIONS: dict[str, Callable[[Backend], object]] = {
     "page": lambda backend: backend.page([USER, OTHER], limit=5),
@@ -144,7 +148,12 @@ def test_sqlite_reads_a_range_of_an_index(tmp_path: Path, name: str):
         for statement in [one for one in said if one.startswith("SELECT")]:
             assert statement.count("?") == 0
             plan = [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
-            assert any("memory_rows_by_age (scope=?" in step or "memory_rows_by_kind (scope=?" in step for step in plan)
+            indexes = (
+                "memory_rows_by_age (scope=?",
+                "memory_rows_by_kind (scope=?",
+                "memory_rows_by_expiry (expires<?",
+            )
+            assert any(index in step for index in indexes for step in plan)
             assert not any("SCAN" in step or "ORDER BY" in step for step in plan)
 
 
@@ -186,3 +195,33 @@ def test_a_filtered_search_beside_writers_finds_each_item_once(kind: str, tmp_pa
         finally:
             stop.set()
             writer.join()
+
+
+@pytest.mark.parametrize("narrowed", [{}, {"search": "tea"}, {"memory_type": "preferences"}])
+def test_a_list_goes_on_where_it_ended(any_store: BaseStore, narrowed: dict[str, Any]):
+    """Regression: pages of a list shifted when something was saved or deleted between them."""
+    clock = FrozenClock(START)
+    service = AgentMemoryStoreService(any_store, clock=clock).sync
+    saved: list[str] = []
+    for number in range(7):
+        clock.advance(timedelta(seconds=number % 2))
+        saved.append(service.save_memory("ada", f"tea {number}", "preferences"))
+    service.save_memory("ada", "coffee", "facts")
+    found: list[str] = []
+    after: str | None = None
+    for _ in range(9):
+        page, total = service.list_memories("ada", limit=2, after=after, **narrowed)
+        entries, same = list_user_memories(any_store, "ada", limit=2, after=after, **narrowed)
+        assert [one["key"] for one in entries] == [one.id for one in page]
+        assert (entries.next_cursor, same) == (page.next_cursor, total)
+        assert total == service.list_memories("ada", limit=1, **narrowed)[1]
+        found += [one.id for one in page]
+        after = page.next_cursor
+        if after is None:
+            break
+        service.save_memory("ada", f"tea at {len(found)}", "preferences", memory_id=f"new{len(found)}")
+        service.delete_memory("ada", found[-1])
+    assert sorted(one for one in found if one in saved) == sorted(saved)
+    assert len(found) == len(set(found))
+    with pytest.raises(InvalidInput, match="not at both"):
+        service.list_memories("ada", after=after or Cursor(START, "k", USER).encode(), offset=1)

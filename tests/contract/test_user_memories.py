@@ -107,6 +107,7 @@ def test_entries(any_store: BaseStore, clock: FrozenClock):
     assert entry == {
         "namespace": ["~ada~40example~2ecom", "episodic", "planner"],
         "key": "m-1",
+        "version": 1,
         "content": "Likes tea",
         "memory_type": "preferences",
         "memory_category": "episodic",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +14,7 @@ U = "ada"
 
 
 @pytest.fixture
-def service(any_store: BaseStore) -> Iterator[AgentMemoryStoreService]:
+def service(any_store: BaseStore) -> AgentMemoryStoreService:
     return AgentMemoryStoreService(any_store, agent_name="planner")
 
 

@@ -84,11 +84,15 @@ def page_of(
         raise InvalidInput("A page begins after a cursor or at an offset, not at both")
     cursor = None if after is None else Cursor.decode(after)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    # One more than asked for tells whether there is another page.
-    end = None if limit is None else offset + limit + 1
+    wanted = None if limit is None else limit + 1  # one more tells whether there is another page
     if not search and session_id is None:
         total = yield from engine.count(scopes, kinds=kinds)
-        rows = (yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor))[offset:]
+        if offset:  # the database passes over them, which is quicker than to read them
+            passed = yield from engine.page(scopes, kinds=kinds, limit=1, offset=offset - 1)
+            if not passed:
+                return MemoryPage(), total
+            cursor = Cursor.of(passed[0])
+        rows = yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=wanted, after=cursor)
     else:
         needle = (search or "").casefold()
 
@@ -98,8 +102,8 @@ def page_of(
 
         found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
         total = len(found)
-        rows = [row for row in found if cursor is None or place_of(row) > cursor.place][offset:end]
-    page = rows if limit is None else rows[:limit]
+        rows = [row for row in found if cursor is None or place_of(row) > cursor.place][offset:]
+    page = rows[:limit]
     following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
     return MemoryPage(map(record_of, page), following), total
 
