@@ -18,7 +18,7 @@ from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryType
 from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.list import page_of
-from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 
 SUMMARY: Final = "summary"
 """What made a summary, as its source names it."""
@@ -92,7 +92,7 @@ def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Pla
     """Plan: the memories of the session that hold, the newest first. Raises StoreError."""
     name = optional_text(session_name(session_id), what="session_id") or ""
     scopes = scope.namespaces.read_scopes(user_id)
-    records, _ = yield from page_of(scope.engine, scopes, None, None, None, 0, name)
+    records, _ = yield from page_of(scope.engine, scopes, record_of, None, None, None, 0, name)
     now = scope.clock.now()
     return [record for record in records if why_invalid(record.to_value(), now) is None]
 

@@ -15,13 +15,12 @@ from langgraph.store.base import BaseStore
 from inference_core.drivers import Plan, run
 from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, encode_label, home_of
-from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.list import by_category, page_of
-from inference_core.services.operations.scope import UserId
-from inference_core.stores.backend import Delete
+from inference_core.services.operations.scope import UserId, record_of
+from inference_core.stores.backend import Delete, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import any_engine_of, open_configured_store
 
@@ -89,8 +88,7 @@ def _list(
     ``after`` is the ``next_cursor`` of the page before; ``offset`` counts from the newest instead.
     """
     scopes = yield from _scopes(engine, user_id, category)
-    page, total = yield from page_of(engine, scopes, memory_type, search, limit, offset, after=after)
-    return MemoryPage(map(_entry, page), page.next_cursor), total
+    return (yield from page_of(engine, scopes, _entry, memory_type, search, limit, offset, after=after))
 
 
 def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]) -> Plan[int]:
@@ -123,7 +121,8 @@ def _scopes(
     return [name for name, home in homes.items() if home[1:2] and home[1] in labels]
 
 
-def _entry(record: MemoryRecord) -> dict[str, Any]:
+def _entry(row: Row) -> dict[str, Any]:
+    record = record_of(row)
     return {
         "namespace": list(record.namespace),
         "key": record.id,

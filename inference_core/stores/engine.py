@@ -189,17 +189,31 @@ class StoreEngine:
         """Plan: the first ``limit`` rows, or all, that ``accepts`` is true of, behind ``after``, the newest first.
 
         Read by pages, each behind the last row of the one before: what nobody touches meanwhile is found exactly once.
+        ``accepts`` is called on the workers, as judging many rows would hold up a caller's event loop.
         """
         found: dict[Key, Row] = {}
         # Small at first, as many a scan ends early, then larger, as stores that have to sort do so for each page.
         size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
         while limit is None or len(found) < limit:
-            rows = yield from self.page(scopes, kinds=kinds, limit=size, after=after)
-            found.update(((row.namespace, row.key), row) for row in rows if accepts(row))
-            if len(rows) < size:
+            accepted, after = yield from self._read(self._accepted, scopes, kinds, size, after, accepts)
+            found.update(accepted)
+            if after is None:
                 break
-            after, size = Cursor.of(rows[-1]), min(2 * size, _LARGEST_PAGE)
+            size = min(2 * size, _LARGEST_PAGE)
         return list(found.values())[:limit]
+
+    def _accepted(
+        self,
+        scopes: Sequence[Namespace],
+        kinds: frozenset[str] | None,
+        size: int,
+        after: Cursor | None,
+        accepts: Callable[[Row], bool],
+    ) -> tuple[dict[Key, Row], Cursor | None]:
+        """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
+        rows = self.backend.page(scopes, kinds=kinds, limit=size, after=after)
+        accepted = {(row.namespace, row.key): row for row in rows if accepts(row)}
+        return accepted, Cursor.of(rows[-1]) if len(rows) == size else None
 
     def newest_of_each(self, scopes: Sequence[Namespace], *, kinds: Collection[str], limit: int) -> Plan[list[Row]]:
         """Plan: of each of ``kinds`` the newest rows with a text, in ``scopes`` of one user; the newest of all first.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
@@ -15,6 +16,8 @@ from inference_core.services.operations.scope import MemoryScope, UserId, find, 
 from inference_core.stores.backend import Row
 from inference_core.stores.cursor import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
+
+T = TypeVar("T")
 
 
 def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[MemoryStoreDocument | None]:
@@ -44,8 +47,7 @@ def list_memories(
     None gives all of them. Raises InvalidInput.
     """
     scopes = scope.namespaces.read_scopes(user_id, category)
-    page, total = yield from page_of(scope.engine, scopes, memory_type, search, limit, offset, session_id, after)
-    return MemoryPage(map(MemoryStoreDocument.of, page), page.next_cursor), total
+    return (yield from page_of(scope.engine, scopes, _document, memory_type, search, limit, offset, session_id, after))
 
 
 def count(scope: MemoryScope, user_id: UserId) -> Plan[dict[str, int]]:
@@ -64,20 +66,22 @@ def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
 
 def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[MemoryRecord]]:
     """All memories in exactly ``scopes``, the newest first."""
-    return records_of((yield from engine.scan(scopes)))
+    rows = yield from engine.scan(scopes)
+    return (yield from engine.pool.call(records_of, rows))
 
 
 def page_of(
     engine: StoreEngine,
     scopes: Sequence[Namespace],
+    make: Callable[[Row], T],
     memory_type: str | None,
     search: str | None,
     limit: int | None,
     offset: int,
     session_id: str | None = None,
     after: str | None = None,
-) -> Plan[tuple[MemoryPage[MemoryRecord], int]]:
-    """A page of the memories in exactly ``scopes``, the newest first, and how many match in all."""
+) -> Plan[tuple[MemoryPage[T], int]]:
+    """A page of what ``make`` gives of the rows in exactly ``scopes``, the newest first, and how many match in all."""
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")
     if offset and after is not None:
@@ -105,7 +109,16 @@ def page_of(
         rows = [row for row in found if cursor is None or place_of(row) > cursor.place][offset:]
     page = rows[:limit]
     following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
-    return MemoryPage(map(record_of, page), following), total
+    # On a worker, as all memories of a user with many would keep an event loop busy for half a second.
+    return MemoryPage((yield from engine.pool.call(_made, make, page)), following), total
+
+
+def _made(make: Callable[[Row], T], rows: Sequence[Row]) -> list[T]:
+    return [make(row) for row in rows]
+
+
+def _document(row: Row) -> MemoryStoreDocument:
+    return MemoryStoreDocument.of(record_of(row))
 
 
 def _searched(row: Row) -> str:
