@@ -22,6 +22,7 @@ class HashingEmbeddings(Embeddings):
     """Feature hashing of words (Weinberger et al., arXiv 0902.2206) into as many dimensions as the local model has."""
 
     dimensions = 384
+    runs_in_process = True
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector for each text."""

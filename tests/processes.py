@@ -18,7 +18,7 @@ CONTEXT.set_forkserver_preload(
         "inference_core.ingestion.dispatch",
         "inference_core.ingestion.verbatim",
         "inference_core.migration.migrate",
-        "inference_core.stores.searcher",
+        "inference_core.stores.snapshot",
         "inference_core.stores.backends.sqlite",
         "langchain.agents",
         "langgraph.checkpoint.sqlite",

@@ -9,7 +9,8 @@ import numpy as np
 
 from inference_core.retrieval.analysis import ANALYZER
 from inference_core.retrieval.documents import Change, Document, Situation
-from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.index import ScopeIndex, ScopeView
+from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import TokensOf, rank
 from inference_core.retrieval.vectors import Floats, pack_vectors
@@ -50,19 +51,20 @@ def delete(key: str) -> Change:
     return Change(1, key, "", 0.0, None, is_there=False)
 
 
-def index_of(*changes: Change) -> ScopeIndex:
-    index = ScopeIndex(MODEL)
-    index.update(changes)
-    return index
+def grown(index: ScopeIndex, *changes: Change) -> ScopeView:
+    """The view of ``index`` after ``changes``, which are numbered from its head on."""
+    return index.update([change._replace(seq=seq) for seq, change in enumerate(changes, index.head + 1)])
 
 
-def scores_of(
-    indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None
-) -> list[tuple[str, float]]:
+def index_of(*changes: Change) -> ScopeView:
+    return grown(ScopeIndex(MODEL), *changes)
+
+
+def scores_of(indexes: Sequence[ScopeView], query: Query, tokens_of: TokensOf | None = None) -> list[tuple[str, float]]:
     """Key and score of each hit, the best first."""
-    hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
+    hits = rank(Pool(indexes), query, tokens_of).of(range(len(indexes)))
     return [(indexes[hit.place.owner].keys[hit.place.slot], hit.score) for hit in hits]
 
 
-def keys_of(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> list[str]:
+def keys_of(indexes: Sequence[ScopeView], query: Query, tokens_of: TokensOf | None = None) -> list[str]:
     return [key for key, _ in scores_of(indexes, query, tokens_of)]

@@ -46,7 +46,15 @@ def embed_documents_now(embedder: Embedder, texts: Sequence[str], *, with_tokens
 
 def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_tokens: bool) -> Plan[QueryVectors]:
     """Plan: the vectors of a query. Raises EmbeddingError or DeadlineExceeded."""
-    encoding = yield from embedder.query(text, timeout)
+    return _question((yield from embedder.query(text, timeout)), with_tokens=with_tokens)
+
+
+def embed_query_now(embedder: Embedder, text: str, *, with_tokens: bool) -> QueryVectors:
+    """The vectors of a query, made in the caller's thread. Raises EmbeddingError."""
+    return _question(embedder.query_now(text), with_tokens=with_tokens)
+
+
+def _question(encoding: TextEncoding, *, with_tokens: bool) -> QueryVectors:
     return QueryVectors(encoding.vector, _content(encoding) if with_tokens else None)
 
 

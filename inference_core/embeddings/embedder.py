@@ -68,7 +68,8 @@ def _native_call() -> Generator[None]:
 class Embedder:
     """Embeds texts with ``model``; ``fingerprint`` names its vector space, and spaces of other names never mix.
 
-    ``load`` is what has to happen once before the model can answer; None means that it can at once.
+    ``load`` is what has to happen once before the model can answer; None means that it can at once. A model that is
+    loaded, or says ``runs_in_process``, waits for nobody else: whoever searches embeds the question itself.
     """
 
     def __init__(self, model: Embeddings, fingerprint: str, load: Callable[[], None] | None = None) -> None:
@@ -92,6 +93,7 @@ class Embedder:
         self._silent_until = 0.0
         self._is_native = load is not None
         self._silence = _Silence()
+        self.runs_in_process = self._is_native or getattr(model, "runs_in_process", False) is True
         if load is None:
             self._ready.set()
 
@@ -157,6 +159,11 @@ class Embedder:
         encodings = yield from self._ask(wait)
         return encodings[0]
 
+    def query_now(self, text: str) -> TextEncoding:
+        """The encoding of a query, in the caller's thread. Raises EmbeddingError."""
+        self._check_ready()
+        return self._embedded_query(text)[0]
+
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
         encodings = self._encoded(list(texts))
@@ -168,10 +175,13 @@ class Embedder:
         self._pool.close(_PARTING_S)
 
     def _ask(self, wait: Wait[Encodings]) -> Plan[Encodings]:
-        if not self.is_ready:
-            raise EmbeddingError(self.failure or self._why_not_ready())
+        self._check_ready()
         encodings: Encodings = yield wait
         return encodings
+
+    def _check_ready(self) -> None:
+        if not self.is_ready:
+            raise EmbeddingError(self.failure or self._why_not_ready())
 
     @contextmanager
     def _judged(self) -> Generator[None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from inference_core.memory.fields import copied
 from inference_core.memory.links import MemoryLink
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, get_category_for_type
@@ -45,11 +46,11 @@ class MemoryStoreDocument:
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
-        """The document of ``record``."""
+        """The document of ``record``, which shares nothing with it: records are kept, documents are the caller's."""
         return cls(
             id=record.id,
-            value=record.to_value(),
-            metadata=dict(record.extra_metadata),
+            value=copied(record.to_value()),
+            metadata=copied(dict(record.extra_metadata)),
             score=score,
             created_at=record.created_at,
             updated_at=record.updated_at,

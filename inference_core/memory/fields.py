@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +25,15 @@ def mapping_field(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A mapping."""
     found = value.get(name)
     return dict(found) if isinstance(found, Mapping) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def copied(value: Any) -> Any:
+    """A copy of a JSON value that shares nothing with it, as rows are kept and given to several callers."""
+    if isinstance(value, dict):
+        # Most parts are texts, and most of the time goes into calls.
+        parts: Iterable[tuple[Any, Any]] = value.items()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return {name: part if type(part) is str else copied(part) for name, part in parts}
+    return [copied(part) for part in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
 
 
 def share_field(value: Mapping[str, Any], name: str, default: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from inference_core.clock import aware
 from inference_core.errors import UnsupportedSchema
-from inference_core.memory.fields import mapping_field, moment_field, share_field, text_field, texts_field
+from inference_core.memory.fields import copied, mapping_field, moment_field, share_field, text_field, texts_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.memory.types import (
@@ -136,7 +136,7 @@ class MemoryRecord:
             topic=text_field(value, "topic"),
             session_id=text_field(value, "session_id"),
             agent_name=text_field(value, "agent_name"),
-            extra_metadata=mapping_field(value, "extra_metadata"),
+            extra_metadata=copied(mapping_field(value, "extra_metadata")),
             source=source,
             trust=_trust_of(value, source),
             importance=share_field(value, "importance", DEFAULT_IMPORTANCE),

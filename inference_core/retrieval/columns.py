@@ -1,175 +1,240 @@
-"""The numbers of an index's slots, in arrays that grow by a quarter when they are full."""
+"""The numbers of an index's slots: arrays that only grow, so that a reader needs no more than their length.
+
+What a slot holds never changes once a view shows it, but for the numbers of writes: from which on it is dead, from
+which on its vectors are there, and which was the row's last. Where one changes, it becomes larger than the sequence
+number of every view that was made before.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval.vectors import Floats, by_vector, shape_of, unpack_first_vectors, unpack_vectors
+from inference_core.retrieval.vectors import Floats, inner_products, shape_of, unpack_first_vectors, unpack_vectors
 
-_INITIAL_CAPACITY: Final = 64
-_UNKNOWN: Final = np.nan
+NEVER: Final = np.iinfo(np.int64).max
+"""The sequence number of what has not happened."""
+_FEW: Final = 64
+_BLOCK: Final = 2_048
+"""Rows of a block of vectors. Beyond it blocks are added, so that nothing is copied and at most one is partly empty."""
 ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "importance"]
 """The columns that ranking reads whole."""
 
 
-class NewSlot(NamedTuple):
-    """What is known of a slot when it is taken. ``rank`` decides between equals; ``length`` is in terms."""
-
-    slot: int
-    created: float
-    length: int
-    rank: int
-    kind: int
-    session: int
-    by_assistant: bool
-    happened: float
-    importance: float
-
-
+@dataclass(slots=True)
 class Columns:
-    """Per slot: life, times, length, rank, session, role, importance and vectors."""
+    """Per slot: by which writes its row was last written, it died and got its vectors; times, length, kind, role.
 
-    def __init__(self) -> None:
-        self.alive = np.zeros(_INITIAL_CAPACITY, np.bool_)
-        self.created = np.zeros(_INITIAL_CAPACITY, np.float64)
-        self.lengths = np.zeros(_INITIAL_CAPACITY, np.float32)
-        self.ranks = np.zeros(_INITIAL_CAPACITY, np.uint32)
-        self.kinds = np.zeros(_INITIAL_CAPACITY, np.uint16)
-        self.sessions = np.zeros(_INITIAL_CAPACITY, np.int64)
-        self.by_assistant = np.zeros(_INITIAL_CAPACITY, np.bool_)
-        self.happened = np.zeros(_INITIAL_CAPACITY, np.float64)
-        self.importance = np.zeros(_INITIAL_CAPACITY, np.float32)
-        self.vectors = _Vectors()
+    Only these three change after a view shows the slot. ``lengths`` are in terms.
+    ``ranks`` decide between equals.
+    ``before`` is the slot that its key had before it, -1 if there was none; ``text_marks`` and ``vector_marks`` tell
+    the same state of a text, and of its vectors, from another one.
+    """
+
+    written: NDArray[np.int64]
+    died: NDArray[np.int64]
+    embedded: NDArray[np.int64]
+    created: NDArray[np.float64]
+    lengths: Floats
+    ranks: NDArray[np.uint32]
+    kinds: NDArray[np.int32]
+    sessions: NDArray[np.int32]
+    by_assistant: NDArray[np.bool_]
+    happened: NDArray[np.float64]
+    importance: Floats
+    has_text: NDArray[np.bool_]
+    before: NDArray[np.int32]
+    text_marks: NDArray[np.int64]
+    vector_marks: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls) -> Columns:
+        """Room for the first few slots."""
+        kinds = (
+            *(np.int64, np.int64, np.int64, np.float64, np.float32, np.uint32, np.int32, np.int32),
+            *(np.bool_, np.float64, np.float32, np.bool_, np.int32, np.int64, np.int64),
+        )
+        columns: list[Any] = [np.zeros(_FEW, kind) for kind in kinds]
+        return cls(*columns)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(column.nbytes for column in self._all()) + self.vectors.nbytes
+        return sum(column.nbytes for column in self._all())
 
-    def extend(self, added: Sequence[NewSlot]) -> None:
-        """Fills new slots."""
-        if not added:
-            return
-        slots, created, lengths, ranks, kinds, sessions, by_assistant, happened, importance = map(
-            np.array, zip(*added, strict=True)
-        )
-        if slots[-1] >= len(self.alive):
-            self._grow(int(slots[-1]) + 1)
-        self.alive[slots] = True
-        self.created[slots], self.happened[slots] = created, happened
-        self.lengths[slots], self.ranks[slots], self.kinds[slots] = lengths, ranks, kinds
-        self.sessions[slots], self.by_assistant[slots], self.importance[slots] = sessions, by_assistant, importance
+    def extend(self, start: int, added: Sequence[tuple[Any, ...]]) -> None:
+        """Fills the slots from ``start`` on with ``added``, each in the order of the columns."""
+        end = start + len(added)
+        if end > len(self.died):
+            for name in self.__slots__:
+                setattr(self, name, grown(getattr(self, name), end))
+        for column, values in zip(self._all(), zip(*added, strict=True), strict=False):
+            column[start:end] = values
 
-    def kill(self, slot: int) -> int:
-        """Ends a slot's life; its length in terms."""
-        self.alive[slot] = False
-        self.vectors.forget(slot)
-        return int(self.lengths[slot])
+    def first(self, slots: int) -> Columns:
+        """The same arrays as far as the first ``slots``."""
+        return Columns(*(column[:slots] for column in self._all()))
 
     def _all(self) -> list[NDArray[Any]]:
-        return [value for value in vars(self).values() if isinstance(value, np.ndarray)]
-
-    def _grow(self, room: int) -> None:
-        for name, value in list(vars(self).items()):
-            if isinstance(value, np.ndarray):
-                setattr(self, name, grown(cast("NDArray[Any]", value), room))
+        return [getattr(self, name) for name in self.__slots__]
 
 
-class _Vectors:
-    """The first vector of each slot in a matrix, those of further passages in a second one with their owners."""
+class Vectors:
+    """The first vector of each slot in blocks of rows, those of further passages in others, with their owners.
+
+    Written by one thread; `view` gives what readers share.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.total: NDArray[np.float64] = np.zeros(0)
-        self._known = np.zeros(_INITIAL_CAPACITY, np.bool_)
-        self._first: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
-        self._owners = array("q")
-        self._further: Floats = np.zeros((_INITIAL_CAPACITY, 0), np.float32)
+        self._first = _Blocks()
+        self._further = _Blocks()
+        self._owners: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._passages = 0
 
     @property
     def nbytes(self) -> int:
-        return self._first.nbytes + self._further.nbytes + self._known.nbytes
+        """Bytes of all blocks."""
+        return self._first.nbytes + self._further.nbytes + self._owners.nbytes
 
-    @property
-    def size(self) -> int:
-        """Dimensions; 0 before there is a vector."""
-        return self._first.shape[1]
-
-    def set(self, packed: dict[int, bytes]) -> None:
-        """Gives vectors to living slots that have none; those of another size than the first are left out."""
+    def set(self, packed: Mapping[int, bytes]) -> list[int]:
+        """Gives vectors to slots that have none; which of them, as one of another size than the first is left out."""
         alike: dict[bytes, list[int]] = {}
-        for slot, blob in packed.items():
+        for slot, blob in sorted(packed.items()):
             alike.setdefault(shape_of(blob), []).append(slot)
+        known: list[int] = []
         for slots in alike.values():
-            if len(unpack_vectors(packed[slots[0]])) == 1:
-                self._set_first(slots, unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32))
-            else:
-                for slot in slots:
-                    self._set_passages(slot, unpack_vectors(packed[slot]).astype(np.float32))
-
-    def rows(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.bool_], Floats]:
-        """Which of ``slots`` have vectors, and the first vector of each (anything where there is none)."""
-        within = np.minimum(slots, len(self._known) - 1)
-        return self._known[within] & (within == slots), self._first[within]
+            passages, size = unpack_vectors(packed[slots[0]]).shape
+            if self.count == 0 and not self.total.size:
+                self.total = np.zeros(size)
+            if size != self.total.size:
+                continue
+            known += slots
+            self._set_first(slots, unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32))
+            for slot in slots if passages > 1 else ():
+                self._set_further(slot, unpack_vectors(packed[slot])[1:].astype(np.float32))
+        return known
 
     def forget(self, slot: int) -> None:
-        """Takes the vectors of ``slot`` away."""
-        if slot >= len(self._known) or not self._known[slot]:
-            return
-        self._known[slot] = False
-        further = self._further_of(slot)
-        self._count(-1, np.concatenate([self._first[slot][None], self._further[further]]))
-        for at in further:
-            self._owners[at] = -1
+        """Takes the vectors of ``slot``, which has some, out of the mean; views made before keep showing them."""
+        further = np.flatnonzero(self._owners[: self._passages] == slot)
+        self._count(-1, self._first.rows([slot]))
+        if len(further):
+            self._count(-1, self._further.rows(further))
 
-    def products(self, query: Floats, slots: int) -> Floats:
-        """Per slot the largest inner product of its vectors and ``query``; NaN where there is none."""
-        scores = np.full(slots, _UNKNOWN, np.float32)
-        if self.size != query.shape[0]:
-            return scores
-        known = self._known[:slots]
-        np.copyto(scores[: len(known)], by_vector(self._first[: len(known)], query), where=known)
-        if self._owners:
-            owners = np.frombuffer(self._owners, np.int64)
-            living = owners >= 0
-            np.maximum.at(scores, owners[living], by_vector(self._further[: len(owners)], query)[living])
-        return scores
+    def view(self) -> VectorsView:
+        """What is there now."""
+        return VectorsView(
+            size=self.total.size,
+            count=self.count,
+            total=self.total.copy(),
+            first=tuple(self._first.blocks),
+            further=tuple(self._further.blocks),
+            owners=self._owners[: self._passages],
+        )
 
     def _set_first(self, slots: Sequence[int], vectors: Floats) -> None:
-        if not self.size:
-            self._first = np.zeros((len(self._known), vectors.shape[1]), np.float32)
-            self._further = np.zeros((_INITIAL_CAPACITY, vectors.shape[1]), np.float32)
-            self.total = np.zeros(vectors.shape[1])
-        if vectors.shape[1] != self.size:
-            return
-        if (room := max(slots) + 1) > len(self._known):
-            self._known, self._first = grown(self._known, room), grown(self._first, room)
-        self._known[slots] = True
-        self._first[slots] = vectors
+        self._first.put(slots, vectors)
         self._count(1, vectors)
 
-    def _set_passages(self, slot: int, vectors: Floats) -> None:
-        self._set_first([slot], vectors[:1])
-        if vectors.shape[1] != self.size:
-            return
-        start = len(self._owners)
-        if (room := start + len(vectors) - 1) > len(self._further):
-            self._further = grown(self._further, room)
-        self._further[start : start + len(vectors) - 1] = vectors[1:]
-        self._owners.extend([slot] * (len(vectors) - 1))
-        self._count(1, vectors[1:])
-
-    def _further_of(self, slot: int) -> NDArray[np.intp]:
-        return np.flatnonzero(np.frombuffer(self._owners, np.int64) == slot) if self._owners else np.empty(0, np.intp)
+    def _set_further(self, slot: int, vectors: Floats) -> None:
+        start, self._passages = self._passages, self._passages + len(vectors)
+        if self._passages > len(self._owners):
+            self._owners = grown(self._owners, self._passages)
+        self._owners[start : self._passages] = slot
+        self._further.put(range(start, self._passages), vectors)
+        self._count(1, vectors)
 
     def _count(self, sign: int, vectors: Floats) -> None:
         self.count += sign * len(vectors)
         self.total += sign * vectors.sum(axis=0, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorsView:
+    """Vectors as they were: ``size`` dimensions (0: there are none), how many living ones, and their sum."""
+
+    size: int
+    count: int
+    total: NDArray[np.float64]
+    first: tuple[Floats, ...]
+    further: tuple[Floats, ...]
+    owners: NDArray[np.int64]
+
+    def products(self, query: Floats, known: NDArray[np.bool_]) -> Floats:
+        """Per slot the largest inner product of its vectors and ``query``; NaN where there is none.
+
+        ``known`` says which slots have vectors.
+        """
+        scores = np.full(len(known), np.nan, np.float32)
+        if self.size != len(query):
+            return scores
+        _fill(scores, self.first, query)
+        if len(self.owners):
+            further = np.empty(len(self.owners), np.float32)
+            _fill(further, self.further, query)
+            np.maximum.at(scores, self.owners, further)
+        scores[~known] = np.nan
+        return scores
+
+    def rows(self, slots: NDArray[np.intp]) -> Floats:
+        """The first vector of each of ``slots``, which have vectors."""
+        return _gathered(self.first, slots, self.size)
+
+
+class _Blocks:
+    """Rows of one length by number, in blocks of which only the first is ever replaced, by a larger one."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Floats] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
+
+    def put(self, numbers: Sequence[int], rows: Floats) -> None:
+        """Sets the rows with these ``numbers``, which ascend."""
+        self._make_room(numbers[-1] + 1, rows.shape[1])
+        where = np.asarray(numbers, np.intp)
+        for block in range(int(where[0]) // _BLOCK, int(where[-1]) // _BLOCK + 1):
+            here = where // _BLOCK == block
+            self.blocks[block][where[here] - block * _BLOCK] = rows[here]
+
+    def rows(self, numbers: Sequence[int] | NDArray[np.intp]) -> Floats:
+        return _gathered(self.blocks, numbers, self.blocks[0].shape[1] if self.blocks else 0)
+
+    def _make_room(self, room: int, size: int) -> None:
+        if not self.blocks:
+            self.blocks.append(np.zeros((_FEW, size), np.float32))
+        if (first := len(self.blocks[0])) < min(room, _BLOCK):
+            # Views keep the smaller block, which holds all the rows that they show.
+            larger = np.zeros((min(_BLOCK, max(room, 2 * first)), size), np.float32)
+            larger[:first] = self.blocks[0]
+            self.blocks[0] = larger
+        while len(self.blocks) * _BLOCK < room:
+            self.blocks.append(np.zeros((_BLOCK, size), np.float32))
+
+
+def _gathered(blocks: Sequence[Floats], numbers: Sequence[int] | NDArray[np.intp], size: int) -> Floats:
+    where = np.asarray(numbers, np.intp)
+    result = np.empty((len(where), size), np.float32)
+    owners = where // _BLOCK
+    for number in set(owners.tolist()):
+        here = owners == number
+        result[here] = blocks[number][where[here] - number * _BLOCK]
+    return result
+
+
+def _fill(scores: Floats, blocks: Sequence[Floats], query: Floats) -> None:
+    """Puts the product of each row of ``blocks`` and ``query`` into ``scores``, as far as both reach."""
+    for number, block in enumerate(blocks):
+        target = scores[number * _BLOCK : (number + 1) * _BLOCK]
+        inner_products(block[: len(target)], query, target[: len(block)])
 
 
 def grown(values: NDArray[Any], room: int) -> NDArray[Any]:

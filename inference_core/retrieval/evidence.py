@@ -1,22 +1,30 @@
-"""The kinds of evidence that a document answers a query, each brought to a scale on which 1 is a lot.
+"""The evidence that documents answer a query: each kind brought to a scale on which 1 is a lot, and what it means.
 
-Functions take a `Pool` and give an array by its positions.
+Functions take a `Pool` and give arrays by its positions.
+
+Relevance is how likely a hit answers the query, from 0 to 1, judged by absolute signals: a share of the best hit's
+score would call the best of an unrelated set perfect. Logistic regression on the labelled halves of several data sets,
+rounded; see `docs/retrieval.md` for how well it is calibrated elsewhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inference_core.memory.types import GUIDING_TYPES
 from inference_core.retrieval.pool import Pool
+from inference_core.retrieval.query import Query
 from inference_core.retrieval.sessions import SessionOrder
-from inference_core.retrieval.vectors import Floats, by_vector
-from inference_core.retrieval.weights import Spread
+from inference_core.retrieval.vectors import Floats, inner_products
+from inference_core.retrieval.weights import Spread, Weights
 
+PROMISING: Final = 256
+"""So many of the best documents of a group are looked at, with their whole sessions."""
 DEVIATIONS: Final = 4.0
 """Standardised evidence is divided by this: four standard deviations above the mean count as 1."""
 FEEDBACK_TEXTS: Final = 3
@@ -72,35 +80,119 @@ def closeness(pool: Pool, query: Floats) -> Floats:
     return pool.products(query - pool.mean_vector(len(query)))
 
 
-def feedback(pool: Pool, candidates: Sequence[int], scores: Floats) -> Floats:
+def feedback(pool: Pool, candidates: NDArray[np.intp], scores: Floats) -> Floats:
     """How close the ``candidates`` are to the best three of them by ``scores`` (Rocchio 1971); 0 for all others."""
     result = np.zeros(len(pool), np.float32)
     if len(candidates) <= FEEDBACK_TEXTS:
         return result
-    known, vectors = pool.first_vectors(np.array(candidates, np.intp))
+    known, vectors = pool.first_vectors(candidates)
     if len(known) > FEEDBACK_TEXTS:
         best = np.argsort(-np.round(scores[known], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]
         target = vectors[best].mean(axis=0) - pool.mean_vector(vectors.shape[1])
-        result[known] = standardized(by_vector(vectors, target))
+        products = np.empty(len(known), np.float32)
+        inner_products(vectors, target, products)
+        result[known] = standardized(products)
     return result
 
 
-def guidance(pool: Pool) -> Floats:
-    """1 for rules, procedures and preferences: what guides an action (CoALA's procedural memory)."""
-    return pool.kinds_in(GUIDING_TYPES).astype(np.float32)
+class Matches(NamedTuple):
+    """Evidence by position of a pool.
+
+    ``lexical`` is BM25 over its maximum, ``coverage`` the share of the query's idf that is matched. ``closeness`` is to
+    the query's vector, NaN where there is none, ``dense`` the same standardised; None without a query vector.
+    """
+
+    is_hit: NDArray[np.bool_]
+    lexical: Floats
+    coverage: Floats
+    closeness: Floats | None = None
+    dense: Floats | None = None
+
+    @classmethod
+    def of(cls, pool: Pool, query: Query) -> Matches:
+        """Without a query vector only documents that hold a term are hits."""
+        bm25, coverage = pool.bm25(query.terms)
+        if query.vector is None:
+            return cls(bm25 > 0, over_maximum(bm25), coverage)
+        near = closeness(pool, query.vector)
+        is_hit = (bm25 > 0) | ~np.isnan(near)
+        return cls(is_hit, over_maximum(bm25), coverage, near, standardized(near))
+
+    def only(self, positions: NDArray[np.intp]) -> Matches:
+        """The evidence at some positions."""
+        return Matches(*(None if values is None else values[positions] for values in self))  # pyright: ignore[reportArgumentType]
 
 
-def within(pool: Pool, interval: tuple[float, float]) -> Floats:
+def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
+    """What speaks for a document whatever its words, by kind and weight."""
+    found = {
+        "role": weights.not_assistant * pool.not_assistant,
+        "importance": weights.importance * (pool.column("importance") - np.float32(_NEUTRAL_IMPORTANCE)),
+    }
+    if query.wants_action:
+        found["guidance"] = weights.guidance * pool.guiding
+    if query.interval is not None:
+        found["time"] = weights.interval * _within(pool, query.interval)
+    return found
+
+
+def _within(pool: Pool, interval: tuple[float, float]) -> Floats:
     """1 for what happened within ``interval``, in seconds since 1970."""
     happened = pool.column("happened")
     return ((interval[0] <= happened) & (happened < interval[1])).astype(np.float32)
 
 
-def not_assistant(pool: Pool) -> Floats:
-    """1 for what was not said by an assistant: its replies are long and mostly about what the user said."""
-    return (~pool.column("by_assistant")).astype(np.float32)
+def promising(
+    pool: Pool, matches: Matches, query: Query, weights: Weights, groups: Sequence[Collection[int]]
+) -> NDArray[np.intp]:
+    """The positions of all sessions that hold one of the best `PROMISING` documents of a group, judged by themselves.
+
+    A group is some of the pool's views.
+    """
+    own = weights.lexical.own * matches.lexical + weights.coverage * matches.coverage
+    if matches.dense is not None:
+        own += weights.dense.own * matches.dense
+    for share in priors(pool, query, weights).values():
+        own += share
+    scores = own.round(DECIMALS)
+    is_wanted = np.zeros(len(pool.order.starts), np.bool_)
+    for group in groups:
+        members = np.flatnonzero(pool.owned_by(group))
+        if len(members) > PROMISING:
+            found = scores[members]
+            members = members[found >= np.partition(found, -PROMISING)[-PROMISING]]
+        is_wanted[pool.order.session[members]] = True
+    return np.flatnonzero(is_wanted[pool.order.session])
 
 
-def importance(pool: Pool) -> Floats:
-    """From -.5 to .5, 0 for what is as important as most."""
-    return pool.column("importance") - np.float32(_NEUTRAL_IMPORTANCE)
+@dataclass(slots=True)
+class Signals:
+    """Absolute evidence by position; NaN where it is not known.
+
+    ``coverage`` is the share of the query's idf that is matched, ``closeness`` how much closer the vectors are than
+    average, ``similarity`` the mean best cosine of the query's tokens.
+    """
+
+    coverage: Floats
+    closeness: Floats | None = None
+    similarity: Floats | None = None
+
+
+_LEXICAL: Final = (-3.2, 3.5)
+_HYBRID: Final = (-3.0, 2.0, 3.5)
+_LATE: Final = (-3.1, 1.9, 3.8, 0.3)
+"""The intercept, and the weights of coverage, closeness and similarity."""
+
+
+def relevance(signals: Signals, at: int) -> float:
+    """The relevance of the document at a position, to three decimals."""
+    coverage = signals.coverage.item(at)
+    closeness = math.nan if signals.closeness is None else signals.closeness.item(at)
+    similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
+    if math.isnan(closeness):
+        evidence = _LEXICAL[0] + _LEXICAL[1] * coverage
+    elif math.isnan(similarity):
+        evidence = _HYBRID[0] + _HYBRID[1] * coverage + _HYBRID[2] * closeness
+    else:
+        evidence = _LATE[0] + _LATE[1] * coverage + _LATE[2] * closeness + _LATE[3] * similarity
+    return round(1 / (1 + math.exp(-evidence)), 3)

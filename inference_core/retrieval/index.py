@@ -1,14 +1,17 @@
-"""The postings and vectors of one scope, kept up to date change by change.
+"""The index of one scope: what is known of its rows, in arrays that only grow, read through immutable views.
 
-A key's new state takes a new slot and its old slot dies. Nothing that ranks depends on the order of the slots, so an
-index that grew and one that was built afresh rank alike.
+A key's new state takes a new slot, and its old slot dies. A slot notes the number of the write that it was ended by,
+and of the one that gave it vectors; so a view is a number of slots and a sequence number, shared by any number of
+threads without a lock, while one writer goes on. Nothing that ranks depends on the order of the slots: an index that
+grew and one that was built afresh rank alike.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 from zlib import crc32
 
@@ -16,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.columns import ColumnName, Columns, NewSlot
-from inference_core.retrieval.documents import Change, Document, Term
-from inference_core.retrieval.postings import Postings
+from inference_core.retrieval.columns import NEVER, ColumnName, Columns, Vectors, VectorsView
+from inference_core.retrieval.documents import Change, Document, Situation, Term
+from inference_core.retrieval.postings import Postings, PostingsView
 from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
 from inference_core.retrieval.vectors import Floats, is_packed
 
@@ -26,6 +29,9 @@ K1: Final = 1.2
 B: Final = 0.75
 _SPARSE_SLOTS: Final = 64
 _BYTES_PER_SLOT: Final = 250
+"""A key, its place in the dictionary, and what a view makes of it when it is asked."""
+_NO_SLOT: Final = -1
+_UNEMBEDDED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,11 @@ class CollectionStatistics:
     frequency: Mapping[Term, int]
 
     @classmethod
-    def of(cls, indexes: Iterable[ScopeIndex], terms: Sequence[Term]) -> CollectionStatistics:
-        """The statistics of all ``indexes`` together, for the terms of one query."""
-        held = [index for index in indexes if len(index)]
-        frequency = {term: sum(index.document_frequency(term) for index in held) for term in terms}
-        return cls(sum(map(len, held)), sum(index.length for index in held), frequency)
+    def of(cls, views: Iterable[ScopeView], terms: Sequence[Term]) -> CollectionStatistics:
+        """The statistics of all ``views`` together, for the terms of one query."""
+        held = [view for view in views if len(view)]
+        frequency = {term: sum(view.document_frequency(term) for view in held) for term in terms}
+        return cls(sum(map(len, held)), sum(view.length for view in held), frequency)
 
     def idf(self, term: Term) -> float:
         """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1)."""
@@ -49,118 +55,91 @@ class CollectionStatistics:
         return math.log1p((self.documents - found + 0.5) / (found + 0.5))
 
 
-class ScopeIndex:
-    """Incremental index of one scope; vectors of any model but ``model`` are left out. Not safe for threads.
+@dataclass(frozen=True)
+class ScopeView:
+    """A scope as it was after its write number ``seq``; safe to share between threads.
 
-    ``keys`` and ``kinds`` have an entry for each slot, and so have the arrays of ``columns``.
+    ``keys`` has an entry for each of the first ``slots`` slots at least, and so have the arrays of ``columns``.
+    ``length`` is that of all texts together, in terms. The length of a view is the number of its texts.
     """
 
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self.head = 0
-        self.length = 0
-        self.keys: list[str] = []
-        self.kinds: list[str] = []
-        self.columns = Columns()
-        self._slots: dict[str, int] = {}
-        self._states: list[tuple[int, int | None]] = []
-        self._kind_codes: dict[str, int] = {}
-        self._sessions: dict[str, int] = {}
-        self._postings = Postings()
-        self._order: SessionOrder | None = None
-        self._in_order: dict[ColumnName, NDArray[Any]] = {}
-        self._nbytes: int | None = None
+    seq: int = 0
+    slots: int = 0
+    length: int = 0
+    keys: list[str] = field(default_factory=list[str])
+    kind_names: list[str] = field(default_factory=list[str])
+    columns: Columns = field(default_factory=lambda: Columns.empty().first(0))
+    postings: PostingsView = field(default_factory=lambda: Postings().view())
+    vectors: VectorsView = field(default_factory=lambda: Vectors().view())
+    nbytes: int = 0
+    _writer: ScopeIndex | None = None
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.order.slots)
 
-    @property
-    def slots(self) -> int:
-        """How many slots there are, living and dead."""
-        return len(self.keys)
-
-    @property
+    @cached_property
     def alive(self) -> NDArray[np.bool_]:
-        """Which slots hold a document that is there."""
-        return self.columns.alive[: self.slots]
+        """Which slots hold a row that is there, whether it has a text or not."""
+        # The writer may mark slots as dead meanwhile, with numbers above this view's.
+        return self.columns.died > self.seq
+
+    @cached_property
+    def embedded(self) -> NDArray[np.bool_]:
+        """Which slots have vectors."""
+        return self.columns.embedded <= self.seq
+
+    @cached_property
+    def order(self) -> SessionOrder:
+        """The living slots that have a text, by session and time."""
+        slots = np.flatnonzero(self.alive & self.columns.has_text)
+        columns = self.columns
+        return SessionOrder.of(slots, columns.sessions[slots], columns.created[slots], columns.ranks[slots])
+
+    @cached_property
+    def by_age(self) -> NDArray[np.intp]:
+        """The living slots, the newest creation first; of equal ones by key."""
+        slots = np.flatnonzero(self.alive)
+        newest_first = slots[np.argsort(-self.columns.created[slots], kind="stable")]
+        created = self.columns.created[newest_first]
+        if (created[1:] != created[:-1]).all():
+            return newest_first
+        keys: list[tuple[float, str, int]] = [
+            (-self.columns.created.item(slot), self.keys[slot], slot) for slot in newest_first.tolist()
+        ]
+        return np.array([slot for _, _, slot in sorted(keys)], np.intp)
 
     def in_order(self, column: ColumnName) -> NDArray[Any]:
-        """A column of the living slots, by ``order``."""
-        if column not in self._in_order:
-            self._in_order[column] = getattr(self.columns, column)[self.order.slots]
-        return self._in_order[column]
+        """A column of the texts, by ``order``."""
+        return getattr(self.columns, column)[self.order.slots]
 
-    def is_of(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
-        """Of the living slots, by ``order``, whether the kind is one of ``kinds``."""
-        is_wanted = np.array([kind in kinds for kind in self._kind_codes], np.bool_)
-        return is_wanted[self.in_order("kinds")]
+    def is_of(self, kinds: frozenset[str], slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Of ``slots``, whether the kind is one of ``kinds``."""
+        return np.array([name in kinds for name in self.kind_names], np.bool_)[self.columns.kinds[slots]]
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether most slots are dead, so that building it afresh saves room and time."""
-        return self.slots > _SPARSE_SLOTS and self.slots > 2 * len(self)
+    def kind(self, slot: int) -> str:
+        """The kind of the row in a slot."""
+        return self.kind_names[self.columns.kinds.item(slot)]
 
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes, about."""
-        if self._nbytes is None:
-            self._nbytes = self.columns.nbytes + self._postings.nbytes + self.slots * _BYTES_PER_SLOT
-        return self._nbytes
+    def slot_of(self, key: str) -> int | None:
+        """The slot of a row that is there; None if none has this key."""
+        slot = self._writer.newest(key, self.slots) if self._writer else _NO_SLOT
+        return None if slot == _NO_SLOT or not self.alive[slot] else slot
 
-    @property
-    def order(self) -> SessionOrder:
-        """The living slots by session and time."""
-        if self._order is None:
-            slots = np.flatnonzero(self.alive)
-            columns = self.columns
-            self._order = SessionOrder.of(slots, columns.sessions[slots], columns.created[slots], columns.ranks[slots])
-        return self._order
-
-    def update(self, changes: Iterable[Change]) -> None:
-        """Applies ``changes`` in their order."""
-        added: list[NewSlot] = []
-        vectors: dict[int, bytes] = {}
-        for change in changes:
-            self.head = change.seq
-            document = change.document
-            slot = self._slots.get(change.key)
-            if document is None:
-                if slot is not None:
-                    self._remove(change.key, slot, added, vectors)
-                continue
-            vector = document.vector if document.model == self.model and is_packed(document.vector or b"") else None
-            terms = _current_terms(document)
-            state = _state(change, document, terms, vector)
-            known = None if slot is None else self._states[slot]
-            if slot is not None and known is not None and known[0] == state[0] and known[1] in (None, state[1]):
-                self._states[slot] = state
-            else:
-                known = None
-                if slot is not None:
-                    self._remove(change.key, slot, added, vectors)
-                slot = self._add(change, document, terms, state, added)
-            if vector and (known is None or known[1] is None):
-                vectors[slot] = vector
-        self._settle(added, vectors)
-        self._postings.settle()
-        self._nbytes = None
+    def slots_of(self, keys: Iterable[str]) -> list[int]:
+        """The slots of those of ``keys`` that have a text here."""
+        found = (self.slot_of(key) for key in keys)
+        return [slot for slot in found if slot is not None and self.columns.has_text[slot]]
 
     def document_frequency(self, term: Term) -> int:
-        """How many living documents hold ``term``, in any of its forms."""
-        slots, _ = self._postings.find(term)
-        if len(self) == self.slots:
-            return len(slots)
+        """How many texts hold ``term``, in any of its forms."""
+        slots, _ = self.postings.find(term)
         return int(np.count_nonzero(self.alive[slots]))
 
     def holding(self, term: Term, most: int) -> list[int]:
-        """The slots of the living documents that hold ``term``; of more than ``most``, some that are more."""
-        slots, _ = self._postings.find(term)
+        """The slots of the texts that hold ``term``; of more than ``most``, some that are more."""
+        slots, _ = self.postings.find(term)
         living = slots[self.alive[slots]]
         return living[: most + 1].tolist()
-
-    def slots_of(self, keys: Iterable[str]) -> list[int]:
-        """The slots of those of ``keys`` that have a document here."""
-        return [self._slots[key] for key in keys if key in self._slots]
 
     def bm25(self, terms: Sequence[Term], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
         """Per slot its BM25 score, and its coverage: the share of the query's idf that it matches, 0 to 1.
@@ -171,60 +150,176 @@ class ScopeIndex:
         mean_length = max(statistics.length / max(statistics.documents, 1), 1.0)
         weights = {term: statistics.idf(term) for term in terms}
         total = sum(weights.values())
-        norms = K1 * (1 - B + B * self.columns.lengths[: self.slots] / mean_length)
+        lengths = self.columns.lengths
         for term, weight in weights.items():
-            slots, counts = self._postings.find(term)
-            scores[slots] += weight * counts * (K1 + 1) / (counts + norms[slots])
+            slots, counts = self.postings.find(term)
+            norms = K1 * (1 - B) + (K1 * B / mean_length) * lengths[slots]
+            scores[slots] += (weight * (K1 + 1)) * counts / (counts + norms)
             coverage[slots] += weight / total
         return scores, coverage
 
-    def _add(
-        self, change: Change, document: Document, terms: str, state: tuple[int, int | None], added: list[NewSlot]
-    ) -> int:
-        slot = self.slots
-        words = terms.split()
-        self._postings.add(slot, words)
-        self.keys.append(change.key)
-        self.kinds.append(change.kind)
-        self._states.append(state)
-        self._slots[change.key] = slot
-        self.length += len(words)
-        session, by_assistant, happened, importance = document.situation
-        code = self._sessions.setdefault(session, len(self._sessions)) if session else SESSIONLESS
-        added.append(
-            NewSlot(
-                slot=slot,
-                created=change.created_at,
-                length=len(words),
-                rank=crc32(change.key.encode(errors="surrogatepass")),
-                kind=self._kind_codes.setdefault(change.kind, len(self._kind_codes)),
-                session=code,
-                by_assistant=by_assistant,
-                happened=change.created_at if happened is None else happened,
-                importance=importance,
-            )
+    def products(self, query: Floats) -> Floats:
+        """Per slot the largest inner product of its vectors and ``query``; NaN where there is none."""
+        return self.vectors.products(query, self.embedded)
+
+
+class ScopeIndex:
+    """Writes the index of one scope; vectors of any model but ``model`` are left out. For one thread at a time.
+
+    ``head`` is the number of the last write that it has taken in; ``view`` shows all up to the last `publish`.
+    """
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.head = 0
+        self.view = ScopeView()
+        self._slots = 0
+        self._living = 0
+        self._length = 0
+        self._keys: list[str] = []
+        self._newest: dict[str, int] = {}
+        self._kinds: dict[str, int] = {}
+        self._sessions: dict[str, int] = {}
+        self._columns = Columns.empty()
+        self._vectors = Vectors()
+        self._postings = Postings()
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most slots are dead, so that building it afresh saves room and time."""
+        return self._slots > _SPARSE_SLOTS and self._slots > 2 * self._living
+
+    def update(self, changes: Iterable[Change]) -> ScopeView:
+        """Takes in ``changes`` in their order, and gives the view of all of them."""
+        self.apply(changes)
+        return self.publish()
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Takes in ``changes`` in their order; no view shows them yet."""
+        added = _Added(self._slots)
+        head = self.head
+        for change in changes:
+            head = change.seq
+            slot = added.newest.get(change.key, self._newest.get(change.key))
+            if slot is not None and (slot >= self._slots or slot in added.vectors):
+                self._settle(added)  # the key comes twice
+            if slot is not None and self._columns.died[slot] != NEVER:
+                before, slot = slot, None
+            else:
+                before = _NO_SLOT if slot is None else slot
+            if not change.is_there:
+                self._kill(slot, change.seq)
+                continue
+            terms, packed = self._read(change.document)
+            text_mark = hash((terms, change.kind, change.created_at, change.document and change.document.situation))
+            vector_mark = (hash(packed) or 1) if packed else _UNEMBEDDED
+            known = _UNEMBEDDED if slot is None else self._columns.vector_marks.item(slot)
+            if slot is None or self._columns.text_marks[slot] != text_mark or known not in (_UNEMBEDDED, vector_mark):
+                self._kill(slot, change.seq)
+                known = _UNEMBEDDED
+                slot = added.put(change, terms, text_mark, self._codes(change), before)
+            else:
+                self._columns.written[slot] = change.seq  # what is not ranked may have changed
+            if packed and not known:
+                added.vectors[slot] = (change.seq, vector_mark, packed)
+        self._settle(added)
+        self.head = head  # last, so that changes which could not be taken in come again
+
+    def publish(self) -> ScopeView:
+        """The view of all that was taken in."""
+        postings = self._postings.view()
+        self.view = ScopeView(
+            seq=self.head,
+            slots=self._slots,
+            length=self._length,
+            keys=self._keys,
+            kind_names=list(self._kinds),
+            columns=self._columns.first(self._slots),
+            postings=postings,
+            vectors=self._vectors.view(),
+            nbytes=self._columns.nbytes + self._vectors.nbytes + self._postings.nbytes + _BYTES_PER_SLOT * self._slots,
+            _writer=self,
         )
+        return self.view
+
+    def newest(self, key: str, slots: int) -> int:
+        """The newest of the first ``slots`` slots that ``key`` had; -1 if it had none of them. For any thread."""
+        slot = self._newest.get(key, _NO_SLOT)
+        while slot >= slots:
+            slot = self._columns.before.item(slot)
         return slot
 
-    def _remove(self, key: str, slot: int, added: list[NewSlot], vectors: dict[int, bytes]) -> None:
-        self._settle(added, vectors)
-        del self._slots[key]
-        self.length -= self.columns.kill(slot)
+    def _read(self, document: Document | None) -> tuple[str | None, bytes | None]:
+        """The terms of ``document``, made again if another analysis made them, and its vectors if they are of ours."""
+        if document is None:
+            return None, None
+        terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
+        is_ours = document.model == self.model and is_packed(document.vector or b"")
+        return terms, document.vector if is_ours else None
 
-    def _settle(self, added: list[NewSlot], vectors: dict[int, bytes]) -> None:
-        self._order = None
-        self._in_order = {}
-        self.columns.extend(added)
-        self.columns.vectors.set(vectors)
-        added.clear()
-        vectors.clear()
+    def _codes(self, change: Change) -> tuple[int, int]:
+        """Numbers of the kind and the session of ``change``."""
+        kind = self._kinds.setdefault(change.kind, len(self._kinds))
+        session = change.document.situation.session if change.document else ""
+        return kind, self._sessions.setdefault(session, len(self._sessions)) if session else SESSIONLESS
+
+    def _kill(self, slot: int | None, seq: int) -> None:
+        """Ends the life of a slot by the write number ``seq``."""
+        if slot is None:
+            return
+        self._columns.died[slot] = seq
+        self._living -= 1
+        self._length -= int(self._columns.lengths[slot])
+        if self._columns.embedded[slot] != NEVER:
+            self._vectors.forget(slot)
+
+    def _settle(self, added: _Added) -> None:
+        """Moves what was ``added`` into the arrays."""
+        end = self._slots + len(added.slots)
+        if added.slots:
+            self._columns.extend(self._slots, added.slots)
+            self._keys += added.newest
+            self._postings.add(range(self._slots, end), added.words)
+            self._living += len(added.slots)
+            self._length += sum(map(len, added.words))
+            self._slots = end
+            # After the arrays, as readers follow a key to its newest slot, and from there to the one before.
+            self._newest |= added.newest
+        for slot, (_, mark, _) in added.vectors.items():
+            self._columns.vector_marks[slot] = mark
+        for slot in self._vectors.set({slot: packed for slot, (_, _, packed) in added.vectors.items()}):
+            self._columns.embedded[slot] = added.vectors[slot][0]
+        added.reset(self._slots)
 
 
-def _current_terms(document: Document) -> str:
-    """The document's terms, made again from its text if another analysis made them."""
-    return document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
+class _Added:
+    """Slots that were given and are not in the arrays yet; each of another key."""
 
+    def __init__(self, start: int) -> None:
+        self.reset(start)
 
-def _state(change: Change, document: Document, terms: str, vector: bytes | None) -> tuple[int, int | None]:
-    text = hash((terms, change.kind, change.created_at, document.situation))
-    return text, None if vector is None else hash(vector)
+    def reset(self, start: int) -> None:
+        """Empties it."""
+        self._start = start
+        self.slots: list[tuple[Any, ...]] = []
+        self.words: list[list[str]] = []
+        self.newest: dict[str, int] = {}
+        self.vectors: dict[int, tuple[int, int, bytes]] = {}
+
+    def put(self, change: Change, terms: str | None, mark: int, codes: tuple[int, int], before: int) -> int:
+        """Gives the row of ``change`` the next slot."""
+        slot = self._start + len(self.slots)
+        words = (terms or "").split()
+        created = change.created_at
+        rank = crc32(change.key.encode(errors="surrogatepass"))
+        _, by_assistant, happened, importance = change.document.situation if change.document else Situation()
+        self.slots.append(
+            (
+                *(change.seq, NEVER, NEVER, created, len(words), rank, *codes),
+                *(by_assistant, created if happened is None else happened, importance),
+                *(terms is not None, before, mark, _UNEMBEDDED),
+            )
+        )
+        self.words.append(words)
+        self.newest[change.key] = slot
+        return slot

@@ -14,7 +14,7 @@ from typing import Final
 
 from inference_core.memory.links import MemoryLink
 from inference_core.retrieval.analysis import words_by_term
-from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.names import Named
 from inference_core.retrieval.pool import Place
 
@@ -111,26 +111,26 @@ def bridges_of(
     text: str,
     without: Collection[str],
     neighbours: Collection[str],
-    indexes: Sequence[ScopeIndex],
+    views: Sequence[ScopeView],
     owners: Collection[int],
 ) -> Bridges:
     """What shares rare words with ``text`` but for the terms ``without``, or is one of ``neighbours`` by its key.
 
-    Only the indexes ``owners`` are looked at, of these only the postings of a few words.
+    Only the views ``owners`` are looked at, of these only the postings of a few words.
     """
-    size = sum(len(indexes[owner]) for owner in owners)
+    size = sum(len(views[owner]) for owner in owners)
     most = _most(size)
     found: Bridges = {}
     words = [(term, word) for term, word in words_by_term(text).items() if term not in without]
     held = [
-        ([Place(owner, slot) for owner in owners for slot in indexes[owner].holding(term, most)], word)
+        ([Place(owner, slot) for owner in owners for slot in views[owner].holding(term, most)], word)
         for term, word in words[:MAX_WORDS]
     ]
     for places, word in sorted(held, key=lambda one: len(one[0])):
         for place in places if len(places) <= most else ():
             found[place] = _heavier(found.get(place), _idf(len(places), size), word)
     for owner in owners:
-        for slot in indexes[owner].slots_of(neighbours):
+        for slot in views[owner].slots_of(neighbours):
             found[Place(owner, slot)] = (_SAME_FACT, "supersedes")
     return found
 

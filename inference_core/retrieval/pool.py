@@ -1,4 +1,4 @@
-"""The living documents of several indexes, seen as one collection in session order."""
+"""The texts of several views, seen as one collection in session order."""
 
 from __future__ import annotations
 
@@ -10,29 +10,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.memory.types import GUIDING_TYPES
 from inference_core.retrieval.columns import ColumnName
 from inference_core.retrieval.documents import Term
-from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.index import CollectionStatistics, ScopeView
 from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats
 
 
 class Place(NamedTuple):
-    """Where a document is: which of the indexes, and its slot there."""
+    """Where a document is: which of the views, and its slot there."""
 
     owner: int
     slot: int
 
 
 class Pool:
-    """Positions are those of ``order``; every array that it gives has a value for each position."""
+    """Positions are those of ``order``; every array that it gives has a value for each position.
 
-    def __init__(self, indexes: Sequence[ScopeIndex]) -> None:
-        self.indexes = indexes = indexes or [ScopeIndex("")]
-        sizes = [index.slots for index in indexes]
-        self.order = SessionOrder.joined([index.order for index in indexes], sizes)
+    Immutable like its views, so that whatever is computed of it once serves every query until something is written.
+    """
+
+    def __init__(self, views: Sequence[ScopeView]) -> None:
+        self.views = views = views or [ScopeView()]
+        sizes = [view.slots for view in views]
+        self.order = SessionOrder.joined([view.order for view in views], sizes)
         self.starts = list(accumulate(sizes[:-1], initial=0))
-        self.owners = np.repeat(np.arange(len(indexes)), [len(index) for index in indexes])
+        self.owners = np.repeat(np.arange(len(views)), [len(view) for view in views])
+        self._columns: dict[ColumnName, NDArray[Any]] = {}
+        self._kinds: dict[frozenset[str], NDArray[np.bool_]] = {}
+        self._means: dict[int, Floats] = {}
 
     @cached_property
     def created(self) -> NDArray[np.float64]:
@@ -43,6 +50,16 @@ class Pool:
     def ranks(self) -> NDArray[np.uint32]:
         """A number of each document's key, the same in every process, that decides between equals."""
         return self.column("ranks")
+
+    @cached_property
+    def guiding(self) -> Floats:
+        """1 for rules, procedures and preferences: what guides an action (CoALA's procedural memory)."""
+        return self.kinds_in(GUIDING_TYPES).astype(np.float32)
+
+    @cached_property
+    def not_assistant(self) -> Floats:
+        """1 for what was not said by an assistant: its replies are long and mostly about what the user said."""
+        return (~self.column("by_assistant")).astype(np.float32)
 
     def __len__(self) -> int:
         return len(self.order.slots)
@@ -56,52 +73,65 @@ class Pool:
         owner = self.owners.item(at)
         return Place(owner, self.order.slots.item(at) - self.starts[owner])
 
-    def owned_by(self, indexes: Collection[int]) -> NDArray[np.bool_]:
-        """Whether each document is in one of ``indexes``."""
-        is_wanted = np.zeros(len(self.indexes), np.bool_)
-        is_wanted[list(indexes)] = True
+    def owned_by(self, views: Collection[int]) -> NDArray[np.bool_]:
+        """Whether each document is in one of ``views``."""
+        is_wanted = np.zeros(len(self.views), np.bool_)
+        is_wanted[list(views)] = True
         return is_wanted[self.owners]
 
     def column(self, name: ColumnName) -> NDArray[Any]:
-        """One of the indexes' columns."""
-        return _joined([index.in_order(name) for index in self.indexes])
+        """One of the views' columns."""
+        if name not in self._columns:
+            self._columns[name] = self._column(name)
+        return self._columns[name]
 
     def kinds_in(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
         """Whether each document's kind is one of ``kinds``."""
-        return _joined([index.is_of(kinds) for index in self.indexes])
+        if kinds not in self._kinds:
+            self._kinds[kinds] = self._of_kinds(kinds)
+        return self._kinds[kinds]
 
     def bm25(self, terms: Sequence[Term]) -> tuple[Floats, Floats]:
-        """BM25 score and coverage; the statistics are those of all indexes together."""
-        statistics = CollectionStatistics.of(self.indexes, terms)
-        parts = [index.bm25(terms, statistics) for index in self.indexes]
+        """BM25 score and coverage; the statistics are those of all views together."""
+        statistics = CollectionStatistics.of(self.views, terms)
+        parts = [view.bm25(terms, statistics) for view in self.views]
         return self._placed([scores for scores, _ in parts]), self._placed([coverage for _, coverage in parts])
 
     def products(self, query: Floats) -> Floats:
         """The largest inner product of each document's vectors and ``query``; NaN where there is no vector."""
-        return self._placed([index.columns.vectors.products(query, index.slots) for index in self.indexes])
+        return self._placed([view.products(query) for view in self.views])
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
         """Those of ``positions`` that have vectors, in their order, and the first vector of each."""
-        size = max(index.columns.vectors.size for index in self.indexes)
+        size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(positions), size), np.float32)
         known = np.zeros(len(positions), np.bool_)
         owners: NDArray[np.intp] = self.owners[positions]
-        for owner, index in enumerate(self.indexes):
+        for owner, view in enumerate(self.views):
             own = np.flatnonzero(owners == owner)
-            slots = self.order.slots[positions[own]] - self.starts[owner]
-            found, rows = index.columns.vectors.rows(slots)
-            if rows.shape[1] == size:
-                known[own], vectors[own] = found, rows
+            if len(own) and view.vectors.size == size:
+                slots = self.order.slots[positions[own]] - self.starts[owner]
+                there = view.embedded[slots]
+                known[own] = there
+                vectors[own[there]] = view.vectors.rows(slots[there])
         return positions[known], vectors[known]
 
     def mean_vector(self, size: int) -> Floats:
         """The mean of all vectors that have ``size`` dimensions; zeros if there are none."""
-        held = [index.columns.vectors for index in self.indexes if index.columns.vectors.size == size]
-        total = sum((vectors.total for vectors in held), start=np.zeros(size))
-        return (total / max(sum(vectors.count for vectors in held), 1)).astype(np.float32)
+        if size not in self._means:
+            held = [view.vectors for view in self.views if view.vectors.size == size]
+            total = sum((vectors.total for vectors in held), start=np.zeros(size))
+            self._means[size] = (total / max(sum(vectors.count for vectors in held), 1)).astype(np.float32)
+        return self._means[size]
+
+    def _column(self, name: ColumnName) -> NDArray[Any]:
+        return _joined([view.in_order(name) for view in self.views])
+
+    def _of_kinds(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
+        return _joined([view.is_of(kinds, view.order.slots) for view in self.views])
 
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Values by slot, index after index, as values by position."""
+        """Values by slot, view after view, as values by position."""
         return _joined(columns)[self.order.slots]
 
 
@@ -109,19 +139,22 @@ class _Part(Pool):
     """Some sessions of a pool."""
 
     def __init__(self, whole: Pool, positions: NDArray[np.intp]) -> None:
-        self.indexes = whole.indexes
+        self.views = whole.views
         self.order = whole.order.only(positions)
         self.owners = whole.owners[positions]
         self.starts = whole.starts
         self._whole = whole
         self._positions = positions
+        self._columns, self._kinds, self._means = {}, {}, {}
 
-    def column(self, name: ColumnName) -> NDArray[Any]:
-        """One of the indexes' columns."""
+    def mean_vector(self, size: int) -> Floats:
+        """The mean of all vectors, also of the sessions that are left out."""
+        return self._whole.mean_vector(size)
+
+    def _column(self, name: ColumnName) -> NDArray[Any]:
         return self._whole.column(name)[self._positions]
 
-    def kinds_in(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
-        """Whether each document's kind is one of ``kinds``."""
+    def _of_kinds(self, kinds: frozenset[str]) -> NDArray[np.bool_]:
         return self._whole.kinds_in(kinds)[self._positions]
 
 

@@ -9,32 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.retrieval import evidence
-from inference_core.retrieval.evidence import DECIMALS, spread, standardized
-from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.evidence import (
+    DECIMALS,
+    Matches,
+    Signals,
+    feedback,
+    priors,
+    promising,
+    relevance,
+    spread,
+    standardized,
+)
 from inference_core.retrieval.late_interaction import dimensions_of, interact
-from inference_core.retrieval.matches import Matches, priors, promising
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.relevance import Signals, relevance
 from inference_core.retrieval.vectors import Floats
 from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights, by_itself
 
 CANDIDATES: Final = 100
 FEW: Final = 4_000
 """So many documents are ranked whole."""
-_FIRST_PORTION: Final = 256
+_FIRST_PORTION: Final = 64
 _GROWTH: Final = 8
+_NOBODY: Final = np.empty(0, np.intp)
 TokensOf = Callable[[Sequence[Place]], Sequence[bytes | None]]
 """Gives the packed token vectors of documents, None where there are none."""
-Accepts = Callable[[Place], bool]
-"""Whether the document at a place is wanted."""
 Shares = dict[str, Floats]
 Mask = NDArray[np.bool_]
 Positions = NDArray[np.intp]
@@ -57,7 +61,7 @@ class Hit:
 
 
 class Ranking:
-    """Matching documents of several indexes, the best first."""
+    """Matching documents of a pool, the best first."""
 
     def __init__(self, pool: Pool, shares: Shares, signals: Signals, is_hit: Mask) -> None:
         self._pool = pool
@@ -67,29 +71,33 @@ class Ranking:
         self._scores = _total(shares, len(pool))
 
     def of(
-        self, indexes: Collection[int], accepts: Accepts | None = None, without: Positions | None = None
+        self, views: Collection[int], kinds: frozenset[str] | None = None, without: Positions | None = None
     ) -> Iterator[Hit]:
-        """The hits in ``indexes`` but for those at positions ``without``, the best first, of equal ones the newest.
+        """The hits in ``views`` (and of ``kinds``) but for those at positions ``without``, the best first.
 
-        ``accepts`` says whether the document at a place is wanted.
+        Of equal ones the newest goes first.
         """
-        wanted = self._is_hit & self._pool.owned_by(indexes)
+        wanted = self._is_hit & self._is_wanted(views, kinds)
         if without is not None:
             wanted[without] = False
-        return self._given(self._scores, wanted, accepts)
+        return self._given(self._scores, wanted)
 
-    def others(self, indexes: Collection[int], accepts: Accepts | None = None) -> Iterator[Hit]:
-        """The documents in ``indexes`` that are no hits, the newest first."""
-        return self._given(np.zeros(len(self._pool)), self._pool.owned_by(indexes) & ~self._is_hit, accepts)
+    def others(self, views: Collection[int], kinds: frozenset[str] | None = None) -> Iterator[Hit]:
+        """The documents in ``views`` (and of ``kinds``) that are no hits, the newest first."""
+        return self._given(np.zeros(len(self._pool)), ~self._is_hit & self._is_wanted(views, kinds))
 
-    def _given(self, scores: NDArray[np.float64], wanted: Mask, accepts: Accepts | None) -> Iterator[Hit]:
-        for at in _in_order(self._pool, scores, wanted):
-            place = self._pool.place(at)
-            if accepts is None or accepts(place):
+    def _is_wanted(self, views: Collection[int], kinds: frozenset[str] | None) -> Mask:
+        is_owned = self._pool.owned_by(views)
+        return is_owned if kinds is None else is_owned & self._pool.kinds_in(kinds)
+
+    def _given(self, scores: NDArray[np.float64], wanted: Mask) -> Iterator[Hit]:
+        for portion in _in_order(self._pool, scores, wanted, _FIRST_PORTION):
+            for at in portion.tolist():
+                place = self._pool.place(at)
                 yield Hit(place, self._scores.item(at), relevance(self._signals, at), at, self._shares)
 
 
-class HeadFirst:
+class LazyRanking:
     """First the documents of ``head``, then, for who asks for so many, all others of ``pool``."""
 
     def __init__(self, pool: Pool, head: Ranking, positions: Positions, whole: Callable[[], Ranking]) -> None:
@@ -98,45 +106,44 @@ class HeadFirst:
         self._positions = positions
         self._make_whole = whole
 
-    def of(self, indexes: Collection[int], accepts: Accepts | None = None) -> Iterator[Hit]:
-        """The hits in ``indexes`` that it ``accepts``, the best first."""
-        yield from self._head.of(indexes, accepts)
-        if not self._is_complete(indexes):
-            yield from self._whole.of(indexes, accepts, self._positions)
+    def of(self, views: Collection[int], kinds: frozenset[str] | None = None) -> Iterator[Hit]:
+        """The hits in ``views`` (and of ``kinds``), the best first."""
+        yield from self._head.of(views, kinds)
+        if not self._is_complete(views):
+            yield from self._whole.of(views, kinds, self._positions)
 
-    def others(self, indexes: Collection[int], accepts: Accepts | None = None) -> Iterator[Hit]:
-        """The documents in ``indexes`` that are no hits, the newest first."""
-        yield from (self._head if self._is_complete(indexes) else self._whole).others(indexes, accepts)
+    def others(self, views: Collection[int], kinds: frozenset[str] | None = None) -> Iterator[Hit]:
+        """The documents in ``views`` (and of ``kinds``) that are no hits, the newest first."""
+        yield from (self._head if self._is_complete(views) else self._whole).others(views, kinds)
 
     @cached_property
     def _whole(self) -> Ranking:
         return self._make_whole()
 
-    def _is_complete(self, indexes: Collection[int]) -> bool:
-        is_own = self._pool.owned_by(indexes)
+    def _is_complete(self, views: Collection[int]) -> bool:
+        is_own = self._pool.owned_by(views)
         return np.count_nonzero(is_own[self._positions]) == np.count_nonzero(is_own)
 
 
 def rank(
-    indexes: Sequence[ScopeIndex],
+    pool: Pool,
     query: Query,
     tokens_of: TokensOf | None = None,
     groups: Sequence[Collection[int]] | None = None,
-) -> Ranking | HeadFirst:
-    """The documents of ``indexes`` by score, the best first.
+) -> Ranking | LazyRanking:
+    """The documents of ``pool`` by score, the best first.
 
-    Statistics run over all indexes together. ``tokens_of`` is asked for the token vectors of the best candidates, if
-    the query has some too. Of many documents, only sessions are ranked that hold a promising one of a group (default:
-    all indexes), until more are asked for.
+    Statistics run over all of its views together. ``tokens_of`` is asked for the token vectors of the best candidates,
+    if the query has some too. Of many documents, only sessions are ranked that hold a promising one of a group
+    (default: all views), until more are asked for.
     """
-    pool = Pool(indexes)
     matches = Matches.of(pool, query)
     if len(pool) <= FEW:
         return _ranked(pool, matches, query, tokens_of)
     weights = _weights(LEXICAL if matches.dense is None else HYBRID, query)
-    positions = promising(pool, matches, query, weights, groups or [range(len(indexes))])
+    positions = promising(pool, matches, query, weights, groups or [range(len(pool.views))])
     head = _ranked(pool.only(positions), matches.only(positions), query, tokens_of)
-    return HeadFirst(pool, head, positions, partial(_ranked, pool, matches, query, tokens_of))
+    return LazyRanking(pool, head, positions, partial(_ranked, pool, matches, query, tokens_of))
 
 
 def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | None) -> Ranking:
@@ -144,15 +151,16 @@ def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | No
     if matches.dense is None:
         return Ranking(pool, _first_stage(pool, matches, query, _weights(LEXICAL, query)), signals, matches.is_hit)
     shares = _first_stage(pool, matches, query, _weights(HYBRID, query))
-    candidates = list(islice(_in_order(pool, _total(shares, len(pool)), matches.is_hit), CANDIDATES))
+    scores = _total(shares, len(pool))
+    candidates = next(_in_order(pool, scores, matches.is_hit, CANDIDATES), _NOBODY)[:CANDIDATES]
     late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
     if late is None:
-        shares["feedback"] = HYBRID.feedback * evidence.feedback(pool, candidates, matches.dense)
+        shares["feedback"] = HYBRID.feedback * feedback(pool, candidates, matches.dense)
         return Ranking(pool, shares, signals, matches.is_hit)
     weights = _weights(LATE, query)
     shares = _first_stage(pool, matches, query, weights)
     shares["late_interaction"] = spread(late, weights.late, pool.order)
-    shares["feedback"] = weights.feedback * evidence.feedback(pool, candidates, matches.dense + late)
+    shares["feedback"] = weights.feedback * feedback(pool, candidates, matches.dense + late)
     return Ranking(pool, shares, signals, matches.is_hit)
 
 
@@ -170,14 +178,14 @@ def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -
     return shares | priors(pool, query, weights)
 
 
-def _late(pool: Pool, query: Query, candidates: Sequence[int], tokens_of: TokensOf, signals: Signals) -> Floats | None:
+def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, signals: Signals) -> Floats | None:
     """Standardised late-interaction evidence of the candidates, 0 for all others; None if nobody has token vectors."""
-    if query.tokens is None or not candidates:
+    if query.tokens is None or not len(candidates):
         return None
-    found = tokens_of([pool.place(at) for at in candidates])
+    found = tokens_of([pool.place(at) for at in candidates.tolist()])
     usable = {
         at: packed
-        for at, packed in zip(candidates, found, strict=True)
+        for at, packed in zip(candidates.tolist(), found, strict=True)
         if packed is not None and dimensions_of(packed) == query.tokens.shape[1]
     }
     if not usable:
@@ -197,16 +205,15 @@ def _total(shares: Shares, size: int) -> NDArray[np.float64]:
     return total.round(DECIMALS)
 
 
-def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask) -> Iterator[int]:
+def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask, portion: int) -> Iterator[Positions]:
     """The wanted positions by score, then age, then key; sorted in portions, as few of them are ever asked for."""
     left = np.flatnonzero(wanted)
     created, ranks = pool.created, pool.ranks
-    portion = _FIRST_PORTION
     while len(left):
         head, rest = left, left[:0]
         if len(left) > portion:
             values = scores[left]
             is_head = values >= np.partition(values, -portion)[-portion]
             head, rest = left[is_head], left[~is_head]
-        yield from head[np.lexsort((ranks[head], -created[head], -scores[head]))].tolist()
+        yield head[np.lexsort((ranks[head], -created[head], -scores[head]))]
         left, portion = rest, portion * _GROWTH

@@ -33,7 +33,7 @@ class SessionOrder:
     def of(
         cls,
         slots: NDArray[np.intp],
-        sessions: NDArray[np.int64],
+        sessions: NDArray[np.int32],
         created: NDArray[np.float64],
         ranks: NDArray[np.uint32],
     ) -> SessionOrder:

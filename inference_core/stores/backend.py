@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -44,6 +44,8 @@ class Row:
     created_at: datetime
     updated_at: datetime
     expiry: Expiry | None = None
+    parsed: list[Any] = field(default_factory=list[Any], compare=False, repr=False)
+    """What the value was parsed into, by whoever parses it: rows are kept, so that this is done once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +268,10 @@ class Backend(Protocol):
 
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store as a whole."""
+        ...
+
+    def forget(self, user: str) -> None:
+        """Whoever followed the changes of the scopes whose first label is ``user`` starts anew from now on."""
         ...
 
     def inspect(self, root: str | None = None) -> Iterable[Row | Unreadable]:

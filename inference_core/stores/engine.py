@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from inference_core.drivers import Plan, Pool, Wait, any_thread, in_turn
-from inference_core.embeddings.documents import DocumentVectors, QueryVectors, embed_documents, embed_query
+from inference_core.drivers import Plan, Pool, Wait, any_thread
+from inference_core.embeddings.documents import DocumentVectors, embed_documents, embed_query, embed_query_now
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
@@ -26,12 +25,12 @@ from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
-from inference_core.stores.cursor import Cursor, place_of
+from inference_core.stores.cursor import Cursor
 from inference_core.stores.later import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.later import Later
+from inference_core.stores.lazy_indexes import LazyIndexes
 from inference_core.stores.maintenance import Maintenance, remove_expired
-from inference_core.stores.search import Found, RecallMode, Search, SearchResult
-from inference_core.stores.snapshot import Snapshot
+from inference_core.stores.search import QuestionVectors, Search, SearchResult
 from inference_core.stores.vector_space import VectorSpace
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
 
     from inference_core.retrieval.reranking import Reranker
-    from inference_core.stores.searcher import Ranked, Searcher
+    from inference_core.stores.snapshot import Snapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,16 +46,14 @@ _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
 EMBED_TIMEOUT_S: Final = 1.0
 """Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
-RERANKED: Final = 30
-"""A re-ranker sees at least this many of the best memories of a group."""
 _SMALLEST_PAGE: Final = 50
 _FIRST_PAGE: Final = 500
 _LARGEST_PAGE: Final = 2_000
 CONTENT_KEY_META: Final = "content_key"
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
-_IMPORT, _DEFERRED, _ACCESSES, _EXPIRED, _VECTORS = (
-    "import of the index",
+_INDEXES, _DEFERRED, _ACCESSES, _EXPIRED, _VECTORS = (
+    "indexes",
     "deferred writes",
     "access counts",
     "expired rows",
@@ -97,14 +94,14 @@ class StoreEngine:
         self.pool = Pool(WORKERS, "memory-store", may_block)
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self._writer = GroupWriter(backend, max_batches or MAX_BATCHES, breaker=self._writing)
-        self._index_bytes = index_bytes
         self._owns_embedder = owns_embedder
-        self._made_searcher: Searcher | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._content_key: bytes | None = None
         self._content_key_lock = threading.Lock()
         self.maintenance = Maintenance()
+        model = embedder.fingerprint if embedder else ""
+        self._indexes = LazyIndexes(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
         self.later = Later(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
         self._add_chores(sweep_interval_s, access_interval_s)
@@ -115,8 +112,8 @@ class StoreEngine:
 
     def _add_chores(self, sweep_interval_s: float, access_interval_s: float) -> None:
         chores, backend, writer = self.maintenance, self.backend, self._writer
-        chores.add(_IMPORT, _import_searcher)
-        chores.wake(_IMPORT)
+        chores.add(_INDEXES, self._indexes.follow)
+        chores.wake(_INDEXES)
         chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
         chores.add(_EXPIRED, partial(remove_expired, backend, writer), sweep_interval_s)
@@ -136,6 +133,9 @@ class StoreEngine:
         """
         embedded = (yield from self._embedded(batch)) if embeds else batch
         written = yield from self._written(with_their_usage(embedded))
+        if self._indexes.made:
+            texts = [write.namespace for write in embedded if isinstance(write, Put) and write.document]
+            self._indexes.made.note_written(texts)
         if embeds and any(map(_waits_for_vector, embedded)):
             self.embed_later()
         return written[: len(batch)]
@@ -215,18 +215,6 @@ class StoreEngine:
         accepted = {(row.namespace, row.key): row for row in rows if accepts(row)}
         return accepted, Cursor.of(rows[-1]) if len(rows) == size else None
 
-    def newest_of_each(self, scopes: Sequence[Namespace], *, kinds: Collection[str], limit: int) -> Plan[list[Row]]:
-        """Plan: of each of ``kinds`` the newest rows with a text, in ``scopes`` of one user; the newest of all first.
-
-        From the indexes, if these are there.
-        """
-        is_indexed = self.backend.capabilities.change_feed
-        found = (yield from self._read(self._newest_indexed, scopes, kinds, limit)) if is_indexed else None
-        if found is not None:
-            return found
-        parts = yield from in_turn(self.page(scopes, kinds=frozenset([kind]), limit=limit) for kind in kinds)
-        return sorted(chain.from_iterable(parts), key=place_of)
-
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Plan[int]:
         """Plan: how many rows exactly ``scopes`` hold (of ``kinds``)."""
         return self._read(self.backend.count, scopes, kinds=kinds)
@@ -247,69 +235,31 @@ class StoreEngine:
         """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
         return (yield from self.search_together([search]))[0]
 
+    def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
+        """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
+        first = searches[0]
+        found = yield from self._asked(partial(self._searched, searches), first.text, first.patience)
+        self._embed_what_was_read()
+        return found
+
     def read(
         self,
         scopes: Sequence[Namespace],
         body: Callable[[Snapshot], T],
         *,
-        text: str | None = None,
+        text: str = "",
         patience: float = EMBED_TIMEOUT_S,
     ) -> Plan[T]:
         """Plan: what ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
 
-        ``text`` is the question of the body's searches; its vector is made before, within ``patience`` seconds.
+        ``text`` is the question of the body's searches; it is embedded before, within ``patience`` seconds. As long is
+        waited for an index that is not there yet.
         """
-        vectors, reason = None, "no question"
-        if text is not None and text.strip():
-            vectors, reason = yield from self._query_vectors(Search(groups=[], text=text, limit=0, patience=patience))
-        result = yield from self._read(self._shown, scopes, body, vectors, reason)
+        result = yield from self._asked(
+            lambda question: body(self._snapshot(scopes, question, patience)), text, patience
+        )
         self._embed_what_was_read()
         return result
-
-    def _shown(
-        self,
-        scopes: Sequence[Namespace],
-        body: Callable[[Snapshot], T],
-        vectors: QueryVectors | None,
-        reason: str | None,
-    ) -> T:
-        searcher = self._searcher()
-
-        def found(search: Search) -> SearchResult:
-            return self._found(search, searcher.ranked(self._wider(search), vectors), vectors, reason)
-
-        return body(Snapshot(self.backend, searcher, scopes, found))
-
-    def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
-        """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
-        vectors, reason = yield from self._query_vectors(searches[0])
-        found = yield from self._read(self._ranked, list(map(self._wider, searches)), vectors)
-        self._embed_what_was_read()
-        pairs = zip(searches, found, strict=True)
-        return (yield from in_turn(self._result(search, ranked, vectors, reason) for search, ranked in pairs))
-
-    def _result(
-        self, search: Search, ranked: Ranked, vectors: QueryVectors | None, reason: str | None
-    ) -> Plan[SearchResult]:
-        if self._reranker:
-            return (yield from self.pool.call(self._found, search, ranked, vectors, reason))
-        return self._found(search, ranked, vectors, reason)
-
-    def _found(self, search: Search, ranked: Ranked, vectors: QueryVectors | None, reason: str | None) -> SearchResult:
-        groups, left_out, is_scanned = ranked
-        if is_scanned:
-            vectors, reason = None, "the index is being built"
-        if self._reranker:
-            try:
-                groups = _reranked(self._reranker, search, groups)
-            except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
-                reason = f"The re-ranker failed: {error}"
-                groups = [group[: search.limit] for group in groups]
-        return SearchResult(groups, RecallMode.LEXICAL if vectors is None else RecallMode.HYBRID, reason, left_out)
-
-    def _wider(self, search: Search) -> Search:
-        """``search`` for as many rows as a re-ranker sees."""
-        return replace(search, limit=max(search.limit, RERANKED)) if self._reranker else search
 
     def _embed_what_was_read(self) -> None:
         """A backend without a change feed knows what waits for its vector only of what was read."""
@@ -382,36 +332,45 @@ class StoreEngine:
         made = iter(vectors)
         return [_with_vector(write, model, made) for write in batch]
 
-    def _query_vectors(self, search: Search) -> Plan[tuple[QueryVectors | None, str | None]]:
-        if self.embedder is None:
-            return None, "no embedding model"
+    def _asked(self, body: Callable[[QuestionVectors], T], text: str, patience: float) -> Plan[T]:
+        """Plan: what ``body`` makes of the vectors of ``text``, on a worker.
+
+        A model of this process embeds on that very worker; for any other one the caller waits ``patience`` seconds.
+        """
+        embedder, with_tokens = self.embedder, self.late_interaction
+        if embedder is None or not text.strip():
+            nothing = QuestionVectors(problem="no question" if embedder else "no embedding model")
+            return (yield from self._read(body, nothing))
+        if embedder.runs_in_process:
+            return (yield from self._read(lambda: body(_question_now(embedder, text, with_tokens=with_tokens))))
         try:
-            vectors = yield from embed_query(
-                self.embedder, search.text, search.patience, with_tokens=self.late_interaction
-            )
+            vectors = yield from embed_query(embedder, text, patience, with_tokens=with_tokens)
+            question = QuestionVectors(vectors)
         except (EmbeddingError, StoreUnavailable) as error:
-            return None, str(error)
-        return vectors, None
+            question = QuestionVectors(problem=str(error))
+        return (yield from self._read(body, question))
 
-    def _ranked(self, searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
-        return self._searcher().ranked_together(searches, vectors)
+    def _snapshot(self, scopes: Sequence[Namespace], question: QuestionVectors, patience: float) -> Snapshot:
+        from inference_core.stores.snapshot import Snapshot  # noqa: PLC0415 - numpy is slow to import
 
-    def _newest_indexed(self, scopes: Sequence[Namespace], kinds: Collection[str], limit: int) -> list[Row] | None:
-        return self._searcher().newest(scopes, kinds, limit)
+        return Snapshot(self.backend, self._indexes.cache(), scopes, question, patience, self._reranker)
 
-    def _searcher(self) -> Searcher:
-        with self._lock:
-            if self._made_searcher is None:
-                from inference_core.stores.searcher import Searcher  # noqa: PLC0415 - numpy is slow to import
+    def _searched(self, searches: Sequence[Search], question: QuestionVectors) -> list[SearchResult]:
+        """What each search finds; the scopes of several users are ranked one user after the other."""
+        from inference_core.stores.indexes import one_user_at_a_time  # noqa: PLC0415 - numpy is slow to import
+        from inference_core.stores.snapshot import merged, within  # noqa: PLC0415
 
-                model = self.embedder.fingerprint if self.embedder else ""
-                self._made_searcher = Searcher(self.backend, model, self._index_bytes)
-            return self._made_searcher
-
-
-def _import_searcher() -> None:
-    """Imports numpy before somebody waits for it. Nothing of the engine, which its chores must not keep alive."""
-    from inference_core.stores import searcher  # noqa: F401, PLC0415 # pyright: ignore[reportUnusedImport] - for its side effect
+        asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
+        users = one_user_at_a_time(asked) or [[]]
+        parts = [
+            self._snapshot(one, question, searches[0].patience).search_together(
+                [within(search, one) for search in searches]
+            )
+            for one in users
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return [merged(search, found) for search, *found in zip(searches, *parts, strict=True)]
 
 
 def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
@@ -420,12 +379,11 @@ def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
     return as_reranker(given)
 
 
-def _reranked(reranker: Reranker, search: Search, groups: Sequence[Sequence[Found]]) -> list[list[Found]]:
-    from inference_core.retrieval.reranking import reordered  # noqa: PLC0415 - seldom used
-
-    texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
-    orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
-    return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)]
+def _question_now(embedder: Embedder, text: str, *, with_tokens: bool) -> QuestionVectors:
+    try:
+        return QuestionVectors(embed_query_now(embedder, text, with_tokens=with_tokens))
+    except EmbeddingError as error:
+        return QuestionVectors(problem=str(error))
 
 
 def _discarded(backend: Backend, root: str, is_chosen: Callable[[Unreadable], bool]) -> int:

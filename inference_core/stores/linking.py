@@ -1,16 +1,15 @@
-"""The best rows of a group and what is linked with them, in one order; strictly within the scopes of the group."""
+"""What a search ranks, and what links add to it: strictly within the scopes of each group."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from inference_core.memory.links import neighbours_of, tags_of
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.evidence import DECIMALS
-from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.links import (
     SHARED,
     Bridges,
@@ -21,10 +20,10 @@ from inference_core.retrieval.links import (
     shared_marks,
 )
 from inference_core.retrieval.names import Named, asks_something, by_canonical, subjects_of
-from inference_core.retrieval.pool import Place
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import Hit
-from inference_core.stores.backend import Backend, Key, Row
+from inference_core.retrieval.ranking import Hit, LazyRanking, Ranking
+from inference_core.stores.backend import Key, Row
 from inference_core.stores.search import Found, Search, content_of
 
 CANDIDATES: Final = 60
@@ -35,35 +34,50 @@ REACHED: Final = 50
 """So many rows beyond them are followed to."""
 
 
-class Territory(NamedTuple):
-    """Where links may lead: the ``owners`` among ``scopes`` and their ``indexes``, read from ``backend``."""
+RowsAt = Callable[[Sequence[Place]], list[Row | None]]
+"""Gives what is stored at places."""
 
-    backend: Backend
-    scopes: Sequence[Namespace]
-    indexes: Sequence[ScopeIndex]
-    owners: Collection[int]
+
+class Ranked:
+    """The texts of some views in the order in which they answer a question."""
+
+    def __init__(self, scopes: Sequence[Namespace], pool: Pool, ranking: Ranking | LazyRanking) -> None:
+        self.scopes = scopes
+        self.pool = pool
+        self._ranking = ranking
+
+    def owners(self, group: Sequence[Namespace]) -> list[int]:
+        """Which of the views are those of ``group``."""
+        return [owner for owner, scope in enumerate(self.scopes) if scope in group]
 
     def key(self, place: Place) -> Key:
-        """Where the document at ``place`` is stored."""
-        return self.scopes[place.owner], self.indexes[place.owner].keys[place.slot]
+        """Where the text at ``place`` is stored."""
+        return self.scopes[place.owner], self.pool.views[place.owner].keys[place.slot]
 
-    def rows(self, places: Sequence[Place]) -> list[Row | None]:
-        """What is stored at ``places``."""
-        return self.backend.get(list(map(self.key, places)))
+    def is_of_kind(self, place: Place, kinds: frozenset[str] | None) -> bool:
+        """Whether the kind of the row at ``place`` is one of ``kinds``."""
+        return kinds is None or self.pool.views[place.owner].kind(place.slot) in kinds
+
+    def hits(self, search: Search, owners: Collection[int]) -> Iterator[Hit]:
+        """The hits in some of the views, the best first; if the search is to be filled, what is no hit after them."""
+        if not owners:
+            return iter(())
+        hits = self._ranking.of(owners, search.kinds)
+        return chain(hits, self._ranking.others(owners, search.kinds)) if search.fills else hits
 
 
-def linked(search: Search, query: Query, territory: Territory, hits: Iterable[Hit]) -> list[Found]:
-    """The first of ``hits`` and what links lead to, the best first. Raises StoreError.
+def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int], rows_at: RowsAt) -> list[Found]:
+    """The best hits in the views of ``owners`` and what links lead to there, the best first. Raises StoreError.
 
     Rows that the search rejects lead nowhere.
     """
-    direct = _read(search, territory, list(islice(hits, CANDIDATES)))
+    direct = _read(search, rows_at, list(islice(ranked.hits(search, owners), CANDIDATES)))
     candidates = _candidates(search, direct)
     strength = link_to_query(list(candidates.values()), Named(search.text))
     best = sorted(candidates, key=lambda place: -candidates[place].score - candidates[place].share)[:SOURCES]
     terms = set(chain.from_iterable((term,) if isinstance(term, str) else term for term in query.terms))
-    bridges = {place: _bridges(territory, direct[place].row, terms) for place in best if strength}
-    further = _read_further(search, territory, direct, list(bridges.values()))
+    bridges = {place: _bridges(ranked, owners, direct[place].row, terms) for place in best if strength}
+    further = _read_further(search, ranked, rows_at, direct, list(bridges.values()))
     candidates |= _candidates(search, further)
     _link_to_best(candidates, bridges, strength)
     given = [_given(search, found, candidates.get(place)) for place, found in chain(direct.items(), further.items())]
@@ -87,8 +101,8 @@ def _candidates(search: Search, found: dict[Place, Found]) -> dict[Place, Candid
     return {place: _candidate(one) for place, one in found.items() if reject is None or reject(one.row) is None}
 
 
-def _read(search: Search, territory: Territory, hits: Sequence[Hit]) -> dict[Place, Found]:
-    rows = territory.rows([hit.place for hit in hits])
+def _read(search: Search, rows_at: RowsAt, hits: Sequence[Hit]) -> dict[Place, Found]:
+    rows = rows_at([hit.place for hit in hits])
     return {
         hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {})
         for hit, row in zip(hits, rows, strict=True)
@@ -97,20 +111,16 @@ def _read(search: Search, territory: Territory, hits: Sequence[Hit]) -> dict[Pla
 
 
 def _read_further(
-    search: Search, territory: Territory, direct: dict[Place, Found], bridges: Sequence[Bridges]
+    search: Search, ranked: Ranked, rows_at: RowsAt, direct: dict[Place, Found], bridges: Sequence[Bridges]
 ) -> dict[Place, Found]:
     """What bridges lead to beyond ``direct``: it comes after these, and nothing says that it is relevant."""
     ends = [(mass, place) for found in bridges for place, (mass, _) in found.items() if place not in direct]
-    wanted = {place: mass for mass, place in sorted(ends) if _is_of_kind(search, territory, place)}
-    places = sorted(wanted, key=lambda place: (-wanted[place], territory.key(place)))[:REACHED]
-    rows = territory.rows(places)
+    wanted = {place: mass for mass, place in sorted(ends) if ranked.is_of_kind(place, search.kinds)}
+    places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
+    rows = rows_at(places)
     start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
     shares = {"reached": start} if search.explains else {}
     return {place: Found(row, start, 0.0, shares) for place, row in zip(places, rows, strict=True) if row is not None}
-
-
-def _is_of_kind(search: Search, territory: Territory, place: Place) -> bool:
-    return search.kinds is None or territory.indexes[place.owner].kinds[place.slot] in search.kinds
 
 
 def _candidate(found: Found) -> Candidate:
@@ -120,8 +130,8 @@ def _candidate(found: Found) -> Candidate:
     return Candidate(found.row.key, found.score, found.relevance or 0.0, subjects, marks, asks_something(text))
 
 
-def _bridges(territory: Territory, row: Row, terms: Collection[str]) -> Bridges:
-    return bridges_of(content_of(row), terms, neighbours_of(row.value), territory.indexes, territory.owners)
+def _bridges(ranked: Ranked, owners: Collection[int], row: Row, terms: Collection[str]) -> Bridges:
+    return bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
 
 
 def _given(search: Search, found: Found, candidate: Candidate | None) -> Found:

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from inference_core.memory.links import MemoryLink
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Row
+
+if TYPE_CHECKING:
+    from inference_core.embeddings.documents import QueryVectors
 
 
 class RecallMode(str, Enum):
@@ -82,6 +86,14 @@ class SearchResult:
     mode: RecallMode
     reason: str | None = None
     left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionVectors:
+    """The vectors of a question, or why there are none."""
+
+    vectors: QueryVectors | None = None
+    problem: str | None = None
 
 
 def content_of(row: Row) -> str:

@@ -1,50 +1,76 @@
-"""Snapshot: a user's scopes as they were at one moment, for whoever decides by several looks at them."""
+"""Snapshot: a user's scopes as they were at one moment, from which a turn answers all that it asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from heapq import merge
+from itertools import chain, islice
+from typing import Final
+
+import numpy as np
 
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.pool import Place, Pool
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import rank
+from inference_core.retrieval.reranking import Reranker, reordered
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.cursor import Cursor
-from inference_core.stores.search import Found, RecallMode, Search, SearchResult
+from inference_core.stores.indexes import IndexCache
+from inference_core.stores.linking import Ranked, linked
+from inference_core.stores.search import Found, QuestionVectors, RecallMode, Search, SearchResult
+from inference_core.stores.selection import Selection
 
-if TYPE_CHECKING:
-    from inference_core.stores.searcher import Searcher
-
-_PORTION: Final = 32
-_SCANNED: Final = 2_000
+_SPARE: Final = 2
+RERANKED: Final = 30
+"""A re-ranker sees at least this many of the best memories of a group."""
+_FIRST_PINNED: Final = 2_000
+"""While an index is being built, pinned rows are looked for among so many of the newest."""
+_PINNED_IMPORTANCE: Final = 1.0
 Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
 
 
 class Snapshot:
-    """Answers from exactly ``scopes``, all of one user. For one thread; methods block and raise StoreError.
+    """Answers from exactly ``scopes``, all of one user, as they are when it is made. For one thread.
 
-    ``found`` ranks a search as the engine does.
+    Where an index would take longer than ``wait_seconds`` to build, it is built in the background; until then the
+    database answers, and searches are by words alone. Methods block and raise StoreError.
     """
 
     def __init__(
-        self, backend: Backend, searcher: Searcher, scopes: Sequence[Namespace], found: Callable[[Search], SearchResult]
+        self,
+        backend: Backend,
+        indexes: IndexCache,
+        scopes: Sequence[Namespace],
+        question: QuestionVectors,
+        wait_seconds: float,
+        rerank: Reranker | None = None,
     ) -> None:
         self._backend = backend
-        self._searcher = searcher
-        self._scopes = list(scopes)
-        self._found = found
+        self._indexes = indexes
+        self._question = question
+        self._rerank = rerank
+        self._scopes = list(dict.fromkeys(scopes))
+        self._is_cold = bool(scopes) and indexes.needs_build(self._scopes, wait_seconds)
+        self._views = {} if self._is_cold else dict(zip(self._scopes, indexes.views(self._scopes), strict=True))
+        if self._is_cold:
+            indexes.build(self._scopes)
 
     def search(self, search: Search) -> SearchResult:
         """The best rows for a text; a blank text that ``fills`` gives the newest."""
-        if search.text.strip():
-            return self._found(search)
-        groups = [
-            [
-                Found(row, 0.0)
-                for row in self.newest(group, kinds=search.kinds, limit=search.limit, reject=search.reject)
-            ]
-            for group in search.groups
-        ]
-        return SearchResult(groups if search.fills else [[] for _ in groups], RecallMode.HYBRID)
+        return self.search_together([search])[0]
+
+    def search_together(self, searches: Sequence[Search]) -> list[SearchResult]:
+        """Like `search` for each of ``searches``, which ask the same, so that it is ranked once.
+
+        Statistics are those of all their groups.
+        """
+        if not searches[0].text.strip():
+            return [self._newest_of(search) for search in searches]
+        ranked, query = self._ranked(searches)
+        return [self._result(search, ranked, query) for search in searches]
 
     def newest(
         self,
@@ -56,20 +82,168 @@ class Snapshot:
     ) -> list[Row]:
         """The newest rows of ``scopes`` (and of ``kinds``) that are not rejected, the newest creation first."""
         found: list[Row] = []
-        after: Cursor | None = None
-        while len(found) < limit:
-            page = self._backend.page(scopes, kinds=kinds, limit=_PORTION, after=after)
-            found += [row for row in page if reject is None or reject(row) is None]
-            if len(page) < _PORTION:
+        for portion in self._by_age(scopes, kinds, max(limit, 1)):
+            found += [row for row in portion if reject is None or reject(row) is None]
+            if len(found) >= limit:
                 break
-            after = Cursor.of(page[-1])
         return found[:limit]
 
     def pinned(self, scopes: Sequence[Namespace]) -> list[Row]:
         """All rows of ``scopes`` that are pinned, the newest first."""
-        rows = self._backend.page(scopes, limit=_SCANNED)
-        return [row for row in rows if row.value.get("pinned") is True]
+        if self._is_cold:
+            rows = self._backend.page(scopes, limit=_FIRST_PINNED)
+            return [row for row in rows if row.value.get("pinned") is True]
+        places: list[tuple[float, str, Namespace, int]] = []
+        for scope in scopes:
+            view = self._views[scope]
+            # A pinned memory is as important as can be; whether one that is so is pinned, its row says.
+            slots = np.flatnonzero(view.alive & (view.columns.importance >= _PINNED_IMPORTANCE))
+            places += [(-view.columns.created.item(slot), view.keys[slot], scope, slot) for slot in slots.tolist()]
+        rows = self._rows([(scope, slot) for _, _, scope, slot in sorted(places)])
+        return [row for row in rows if row is not None and row.value.get("pinned") is True]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
-        return self._backend.get(keys)
+        """The row of each key in the snapshot's scopes."""
+        if self._is_cold:
+            return self._backend.get(keys)
+        slots = [(scope, self._views[scope].slot_of(key)) for scope, key in keys]
+        rows = iter(self._rows([(scope, slot) for scope, slot in slots if slot is not None]))
+        return [None if slot is None else next(rows) for _, slot in slots]
+
+    def _by_age(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, size: int) -> Iterator[list[Row]]:
+        """Rows in portions, the newest first; of equal ones by key."""
+        if self._is_cold:
+            after: Cursor | None = None
+            while page := self._backend.page(scopes, kinds=kinds, limit=size + _SPARE, after=after):
+                yield page
+                after = Cursor.of(page[-1])
+            return
+        places = merge(*(self._newest_places(scope, kinds) for scope in dict.fromkeys(scopes)))
+        while portion := list(islice(places, size + _SPARE)):
+            rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
+            yield [row for row in rows if row is not None]
+
+    def _newest_places(
+        self, scope: Namespace, kinds: frozenset[str] | None
+    ) -> Iterator[tuple[float, str, Namespace, int]]:
+        view = self._views[scope]
+        slots = view.by_age if kinds is None else view.by_age[view.is_of(kinds, view.by_age)]
+        for slot in slots:
+            yield -view.columns.created.item(slot), view.keys[slot], scope, int(slot)
+
+    def _newest_of(self, search: Search) -> SearchResult:
+        groups = [
+            [
+                Found(row, 0.0)
+                for row in self.newest(group, kinds=search.kinds, limit=search.limit, reject=search.reject)
+            ]
+            for group in (search.groups if search.fills else ())
+        ]
+        return SearchResult(groups or [[] for _ in search.groups], RecallMode.HYBRID)
+
+    def _ranked(self, searches: Sequence[Search]) -> tuple[Ranked, Query]:
+        """All that the searches look at, in order."""
+        first = searches[0]
+        vectors = None if self._is_cold else self._question.vectors
+        query = Query.of(first.text, first.now, *(vectors or ()), by_itself=first.by_itself)
+        asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
+        scopes = [scope for scope in self._scopes if scope in asked]
+        views = (
+            self._indexes.scanned(scopes, query.terms) if self._is_cold else [self._views[scope] for scope in scopes]
+        )
+        held = [(scope, view) for scope, view in zip(scopes, views, strict=True) if len(view)]
+        scopes, views = [scope for scope, _ in held], [view for _, view in held]
+        pool = Pool(views) if self._is_cold or not views else self._indexes.pool(scopes, views)
+
+        def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
+            return self._backend.tokens([(scopes[owner], views[owner].keys[slot]) for owner, slot in places])
+
+        groups = {
+            tuple(owner for owner, scope in enumerate(scopes) if scope in group): None
+            for search in searches
+            for group in search.groups
+        }
+        return Ranked(scopes, pool, rank(pool, query, tokens_of, [group for group in groups if group])), query
+
+    def _result(self, search: Search, ranked: Ranked, query: Query) -> SearchResult:
+        wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
+        selections = [self._selected(wanted, ranked, query, group) for group in search.groups]
+        groups = [selection.rows() for selection in selections]
+        left_out = [one for selection in selections for one in selection.left_out]
+        problem = "the index is being built" if self._is_cold else self._question.problem
+        mode = RecallMode.LEXICAL if self._is_cold or self._question.vectors is None else RecallMode.HYBRID
+        if self._rerank:
+            groups, failure = reranked(self._rerank, search, groups)
+            problem = failure or problem
+        return SearchResult(groups, mode, problem, left_out)
+
+    def _selected(self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace]) -> Selection:
+        """The best rows that the search takes, fetched in small portions until there are enough."""
+        selection = Selection(search)
+        owners = ranked.owners(group)
+        if search.links and owners:
+            for found in linked(search, query, ranked, owners, self._rows_at(ranked)):
+                if selection.missing > 0:
+                    selection.offer(found)
+        offered = selection.keys()
+        hits = (hit for hit in ranked.hits(search, owners) if not offered or ranked.key(hit.place) not in offered)
+        rows_at = self._rows_at(ranked)
+        while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
+            for row, hit in zip(rows_at([hit.place for hit in portion]), portion, strict=True):
+                if row is not None and selection.missing > 0:
+                    shares = hit.shares if search.explains else {}
+                    selection.offer(Found(row, hit.score, hit.relevance, shares))
+        if self._is_cold and search.fills and selection.missing > 0:
+            self._fill(selection, search, group)
+        return selection
+
+    def _fill(self, selection: Selection, search: Search, group: Sequence[Namespace]) -> None:
+        """Adds the newest rows, as a scan knows only those that hold a word of the question."""
+        seen = selection.keys()
+        for row in self._backend.page(group, kinds=search.kinds, limit=len(seen) + search.limit):
+            if selection.missing > 0 and (row.namespace, row.key) not in seen:
+                selection.offer(Found(row, 0.0, 0.0))
+
+    def _rows_at(self, ranked: Ranked) -> Callable[[Sequence[Place]], list[Row | None]]:
+        """What gives the rows of texts."""
+        if self._is_cold:
+            return lambda places: self._backend.get([ranked.key(place) for place in places])
+        return lambda places: self._rows([(ranked.scopes[place.owner], place.slot) for place in places])
+
+    def _rows(self, places: Sequence[tuple[Namespace, int]]) -> list[Row | None]:
+        """The rows in slots; None for one that has expired, or was removed since."""
+        wanted: list[tuple[Key, int, int]] = []
+        for scope, slot in places:
+            view = self._views[scope]
+            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq))
+        return self._indexes.rows.get(wanted) if wanted else []
+
+
+def reranked(
+    reranker: Reranker, search: Search, groups: Sequence[Sequence[Found]]
+) -> tuple[list[list[Found]], str | None]:
+    """The rows of each group as ``reranker`` orders them, cut to the limit; if it fails, as they were, and why."""
+    try:
+        texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
+        orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
+    except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
+        return [list(group[: search.limit]) for group in groups], f"The re-ranker failed: {error}"
+    return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)], None
+
+
+def within(search: Search, scopes: Sequence[Namespace]) -> Search:
+    """``search`` in those of its scopes that are among ``scopes``."""
+    own = frozenset(scopes)
+    return replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+
+
+def merged(search: Search, results: Sequence[SearchResult]) -> SearchResult:
+    """What several users' snapshots gave for one search: the best of each group."""
+    first = results[0]
+    groups = [
+        sorted(chain.from_iterable(group), key=lambda found: -found.score)[: search.limit]
+        for group in zip(*(result.groups for result in results), strict=True)
+    ]
+    mode = RecallMode.LEXICAL if any(one.mode is RecallMode.LEXICAL for one in results) else first.mode
+    problem = next((one.reason for one in results if one.reason), None)
+    return SearchResult(groups, mode, problem, [left for one in results for left in one.left_out])

@@ -33,6 +33,7 @@ from langgraph.store.base.embed import get_text_at_path
 from inference_core.clock import Clock, SystemClock
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreError
+from inference_core.memory.fields import copied
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json, is_encodable
 from inference_core.retrieval.documents import Document
@@ -238,7 +239,7 @@ def _item(row: Row) -> Item:
 
 
 def _search_item(row: Row, score: float | None = None) -> SearchItem:
-    return SearchItem(row.namespace, row.key, row.value, row.created_at, row.updated_at, score)
+    return SearchItem(row.namespace, row.key, copied(row.value), row.created_at, row.updated_at, score)
 
 
 def _matches(name: Namespace, condition: MatchCondition) -> bool:

@@ -24,11 +24,11 @@ from retrieval_support import floats, packed
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, Situation
-from inference_core.retrieval.index import ScopeIndex
 from inference_core.retrieval.late_interaction import pack_tokens
 from inference_core.stores.backend import Backend, Check, Delete, Outcome, Put, Row, SetVector, Write
-from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
+from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.backends.mirror import EXTRA
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
@@ -958,36 +958,34 @@ def test_a_failed_transaction_is_told_to_everybody_in_it():
 
 def test_an_index_that_was_dropped_while_in_use_is_not_counted(own: Backend):
     done(own, put("a", text="tea"), put("b", scope=("v", "semantic"), text="mate"))
-    cache = IndexCache(own, "", max_bytes=0)
-
-    def documents(indexes: list[ScopeIndex]) -> int:
-        return sum(len(index) for index in indexes)
-
-    def nested(indexes: list[ScopeIndex]) -> list[int]:
-        return [documents(indexes), cache.use([("v", "semantic")], documents)]
-
-    assert cache.use([USER], nested) == [1, 1]
+    cache = IndexCache(own, "", max_bytes=0, wake=lambda _: None)
+    (first,) = cache.views([USER])
+    (second,) = cache.views([("v", "semantic")])
+    assert (len(first), len(second)) == (1, 1)
+    assert cache.pool([USER], [first]).views == [first]
     assert cache.nbytes == 0
-    assert cache.use([], documents) == 0
+    assert not cache._shards
+    assert cache.views([]) == []
 
 
 def test_an_index_follows_a_store_that_was_set_back(own: Backend):
     done(own, *(put(f"k{number}", text=f"tea {number}") for number in range(5)))
-    cache = IndexCache(own, "", 10**9)
-    assert cache.use([USER], lambda indexes: indexes[0].head) == own.heads([USER])[0]
+    cache = IndexCache(own, "", 10**9, wake=lambda _: None)
+    assert cache.views([USER])[0].seq == own.heads([USER])[0]
     older = InMemoryBackend()
     done(older, put("k0", text="mate"))
     cache._backend = older
-    assert cache.use([USER], lambda indexes: (indexes[0].head, indexes[0].keys)) == (1, ["k0"])
+    (view,) = cache.views([USER])
+    assert (view.seq, view.keys) == (1, ["k0"])
     assert cache.nbytes > 0
 
 
 def test_an_index_does_not_keep_what_was_replaced(sqlite: SqliteBackend):
-    cache = IndexCache(sqlite, "", 10**9)
+    cache = IndexCache(sqlite, "", 10**9, wake=lambda _: None)
     sizes: list[int] = []
     for number in range(400):
         done(sqlite, put(f"k{number % 3}", text=f"tea number{number}"))
-        sizes.append(cache.use([USER], lambda indexes: indexes[0].slots))
+        sizes.append(cache.views([USER])[0].slots)
     assert max(sizes) < 100
-    assert cache.use([USER], lambda indexes: indexes[0].document_frequency("number1")) == 0
-    assert cache.use([USER], lambda indexes: indexes[0].document_frequency("number399")) == 1
+    (view,) = cache.views([USER])
+    assert (view.document_frequency("number1"), view.document_frequency("number399")) == (0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from support import HashingEmbeddings
 
 from inference_core.drivers import run
 from inference_core.embeddings.embedder import Embedder
+from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Delete, Put
@@ -57,6 +58,10 @@ def asked(engine: StoreEngine, text: str = "where is the spare key?", **options:
             replace(Search(groups=[[USER], [("u", "other")]], text=text, limit=3, patience=IMPATIENT), **options)
         )
     )
+
+
+def _ignored(seconds: float) -> None:
+    """Wakes nobody, as the test itself follows."""
 
 
 def keys(found: list[Change]) -> list[str]:
@@ -111,43 +116,47 @@ def test_the_fill_keeps_to_the_kinds(full: Backend):
     for _ in range(2):
         found = asked(engine, **search).groups[0]
         assert [one.row.key for one in found] == [f"k{MANY + 1}", f"k{MANY}"]
-        engine._searcher().indexes.use([USER], list)
+        engine._indexes.cache().views([USER])
     engine.close()
 
 
 def test_a_user_whose_index_does_not_fit_waits_for_it(full: Backend):
-    cache = IndexCache(full, "", max_bytes=1)
-    assert cache.are_far([USER], IMPATIENT)
-    cache.use([USER], list)
-    assert not cache.are_far([USER], IMPATIENT)
-    assert not cache.are_far([OTHER], IMPATIENT)
+    cache = IndexCache(full, "", max_bytes=1, wake=_ignored)
+    assert cache.needs_build([USER], IMPATIENT)
+    cache.views([USER])
+    assert not cache.needs_build([USER], IMPATIENT)
+    assert not cache.needs_build([OTHER], IMPATIENT)
 
 
-def test_a_build_that_fails_is_tried_again(full: Backend, caplog: pytest.LogCaptureFixture):
-    cache = IndexCache(full, "", max_bytes=10**9)
-    full.close()
+def test_a_build_that_fails_is_tried_again(full: Backend, monkeypatch: pytest.MonkeyPatch):
+    cache = IndexCache(full, "", max_bytes=10**9, wake=_ignored)
     cache.build([USER])
-    deadline = time.monotonic() + 10
-    while cache.is_building and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert "could not be built" in caplog.text
+    assert cache.is_building
+
+    def fails(*_: object) -> list[int]:
+        raise StoreUnavailable("Away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(full, "heads", fails)
+        with pytest.raises(StoreUnavailable):
+            cache.follow()
+    assert not cache.is_building
+    assert cache.needs_build([USER], IMPATIENT)
+    cache.build([USER])
+    assert cache.follow()
+    assert not cache.needs_build([USER], IMPATIENT)
+    assert not cache.follow()
 
 
 def test_an_index_is_built_once_at_a_time(full: Backend):
-    cache = IndexCache(full, "", max_bytes=10**9)
-    built: list[str] = []
-
-    def build(root: str, scopes: Sequence[Namespace]) -> None:
-        built.append(f"{root} {scopes}")
-
-    cache._build = build
+    woken: list[float] = []
+    cache = IndexCache(full, "", max_bytes=10**9, wake=woken.append)
     cache.build([USER])
+    cache.build([USER, ("u", "procedural")])
+    assert woken == [0.0]
+    assert (cache.follow(), cache.follow()) == (True, False)
     cache.build([USER])
-    assert cache.is_building
-    deadline = time.monotonic() + 10
-    while not built and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(built) == 1
+    assert woken == [0.0, 0.0]
 
 
 def test_who_is_patient_waits_for_the_index(full: Backend):
@@ -159,8 +168,8 @@ def test_who_is_patient_waits_for_the_index(full: Backend):
 
 
 def test_patience_counts_only_what_is_missing(full: Backend):
-    cache = IndexCache(full, "", max_bytes=10**9)
-    assert not cache.are_far([USER, OTHER], patience=10)
-    assert not cache.are_far([OTHER], IMPATIENT)
-    cache.use([USER], list)
-    assert not cache.are_far([USER, OTHER], IMPATIENT)
+    cache = IndexCache(full, "", max_bytes=10**9, wake=_ignored)
+    assert not cache.needs_build([USER, OTHER], 10)
+    assert not cache.needs_build([OTHER], IMPATIENT)
+    cache.views([USER])
+    assert not cache.needs_build([USER, OTHER], IMPATIENT)

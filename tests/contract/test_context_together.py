@@ -20,13 +20,14 @@ from inference_core import (
 )
 from inference_core.context.engineer import ContextEngineer
 from inference_core.drivers import Plan, run
-from inference_core.embeddings.documents import QueryVectors
 from inference_core.errors import StoreUnavailable
+from inference_core.retrieval.pool import Pool
+from inference_core.retrieval.ranking import LazyRanking, Ranking
 from inference_core.services.context.builder import DEFAULT_SOURCES
 from inference_core.services.context.memories import Memories, search_for
 from inference_core.services.context.source import OwnSource, SearchingSource
+from inference_core.stores import snapshot
 from inference_core.stores.search import Search
-from inference_core.stores.searcher import Ranked
 from inference_core.testing import FrozenClock
 
 USER = "ada"
@@ -63,20 +64,19 @@ class Searching(Memories):
 
 
 def test_the_question_is_ranked_once(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
-    searcher = service.scope.engine._searcher()  # pyright: ignore[reportPrivateUsage]
     ranked: list[int] = []
-    rank = searcher.ranked_together
+    original = snapshot.rank
 
-    def counted(searches: Sequence[Search], vectors: QueryVectors | None) -> list[Ranked]:
-        ranked.append(len(searches))
-        return rank(searches, vectors)
+    def counted(pool: Pool, *given: Any) -> Ranking | LazyRanking:
+        ranked.append(len(pool))
+        return original(pool, *given)
 
-    monkeypatch.setattr(searcher, "ranked_together", counted)
+    monkeypatch.setattr(snapshot, "rank", counted)
     searching = [one for one in DEFAULT_SOURCES if isinstance(one, SearchingSource) and one.name != "associated"]
     assert {one.name for one in searching} == {"memories", "entities", "consolidated", "goals", "ideas"}
     context = built(service, searching)
     assert context.left_out == {}
-    assert ranked == [len(searching)]
+    assert ranked == [24]
 
 
 def test_each_finds_what_it_finds_by_itself(service: AgentMemoryStoreService):

@@ -87,7 +87,9 @@ def test_access_counts(opened: Any):
 
 def test_the_size_of_the_indexes(opened: Any):
     store = opened("INDEX_MB", "1")
-    assert store.engine._searcher().indexes._max_bytes == 1024 * 1024
+    indexes = store.engine._indexes.cache()
+    assert indexes._max_bytes + indexes.rows._max_bytes == 1024 * 1024
+    assert indexes._max_bytes > 4 * indexes.rows._max_bytes > 0
 
 
 def test_the_largest_content(opened: Any, monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 from retrieval_support import MODEL, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
+from inference_core.retrieval import columns, postings
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import Change, Document, Situation, Term
-from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex
+from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
 from inference_core.retrieval.late_interaction import pack_tokens
-from inference_core.retrieval.pool import Place
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import rank
 from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Spread, Weights
@@ -102,15 +104,15 @@ class Scope:
 
     def apply(self, op: Op) -> None:
         old = self.rows.get(op.key)
-        alive = old is not None and old.kind != ""
+        alive = old is not None and old.is_there
         created = old.created_at if old is not None and alive else op.created
         document = _document(op)
         if op.kind in ("put", "hidden"):
             self._write(op.key, op.tag, created, document if op.kind == "put" else None)
         elif old is not None and alive and op.kind == "delete":
-            self._write(op.key, "", created, None)
+            self._write(op.key, "", created, None, is_there=False)
         elif old is not None and alive and op.kind == "again":
-            self._write(op.key, "", created, None)
+            self._write(op.key, "", created, None, is_there=False)
             self._write(op.key, old.kind, op.created, old.document)
         elif old is not None and old.document is not None and op.kind == "vector":
             revised = old.document._replace(model=document.model, vector=document.vector, tokens=document.tokens)
@@ -119,30 +121,32 @@ class Scope:
     def changes(self, since: int = 0) -> list[Change]:
         return sorted((change for change in self.rows.values() if change.seq > since), key=lambda change: change.seq)
 
-    def follow(self) -> None:
-        self.index.update(self.changes(self.index.head))
+    def follow(self, portion: int = 100) -> ScopeView:
+        """The view of all that was written, taken in by portions."""
+        changes = self.changes(self.index.head)
+        for start in range(0, len(changes), portion):
+            self.index.apply(changes[start : start + portion])
+        return self.index.publish()
 
-    def rebuilt(self) -> ScopeIndex:
-        index = ScopeIndex(MODEL)
-        index.update(self.changes())
-        return index
+    def rebuilt(self) -> ScopeView:
+        return ScopeIndex(MODEL).update(self.changes())
 
     def tokens(self, key: str) -> bytes | None:
         document = self.rows[key].document
         return document.tokens if document else None
 
-    def _write(self, key: str, kind: str, created: float, document: Document | None) -> None:
+    def _write(self, key: str, kind: str, created: float, document: Document | None, *, is_there: bool = True) -> None:
         self.seq += 1
-        self.rows[key] = Change(self.seq, key, kind, created, document)
+        self.rows[key] = Change(self.seq, key, kind, created, document, is_there)
 
 
-def _hits(scopes: Sequence[Scope], indexes: Sequence[ScopeIndex], query: Query) -> list[tuple[Any, ...]]:
+def _hits(scopes: Sequence[Scope], indexes: Sequence[ScopeView], query: Query) -> list[tuple[Any, ...]]:
     """All that is told of each hit, the best first."""
 
     def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
         return [scopes[place.owner].tokens(indexes[place.owner].keys[place.slot]) for place in places]
 
-    hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
+    hits = rank(Pool(indexes), query, tokens_of).of(range(len(indexes)))
     return [
         (hit.place.owner, indexes[hit.place.owner].keys[hit.place.slot], hit.score, hit.relevance, hit.shares)
         for hit in hits
@@ -164,17 +168,27 @@ USUAL = (
 )
 
 
+@contextmanager
+def _small_arrays() -> Generator[None]:
+    """Arrays have so little room that they are replaced all the time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(columns, "_FEW", 4)
+        patched.setattr(postings, "_SMALL_TAIL", 2)
+        patched.setattr(postings, "_TAIL_SHARE", 2)
+        yield
+
+
 @settings(max_examples=150, deadline=None)
-@given(st.lists(OPS, min_size=3, max_size=20), QUERIES)
-def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: Query):
-    scopes = [Scope(), Scope()]
-    for op in ops:
-        scopes[op.scope].apply(op)
-        if op.asked:
-            scopes[op.scope].follow()
-    for scope in scopes:
-        scope.follow()
-    grown, afresh = [scope.index for scope in scopes], [scope.rebuilt() for scope in scopes]
+@given(st.lists(OPS, min_size=3, max_size=20), QUERIES, st.integers(1, 5))
+def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: Query, portion: int):
+    with _small_arrays():
+        scopes = [Scope(), Scope()]
+        for op in ops:
+            scopes[op.scope].apply(op)
+            if op.asked:
+                scopes[op.scope].follow(portion)
+        grown = [scope.follow(portion) for scope in scopes]
+    afresh = [scope.rebuilt() for scope in scopes]
     for wanted in (query, *USUAL):
         hits = _hits(scopes, grown, wanted)
         assert hits == _hits(scopes, afresh, wanted)
@@ -189,16 +203,70 @@ def test_an_index_counts_what_is_alive(ops: list[Op]):
         scope.apply(op)
         if op.asked:
             scope.follow()
-    scope.follow()
-    living = [change.document for change in scope.rows.values() if change.document]
+    view = scope.follow()
+    rows = [change for change in scope.rows.values() if change.is_there]
+    living = [change.document for change in rows if change.document]
     terms = [analyze(document.text) for document in living]
-    afresh = scope.rebuilt().columns.vectors
-    assert len(scope.index) == len(living)
-    assert scope.index.length == sum(map(len, terms))
-    assert scope.index.document_frequency("tea") == sum("tea" in words for words in terms)
-    assert scope.index.head == scope.seq
-    assert scope.index.columns.vectors.count == afresh.count
-    assert sum(abs(scope.index.columns.vectors.total)) == sum(abs(afresh.total))
+    afresh = scope.rebuilt()
+    assert len(view) == len(living)
+    assert view.length == sum(map(len, terms))
+    assert view.document_frequency("tea") == sum("tea" in words for words in terms)
+    assert view.seq == scope.index.head == scope.seq
+    assert view.vectors.count == afresh.vectors.count
+    assert sum(abs(view.vectors.total)) == sum(abs(afresh.vectors.total))
+    by_age = [change.key for change in sorted(rows, key=lambda change: (-change.created_at, change.key))]
+    assert [view.keys[slot] for slot in view.by_age] == [afresh.keys[slot] for slot in afresh.by_age] == by_age
+
+
+def _shown(view: ScopeView, query: Query) -> list[Any]:
+    """All that a view tells, as plain values."""
+    terms = [term for one in (query, *USUAL) for term in one.terms]
+    statistics = CollectionStatistics.of([view], terms)
+    return [
+        *(view.seq, view.slots, len(view), view.length, statistics, view.nbytes, list(view.keys[: view.slots])),
+        *(view.alive.tolist(), view.embedded.tolist(), view.order.slots.tolist(), view.order.session.tolist()),
+        *([view.keys[slot] for slot in view.by_age], [view.slot_of(key) for key in "abcdef"]),
+        *(view.slots_of("abcdef"), [view.kind(slot) for slot in view.by_age]),
+        *(view.is_of(frozenset({"facts"}), view.by_age).tolist(), view.holding("tea", 2)),
+        *(column.tolist() for column in view.bm25(terms, statistics)),
+        *(repr(view.products(floats(*axis)).tolist()) for axis in AXES),
+        *(view.vectors.count, view.vectors.total.tolist()),
+        *(view.in_order(name).tolist() for name in ("created", "ranks", "by_assistant", "happened", "importance")),
+        *(
+            [(hit.place, hit.score, hit.relevance) for hit in rank(Pool([view]), one).of([0])]
+            for one in (query, *USUAL)
+        ),
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(OPS, min_size=2, max_size=25), QUERIES, st.integers(1, 4), st.integers(0, 2))
+def test_a_view_never_changes(ops: list[Op], query: Query, portion: int, asked_at: int):
+    """What it gives later is what it gave when it was taken, also where it is asked only later for the first time.
+
+    Views that are equal to those taken, but were never asked, are what an index gives that ended there.
+    """
+    with _small_arrays():
+        scope = Scope()
+        taken: list[tuple[ScopeView, list[Any] | None, int]] = []
+        for number, op in enumerate(ops):
+            scope.apply(op)
+            if op.asked:
+                view = scope.follow(portion)
+                taken.append((view, _shown(view, query) if number % 3 != asked_at else None, number + 1))
+        scope.follow(portion)
+        for view, shown, end in taken:
+            assert _shown(view, query) == (shown or _shown(_ended(ops[:end], portion), query))
+
+
+def _ended(ops: Sequence[Op], portion: int) -> ScopeView:
+    """The last view of an index that followed ``ops``."""
+    scope = Scope()
+    view = ScopeView()
+    for op in ops:
+        scope.apply(op)
+        view = scope.follow(portion) if op.asked else view
+    return view
 
 
 @dataclass

@@ -83,15 +83,18 @@ def is_known(row: Row) -> bool:
 
 
 def record_of(row: Row) -> MemoryRecord:
-    """The record that ``row`` holds. Raises UnsupportedSchema if a newer version of this package wrote it."""
-    return MemoryRecord.from_value(
-        row.value,
-        memory_id=row.key,
-        namespace=row.namespace,
-        stored_at=row.created_at,
-        updated_at=row.updated_at,
-        version=row.version,
-    )
+    """The record that ``row`` holds, read once. Raises UnsupportedSchema if a newer version of the package wrote it."""
+    if not row.parsed:
+        record = MemoryRecord.from_value(
+            row.value,
+            memory_id=row.key,
+            namespace=row.namespace,
+            stored_at=row.created_at,
+            updated_at=row.updated_at,
+            version=row.version,
+        )
+        row.parsed.append(record)
+    return row.parsed[0]
 
 
 def situation_of(record: MemoryRecord) -> Situation:

@@ -205,6 +205,9 @@ class FileBackend:
                 one.place.salvage()
         return len(found)
 
+    def forget(self, user: str) -> None:
+        """Nothing is remembered of who follows changes."""
+
     def close(self) -> None:
         """Frees the lock's file; later calls are refused."""
         with self._turn:

@@ -15,9 +15,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -45,25 +44,16 @@ from inference_core.stores.backend import (
     Unreadable,
     Write,
 )
+from inference_core.stores.backends.mirror import EXTRA, Mirror, extra_of
 from inference_core.stores.cursor import Cursor, cut
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
 
-EXTRA: Final = "_inference_core"
-"""The key of a stored value that holds the version, the indexed text and the vector."""
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
 _LOOP_S: Final = 2.0
 _turns: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
 _turns_lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    seq: int
-    mark: str
-    row: Row | None
-    document: Document | None
 
 
 class ForeignBackend:
@@ -81,7 +71,7 @@ class ForeignBackend:
         self._store: Callable[[], BaseStore | None] = weakref.ref(store) if weakly else lambda: store
         self._max_rows = max_rows
         self._meta: dict[str, str] = {}
-        self._mirror: dict[Namespace, dict[str, _Seen]] = {}
+        self._mirrors: dict[Namespace, Mirror] = {}
         self._lock = threading.Lock()
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
@@ -145,15 +135,30 @@ class ForeignBackend:
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """Reads the scopes and numbers what has changed since they were read last."""
         with self._lock:
-            return [self._mirrored(scope) for scope in scopes]
+            return [self._read(scope).head for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """What the last reading of the scope found changed after ``since``."""
         with self._lock:
-            seen = [(key, one) for key, one in self._mirror.get(scope, {}).items() if one.seq > since]
-        for key, one in sorted(seen, key=lambda found: found[1].seq):
-            created = one.row.created_at.timestamp() if one.row else 0.0
-            yield Change(one.seq, key, _kind(one.row) if one.row else "", created, one.document, one.row is not None)
+            mirror = self._mirrors.get(scope)
+            changed = [(key, mark) for key, mark in mirror.marks.items() if mark.seq > since] if mirror else []
+            rows = dict(mirror.fresh) if mirror and since >= mirror.fresh_since else None
+        if rows is None:  # whoever asks has not seen what another one has heard of already
+            rows = {row.key: row for row in self._scan(scope)} if changed else {}
+        changed.sort(key=lambda one: one[1].seq)
+        for key, mark in changed:
+            row = rows.get(key)
+            yield Change(
+                seq=mark.seq,
+                key=key,
+                kind=_kind(row) if row else "",
+                created_at=row.created_at.timestamp() if row else 0.0,
+                document=_document(row) if row else None,
+                is_there=row is not None,
+            )
+        if mirror and changed:
+            with self._lock:
+                mirror.drop_fresh(changed[-1][1].seq)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """Of what the last reading of the scope found, the keys whose terms hold the most of ``words``."""
@@ -162,13 +167,16 @@ class ForeignBackend:
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Of the scopes that were read in this process, the texts without a vector of ``model``."""
         with self._lock:
-            found = [
-                Pending(scope, key, one.row.version, one.document.text)
-                for scope, rows in self._mirror.items()
-                for key, one in rows.items()
-                if one.row and one.document and one.document.model != model
-            ]
-        return found[:limit]
+            waiting = (
+                (scope, key)
+                for scope, mirror in self._mirrors.items()
+                for key, mark in mirror.marks.items()
+                if mark.model not in (None, model)
+            )
+            keys = list(islice(waiting, limit))
+        found = zip(keys, self.get(keys), strict=True)
+        texts = [(scope, key, row, _document(row)) for (scope, key), row in found if row]
+        return [Pending(scope, key, row.version, document.text) for scope, key, row, document in texts if document]
 
     def expired(self, limit: int) -> list[Key]:
         """None: a foreign store expires its items by itself."""
@@ -191,6 +199,12 @@ class ForeignBackend:
         """None: what a foreign store cannot read is for its own tools."""
         del found
         return 0
+
+    def forget(self, user: str) -> None:
+        """Forgets what was seen of the scopes whose first label is ``user``."""
+        with self._lock:
+            for scope in [scope for scope in self._mirrors if scope[0] == user]:
+                del self._mirrors[scope]
 
     def check_may_block(self) -> None:
         """Raises ConfigurationError in the thread whose event loop serves the store: it would wait for itself."""
@@ -220,10 +234,9 @@ class ForeignBackend:
         """Takes texts that were given a vector off the list of pending ones; the next reading sees how they are."""
         with self._lock:
             for write in batch:
-                seen = self._mirror.get(write.namespace, {}).get(write.key)
-                if isinstance(write, SetVector) and seen and seen.document:
-                    document = seen.document._replace(model=write.model, vector=write.vector)
-                    self._mirror[write.namespace][write.key] = _Seen(seen.seq, seen.mark, seen.row, document)
+                mirror = self._mirrors.get(write.namespace)
+                if isinstance(write, SetVector) and mirror and write.key in mirror.marks:
+                    mirror.marks[write.key] = mirror.marks[write.key]._replace(model=write.model)
 
     def _rows(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
         found = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
@@ -245,20 +258,10 @@ class ForeignBackend:
             if offset >= self._max_rows:
                 raise ScopeTooLarge(f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows; use open_store")
 
-    def _mirrored(self, scope: Namespace) -> int:
-        mirror = self._mirror.setdefault(scope, {})
-        head = max((one.seq for one in mirror.values()), default=0)
-        rows = {row.key: row for row in self._scan(scope)}
-        gone = [key for key, one in mirror.items() if one.row and key not in rows]
-        for key in gone:
-            head += 1
-            mirror[key] = _Seen(head, "", None, None)
-        for key, row in reversed(rows.items()):
-            mark = _mark(row)
-            if key not in mirror or mirror[key].mark != mark:
-                head += 1
-                mirror[key] = _Seen(head, mark, row, _document(row))
-        return head
+    def _read(self, scope: Namespace) -> Mirror:
+        mirror = self._mirrors.setdefault(scope, Mirror())
+        mirror.note({row.key: row for row in self._scan(scope)})
+        return mirror
 
     def _check_runs(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises StoreUnavailable, before anything is sent, if ``loop`` would not get round to it."""
@@ -347,7 +350,7 @@ def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
 
 
 def _row(item: Item) -> Row:
-    extra = _extra(item.value)
+    extra = extra_of(item.value)
     return Row(
         namespace=tuple(item.namespace),
         key=item.key,
@@ -359,14 +362,9 @@ def _row(item: Item) -> Row:
     )
 
 
-def _extra(value: dict[str, Any]) -> dict[str, Any]:
-    found = value.get(EXTRA)
-    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-
-
 def _created(item: Item) -> datetime:
     """When it was first stored, as stores disagree about theirs."""
-    text = _extra(item.value).get("created_at") or item.value.get("created_at")
+    text = extra_of(item.value).get("created_at") or item.value.get("created_at")
     try:
         return aware(datetime.fromisoformat(text) if isinstance(text, str) else item.created_at)
     except ValueError:
@@ -378,12 +376,8 @@ def _kind(row: Row) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _mark(row: Row) -> str:
-    return f"{row.updated_at.isoformat()} {row.version} {hash(json.dumps(row.value, sort_keys=True, default=str))}"
-
-
 def _document(row: Row) -> Document | None:
-    extra = _extra(row.value)
+    extra = extra_of(row.value)
     text = extra.get("text") or row.value.get("content")
     if not isinstance(text, str) or not text.strip():
         return None

@@ -119,6 +119,9 @@ class InMemoryBackend:
         del found
         return 0
 
+    def forget(self, user: str) -> None:
+        """Nothing is remembered of who follows changes."""
+
     def close(self) -> None:
         """Later calls are refused."""
         self._closed = True

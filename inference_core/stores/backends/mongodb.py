@@ -216,6 +216,9 @@ class MongoBackend:
         is_as_found = self._rows.find_one(found.place, {"_id": 1}) is not None
         return is_as_found and isinstance(self._apply_batch([Delete(namespace=found.namespace, key=found.key)]), list)
 
+    def forget(self, user: str) -> None:
+        """Nothing is remembered of who follows changes."""
+
     def close(self) -> None:
         """Closes the connections."""
         self._closed = True

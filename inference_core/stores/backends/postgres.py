@@ -227,6 +227,9 @@ class PostgresBackend:
         """Removes rows that cannot be read."""
         return self._connections.attempt(partial(discard, found=found))
 
+    def forget(self, user: str) -> None:
+        """Nothing is remembered of who follows changes."""
+
     def close(self) -> None:
         """Closes all connections."""
         self._connections.close()

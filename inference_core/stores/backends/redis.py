@@ -223,6 +223,9 @@ class RedisBackend:
         self._server.check()
         return sum(discard(self._server, self._keys, one) for one in found)
 
+    def forget(self, user: str) -> None:
+        """Nothing is remembered of who follows changes."""
+
     def close(self) -> None:
         """Closes the connections."""
         self._server.close()

@@ -266,6 +266,9 @@ class SqliteBackend:
         with self._transaction() as writer:
             writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (name, value))
 
+    def forget(self, user: str) -> None:
+        """Nothing is remembered of who follows changes."""
+
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         """Every row, readable or not, of one user or of all."""
         of_root = "" if root is None else "AND r.scope IN (SELECT id FROM memory_scopes WHERE root = ?)"

@@ -3,114 +3,128 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from retrieval_support import EAST, NORTH, WEST, Vector, floats, packed
 
-from inference_core.retrieval.columns import Columns, NewSlot
+from inference_core.retrieval import columns
+from inference_core.retrieval.columns import NEVER, Columns, Vectors, VectorsView
 
 NONE = float("nan")
 
 
-def _slot(at: int) -> NewSlot:
-    return NewSlot(
-        slot=at,
-        created=at / 2,
-        length=at + 3,
-        rank=4_294_967_295 - at,
-        kind=at % 5,
-        session=at - 1,
-        by_assistant=at % 2 == 1,
-        happened=-at,
-        importance=at / 256,
+def _slot(at: int) -> tuple[Any, ...]:
+    """One value for each column, unlike those of other slots."""
+    return (
+        *(at + 1, NEVER - at, NEVER, at / 2, at + 3, 4_294_967_295 - at, at % 5, at - 1),
+        *(at % 2 == 1, -at, at / 256, at % 3 == 1, at - 1, -at, at * 2**40),
     )
 
 
-def _with(vectors: Mapping[int, Sequence[Vector]], slots: int = 8) -> Columns:
-    columns = Columns()
-    columns.extend([_slot(at) for at in range(slots)])
-    columns.vectors.set({slot: packed(*rows) for slot, rows in vectors.items()})
-    return columns
+def _with(vectors: Mapping[int, Sequence[Vector]]) -> Vectors:
+    made = Vectors()
+    made.set({slot: packed(*rows) for slot, rows in vectors.items()})
+    return made
 
 
-def _products(columns: Columns, query: Vector = EAST, slots: int = 8) -> list[float]:
-    return columns.vectors.products(floats(*query), slots).tolist()
-
-
-def _first(columns: Columns, *slots: int) -> list[Vector | None]:
-    known, rows = columns.vectors.rows(np.array(slots, np.intp))
-    return [tuple(row.tolist()) if there else None for there, row in zip(known, rows, strict=True)]
+def _products(vectors: VectorsView, known: Sequence[int], query: Vector = EAST, slots: int = 8) -> list[float]:
+    """Of the first ``slots``, of which the ``known`` ones have vectors."""
+    return vectors.products(floats(*query), np.isin(np.arange(slots), known)).tolist()
 
 
 @pytest.mark.parametrize("portions", [[1], [64], [65], [3, 200], [1] * 130], ids=len)
 def test_slots_keep_what_they_were_given_while_the_arrays_grow(portions: list[int]):
-    columns = Columns()
+    made = Columns.empty()
     start = 0
     for size in portions:
-        columns.extend([_slot(at) for at in range(start, start + size)])
+        made.extend(start, [_slot(at) for at in range(start, start + size)])
         start += size
+    first = made.first(start)
     for at in range(start):
-        found = NewSlot(
-            slot=at,
-            created=columns.created[at],
-            length=columns.lengths[at],
-            rank=columns.ranks[at],
-            kind=columns.kinds[at],
-            session=columns.sessions[at],
-            by_assistant=columns.by_assistant[at],
-            happened=columns.happened[at],
-            importance=columns.importance[at],
-        )
-        assert found == _slot(at)
-    assert columns.alive.tolist() == [at < start for at in range(len(columns.alive))]
+        assert tuple(getattr(first, name)[at] for name in Columns.__slots__) == _slot(at)
+    assert {len(getattr(first, name)) for name in Columns.__slots__} == {start}
 
 
 def test_no_slots_change_nothing():
-    columns = Columns()
-    columns.extend([])
-    assert not columns.alive.any()
-
-
-def test_the_end_of_a_slot_takes_its_vectors_along():
-    columns = _with({0: [EAST], 1: [EAST, NORTH], 2: [NORTH]})
-    assert columns.kill(1) == 4
-    assert columns.alive[:4].tolist() == [True, False, True, True]
-    assert _products(columns, slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
+    made = Columns.empty()
+    made.extend(0, [])
+    assert not made.died.any()
 
 
 def test_the_size_counts_all_arrays():
-    empty, short = Columns().nbytes, _with({}, slots=64).nbytes
-    assert empty == short == 64 * (1 + 8 + 4 + 4 + 2 + 8 + 1 + 8 + 4) + 64
-    assert _with({}, slots=65).nbytes == (empty - 64) * 5 // 4 + 64
-    assert _with({0: [EAST]}).nbytes == short + 2 * (64 * 2 * 4)
+    slot = 3 * 8 + 8 + 4 + 4 + 4 + 4 + 1 + 8 + 4 + 1 + 4 + 2 * 8
+    made = Columns.empty()
+    assert made.nbytes == 64 * slot
+    made.extend(0, [_slot(at) for at in range(65)])
+    assert made.nbytes == 64 * slot * 5 // 4
+    assert _with({}).nbytes == 0
+    assert _with({0: [EAST]}).nbytes == 64 * 2 * 4
+    assert _with({0: [EAST, WEST]}).nbytes == 2 * 64 * 2 * 4 + 8
 
 
 def test_a_slot_counts_as_the_best_of_its_passages():
-    columns = _with({0: [WEST, NORTH, EAST], 2: [NORTH], 3: [WEST, NORTH]})
-    assert _products(columns, slots=4) == pytest.approx([1, NONE, 0, 0], nan_ok=True)
-    assert _products(columns, WEST, slots=4) == pytest.approx([1, NONE, 0, 1], nan_ok=True)
+    view = _with({0: [WEST, NORTH, EAST], 2: [NORTH], 3: [WEST, NORTH]}).view()
+    assert _products(view, [0, 2, 3], slots=4) == pytest.approx([1, NONE, 0, 0], nan_ok=True)
+    assert _products(view, [0, 2, 3], WEST, slots=4) == pytest.approx([1, NONE, 0, 1], nan_ok=True)
 
 
-def test_vectors_that_come_later():
-    columns = _with({0: [EAST]}, slots=200)
-    columns.vectors.set({150: packed(NORTH, EAST), 3: packed(WEST)})
-    products = _products(columns, slots=200)
-    assert {at: value for at, value in enumerate(products) if not np.isnan(value)} == {0: 1, 3: -1, 150: 1}
+def test_slots_that_are_not_known_have_no_products():
+    view = _with({0: [EAST], 1: [EAST, NORTH], 2: [NORTH]}).view()
+    assert _products(view, [0, 2], slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
 
 
-def test_slots_beyond_the_room_for_vectors_have_none():
-    columns = _with({0: [EAST]}, slots=200)
-    assert np.isnan(_products(columns, slots=200)[1:]).all()
-    assert _first(columns, 0, 150) == [EAST, None]
-    columns.vectors.forget(150)
-    assert columns.vectors.count == 1
+@pytest.mark.parametrize("slots", [10, 64, 65, 130, 200, 8_200])
+def test_vectors_that_come_later(slots: int):
+    """In any order, in all blocks, while those of the first one grow."""
+    made = _with({0: [EAST]})
+    last = slots - 1
+    before = made.view()
+    assert made.set({last: packed(NORTH, EAST), 3: packed(WEST)}) == [3, last]
+    products = _products(made.view(), [0, 3, last], slots=slots)
+    assert {at: value for at, value in enumerate(products) if not np.isnan(value)} == {0: 1, 3: -1, last: 1}
+    assert made.view().rows(np.array([last, 3, 0, last])).tolist() == [[*NORTH], [*WEST], [*EAST], [*NORTH]]
+    assert _products(before, [0], slots=slots)[0] == 1
+    assert (before.count, made.view().count) == (1, 4)
+
+
+def test_blocks_keep_their_rows_when_others_are_added(monkeypatch: pytest.MonkeyPatch):
+    """Of a portion of rows some may be of one block and some of the next."""
+    monkeypatch.setattr(columns, "_BLOCK", 8)
+    monkeypatch.setattr(columns, "_FEW", 2)
+    directions = [EAST, NORTH, WEST]
+    for portion in (1, 3, 7, 30):
+        made = Vectors()
+        views: list[VectorsView] = []
+        for start in range(0, 30, portion):
+            slots = range(start, min(start + portion, 30))
+            made.set({at: packed(directions[at % 3], *([EAST] if at % 4 == 0 else [])) for at in slots})
+            views.append(made.view())
+        for number, view in enumerate(views, 1):
+            size = min(number * portion, 30)
+            expected = [1 if at % 4 == 0 else directions[at % 3][0] for at in range(size)]
+            assert _products(view, range(size), slots=size) == expected
+            assert view.rows(np.arange(size)).tolist() == [[*directions[at % 3]] for at in range(size)]
+
+
+@pytest.mark.parametrize("portion", [1, 2, 30])
+def test_vectors_come_in_any_order(portion: int, monkeypatch: pytest.MonkeyPatch):
+    """Texts that waited for their vectors get them in another order than that of their slots."""
+    monkeypatch.setattr(columns, "_BLOCK", 8)
+    monkeypatch.setattr(columns, "_FEW", 2)
+    made = Vectors()
+    slots = np.random.default_rng(0).permutation(30).tolist()
+    for start in range(0, 30, portion):
+        made.set({slot: packed((slot, 1.0)) for slot in slots[start : start + portion]})
+    assert _products(made.view(), range(30), slots=30) == list(range(30))
+    assert made.view().rows(np.array([29, 0, 15]))[:, 0].tolist() == [29, 0, 15]
 
 
 def test_many_passages_find_room():
-    columns = _with({slot: [NORTH] * 39 + [EAST if slot % 2 else WEST] for slot in range(8)})
-    assert _products(columns) == [float(slot % 2) for slot in range(8)]
-    assert columns.vectors.count == 8 * 40
+    made = _with({slot: [NORTH] * 39 + [EAST if slot % 2 else WEST] for slot in range(8)})
+    assert _products(made.view(), range(8)) == [float(slot % 2) for slot in range(8)]
+    assert made.count == 8 * 40
 
 
 @pytest.mark.parametrize(
@@ -119,37 +133,41 @@ def test_many_passages_find_room():
     ids=["one vector", "passages", "as many bytes"],
 )
 def test_vectors_of_another_size_than_the_first_are_left_out(other: list[Vector]):
-    columns = _with({0: [EAST]})
-    columns.vectors.set({1: packed(*other), 2: packed(NORTH)})
-    assert _products(columns, slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
-    assert (columns.vectors.size, columns.vectors.count) == (2, 2)
-    assert columns.vectors.total.tolist() == [1, 1]
+    made = _with({0: [EAST]})
+    assert made.set({1: packed(*other), 2: packed(NORTH)}) == [2]
+    view = made.view()
+    assert _products(view, [0, 2], slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
+    assert (view.size, view.count) == (2, 2)
+    assert view.total.tolist() == [1, 1]
 
 
 def test_vectors_of_as_many_bytes_are_told_apart_within_one_portion():
-    columns = _with({0: [EAST], 1: [(1.0,), (1.0,)], 2: [NORTH]})
-    assert _products(columns, slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
+    made = Vectors()
+    assert sorted(made.set({0: packed(EAST), 1: packed((1.0,), (1.0,)), 2: packed(NORTH)})) == [0, 2]
+    assert _products(made.view(), [0, 2], slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
 
 
 def test_a_query_of_another_size_has_no_products():
-    assert np.isnan(_products(_with({0: [EAST, NORTH]}), (1.0, 0.0, 0.0))).all()
-    assert np.isnan(_products(_with({}))).all()
+    assert np.isnan(_products(_with({0: [EAST, NORTH]}).view(), [0], (1.0, 0.0, 0.0))).all()
+    assert np.isnan(_products(_with({}).view(), [])).all()
 
 
 def test_the_first_vector_of_a_slot():
-    assert _first(_with({1: [NORTH, EAST], 3: [WEST]}), 3, 0, 1, 64, 1) == [WEST, None, NORTH, None, NORTH]
-    assert _first(Columns(), 0, 64) == [None, None]
+    view = _with({1: [NORTH, EAST], 3: [WEST]}).view()
+    assert view.rows(np.array([3, 1, 1])).tolist() == [[*WEST], [*NORTH], [*NORTH]]
+    assert view.rows(np.array([], np.intp)).shape == (0, 2)
+    assert Vectors().view().rows(np.array([], np.intp)).shape == (0, 0)
 
 
-def test_forgetting_takes_all_passages_of_one_slot_and_no_others():
-    columns = _with({0: [WEST, EAST], 1: [WEST, EAST, EAST], 2: [NORTH]})
-    for _ in range(2):
-        columns.vectors.forget(1)
-        assert _products(columns, slots=3) == pytest.approx([1, NONE, 0], nan_ok=True)
-        assert (columns.vectors.count, columns.vectors.total.tolist()) == (3, [0, 1])
-    columns.vectors.set({1: packed(NORTH, WEST)})
-    assert _products(columns, slots=3) == [1, 0, 0]
-    assert (columns.vectors.count, columns.vectors.total.tolist()) == (5, [-1, 2])
+def test_forgetting_takes_all_passages_of_one_slot_out_of_the_mean_and_no_others():
+    made = _with({0: [WEST, EAST], 1: [WEST, EAST, EAST], 2: [NORTH]})
+    before = made.view()
+    made.forget(1)
+    assert (made.count, made.total.tolist()) == (3, [0, 1])
+    made.forget(2)
+    assert (made.count, made.total.tolist()) == (2, [0, 0])
+    assert (before.count, before.total.tolist()) == (6, [1, 1])
+    assert _products(before, [0, 1, 2], slots=3) == [1, 1, 0]
 
 
 def test_the_sum_of_all_vectors_is_exact_in_any_order():
@@ -157,11 +175,11 @@ def test_the_sum_of_all_vectors_is_exact_in_any_order():
     drawn = generator.normal(size=(60, 3, 16))
     rows = [list(map(tuple, one / np.linalg.norm(one, axis=1, keepdims=True))) for one in drawn]
     kept = {slot: rows[slot][: 1 + slot % 3] for slot in range(30)}
-    grown = _with({slot: rows[slot] for slot in range(30, 60)}, slots=60)
+    grown = _with({slot: rows[slot] for slot in range(30, 60)})
     for slot in reversed(range(30)):
-        grown.vectors.set({slot: packed(*kept[slot])})
+        grown.set({slot: packed(*kept[slot])})
     for slot in range(30, 60):
-        grown.vectors.forget(slot)
-    afresh = _with(kept, slots=30)
-    assert grown.vectors.total.tolist() == afresh.vectors.total.tolist()
-    assert grown.vectors.count == afresh.vectors.count == 60
+        grown.forget(slot)
+    afresh = _with(kept)
+    assert grown.total.tolist() == afresh.total.tolist()
+    assert grown.count == afresh.count == 60

@@ -1,21 +1,40 @@
-"""Evidence of each kind, on one scale."""
+"""Evidence of each kind, on one scale; of many documents only promising sessions are ranked, and nobody can tell."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import pytest
 from retrieval_support import EAST, NORTH, WEST, Vector, floats, index_of, put
 
 from inference_core.memory.types import MEMORY_TYPES
-from inference_core.retrieval import evidence
-from inference_core.retrieval.evidence import over_maximum, spread, standardized
+from inference_core.retrieval import evidence, ranking
+from inference_core.retrieval.evidence import (
+    PROMISING,
+    Matches,
+    Signals,
+    over_maximum,
+    priors,
+    promising,
+    relevance,
+    spread,
+    standardized,
+)
+from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.pool import Pool
-from inference_core.retrieval.weights import Spread
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import LazyRanking, Ranking, rank
+from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.weights import HYBRID, LEXICAL, Spread, Weights
 
 NAN = float("nan")
 DIAGONAL = (0.6, 0.8)
+WORDS = ("tea", "green tea", "car", "tea car", "boat", "green boat", "kettle")
+QUERIES = [Query(["tea", "green"]), Query(["tea"], floats(0.8, 0.6)), Query(["tea"], floats(*EAST), wants_action=True)]
+Found = list[tuple[str, float]]
 
 
 def _pool(*vectors: Vector | None) -> Pool:
@@ -30,6 +49,10 @@ def _pool(*vectors: Vector | None) -> Pool:
             )
         ]
     )
+
+
+def _feedback(pool: Pool, candidates: Sequence[int], scores: Floats) -> Floats:
+    return evidence.feedback(pool, np.array(candidates, np.intp), scores)
 
 
 def test_scores_over_the_largest():
@@ -94,7 +117,7 @@ def test_a_query_of_another_size_is_close_to_nothing():
 
 def test_feedback_is_closeness_to_the_best_three():
     pool = _pool(NORTH, EAST, DIAGONAL, EAST, WEST, EAST)
-    found = evidence.feedback(pool, [1, 2, 3, 4], floats(9, 4, 3, 2, 1, 9))
+    found = _feedback(pool, [1, 2, 3, 4], floats(9, 4, 3, 2, 1, 9))
     # Mean of the best three (2.6/3, .8/3), of all (2.6/6, 1.8/6); their difference (2.6/6, -.2/6).
     products = np.array([2.6, 0.6 * 2.6 - 0.8 * 0.2, 2.6, -2.6]) / 6
     expected = (products - products.mean()) / (4 * products.std())
@@ -103,7 +126,7 @@ def test_feedback_is_closeness_to_the_best_three():
 
 def test_rounding_does_not_decide_which_candidates_are_the_best():
     scores = floats(1, 1 + 1e-6, 1, 1)
-    found = evidence.feedback(_pool(EAST, NORTH, EAST, WEST), [0, 2, 3, 1], scores)
+    found = _feedback(_pool(EAST, NORTH, EAST, WEST), [0, 2, 3, 1], scores)
     # Mean of the first three (1/3, 0), of all (.25, .25).
     assert found.argmin() == 1
 
@@ -117,38 +140,158 @@ def test_without_more_candidates_than_the_best_there_is_no_feedback(
     vectors: list[Vector | None], candidates: list[int]
 ):
     scores = floats(*range(len(vectors)))
-    assert evidence.feedback(_pool(*vectors), candidates, scores).tolist() == [0] * len(vectors)
+    assert _feedback(_pool(*vectors), candidates, scores).tolist() == [0] * len(vectors)
 
 
 def test_candidates_without_a_vector_get_no_feedback():
-    found = evidence.feedback(_pool(EAST, None, NORTH, EAST, WEST), [0, 1, 2, 3, 4], floats(5, 9, 1, 4, 3))
+    found = _feedback(_pool(EAST, None, NORTH, EAST, WEST), [0, 1, 2, 3, 4], floats(5, 9, 1, 4, 3))
     assert found[1] == 0
     assert (found[[0, 2, 3, 4]] != 0).all()
 
 
 def test_feedback_with_vectors_of_several_sizes():
     indexes = [index_of(*(put(f"{at}", "tea", EAST, created=at) for at in range(4))), index_of(put("x", "tea", (1.0,)))]
-    found = evidence.feedback(Pool(indexes), [4, 0, 1, 2, 3], floats(1, 1, 1, 1, 2))
+    found = _feedback(Pool(indexes), [4, 0, 1, 2, 3], floats(1, 1, 1, 1, 2))
     assert found.tolist() == [0] * 5
+
+
+def _priors(pool: Pool, query: Query) -> dict[str, list[float]]:
+    """Each prior as if its weight were 1."""
+    weights = Weights(not_assistant=1, importance=1, guidance=1, interval=1)
+    return {name: share.tolist() for name, share in priors(pool, query, weights).items()}
 
 
 def test_rules_skills_and_preferences_guide():
     pool = Pool([index_of(*(put(kind, kind=kind, created=at, session="s") for at, kind in enumerate(MEMORY_TYPES)))])
-    guiding = [kind for kind, value in zip(MEMORY_TYPES, evidence.guidance(pool).tolist(), strict=True) if value]
+    found = _priors(pool, Query([], wants_action=True))["guidance"]
+    guiding = [kind for kind, value in zip(MEMORY_TYPES, found, strict=True) if value]
     assert guiding == ["preferences", "instructions", "workflow", "skill"]
+    assert found == pool.guiding.tolist()
 
 
 def test_what_happened_within_an_interval():
     moments = [None, 99, 100, 150.5, 200, 201]
     turns = [put(str(at), created=at + 147, happened=moment, session="s") for at, moment in enumerate(moments)]
-    assert evidence.within(Pool([index_of(*turns)]), (100, 200)).tolist() == [1, 0, 1, 1, 0, 0]
+    found = _priors(Pool([index_of(*turns)]), Query([], interval=(100, 200)))
+    assert found["time"] == [1, 0, 1, 1, 0, 0]
 
 
 def test_what_an_assistant_said_counts_less():
     turns = [put("a", created=1, session="s"), put("b", created=2, session="s", by_assistant=True)]
-    assert evidence.not_assistant(Pool([index_of(*turns)])).tolist() == [1, 0]
+    assert _priors(Pool([index_of(*turns)]), Query([]))["role"] == [1, 0]
 
 
 def test_importance_lies_around_zero():
     turns = [put(str(at), created=at, importance=value, session="s") for at, value in enumerate([0, 0.5, 0.75, 1])]
-    assert evidence.importance(Pool([index_of(*turns)])).tolist() == [-0.5, 0, 0.25, 0.5]
+    found = _priors(Pool([index_of(*turns)]), Query([]))
+    assert found == {"role": [1, 1, 1, 1], "importance": [-0.5, 0, 0.25, 0.5]}
+
+
+def test_relevance_is_that_of_the_signals_that_are_known():
+    nothing, coverage, closeness, similarity = math.nan, 0.5, 0.4, 0.25
+
+    def chance(evidence: float) -> float:
+        return round(1 / (1 + math.exp(-evidence)), 3)
+
+    by_words = chance(-3.2 + 3.5 * coverage)
+    by_meaning = chance(-3.0 + 2.0 * coverage + 3.5 * closeness)
+    by_tokens = chance(-3.1 + 1.9 * coverage + 3.8 * closeness + 0.3 * similarity)
+    near, like = floats(closeness, nothing, closeness), floats(similarity, nothing, nothing)
+    covered = floats(coverage, coverage, coverage)
+    for signals, expected in (
+        (Signals(covered), [by_words] * 3),
+        (Signals(covered, near), [by_meaning, by_words, by_meaning]),
+        (Signals(covered, near, like), [by_tokens, by_words, by_meaning]),
+    ):
+        assert [relevance(signals, at) for at in range(3)] == expected
+
+
+def _index(size: int, offset: int = 0) -> ScopeView:
+    random = np.random.default_rng(size + offset)
+    return index_of(
+        *(
+            put(
+                f"{offset + at}",
+                " ".join([WORDS[at % len(WORDS)]] * int(random.integers(1, 4))),
+                *([] if at % 5 == 0 else [tuple(random.normal(size=2).tolist())]),
+                created=at,
+                session=f"s{at // 7}" if at % 3 else "",
+                by_assistant=bool(at % 2),
+                kind="skill" if at % 11 == 0 else "facts",
+                importance=float(random.random()),
+            )
+            for at in range(size)
+        )
+    )
+
+
+def _found(order: Ranking | LazyRanking, indexes: Sequence[ScopeView], owners: Sequence[int]) -> Found:
+    return [(indexes[hit.place.owner].keys[hit.place.slot], hit.score) for hit in order.of(owners)]
+
+
+@pytest.fixture(scope="module")
+def indexes() -> list[ScopeView]:
+    return [_index(3_000), _index(1_500, 10_000), _index(40, 20_000), index_of()]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=["words", "hybrid", "action"])
+def test_the_best_are_those_of_ranking_everything(
+    indexes: list[ScopeView], query: Query, monkeypatch: pytest.MonkeyPatch
+):
+    """Up to feedback, which looks at the best hundred, of which the last may be others."""
+    groups = [[0, 1], [2], [3]]
+    narrow = rank(Pool(indexes), query, groups=groups)
+    monkeypatch.setattr(ranking, "FEW", 10_000)
+    whole = rank(Pool(indexes), query, groups=groups)
+    assert isinstance(narrow, LazyRanking)
+    assert isinstance(whole, Ranking)
+    for owners in groups:
+        best, expected = _found(narrow, indexes, owners), _found(whole, indexes, owners)
+        assert len({key for key, _ in best[:10]} & {key for key, _ in expected[:10]}) >= min(len(expected), 8)
+        assert [score for _, score in best[:10]] == pytest.approx([score for _, score in expected[:10]], rel=0.02)
+        assert {key for key, _ in best} == {key for key, _ in expected}
+        assert len(best) == len(expected)
+        assert [hit.place for hit in narrow.others(owners)] == [hit.place for hit in whole.others(owners)]
+
+
+def test_everything_is_ranked_only_for_those_who_ask_for_so_much(
+    indexes: list[ScopeView], monkeypatch: pytest.MonkeyPatch
+):
+    ranked: list[int] = []
+    original = ranking._ranked
+
+    def counted(pool: Pool, *given: object) -> Ranking:
+        ranked.append(len(pool))
+        return original(pool, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ranking, "_ranked", counted)
+    order = rank(Pool(indexes), QUERIES[1], groups=[[0, 1], [2]])
+    assert len(list(islice(order.of([0, 1]), 100))) == 100
+    assert len(list(order.of([2]))) + len(list(order.others([2]))) == 40
+    assert len(ranked) == 1
+    assert ranked[0] < 4_540
+    for _ in range(2):
+        assert len(list(order.of([0, 1]))) + len(list(order.others([0, 1]))) == 4_500
+    assert ranked[1:] == [4_540]
+
+
+def test_small_groups_are_promising_as_a_whole_and_sessions_are_not_torn():
+    pool = Pool([_index(3_000), _index(50, 10_000)])
+    query = Query(["tea"], floats(*NORTH))
+    positions = promising(pool, Matches.of(pool, query), query, HYBRID, [[0], [1], []])
+    assert np.count_nonzero(pool.owners[positions] == 1) == 50
+    assert PROMISING <= np.count_nonzero(pool.owners[positions] == 0) < 3_000
+    part = pool.only(positions)
+    chosen = set(pool.order.session[positions].tolist())
+    assert np.count_nonzero(np.isin(pool.order.session, list(chosen))) == len(positions)
+    assert part.order.session[part.order.starts].tolist() == list(range(len(chosen)))
+    assert part.column("created").tolist() == pool.column("created")[positions].tolist()
+    assert [part.place(at) for at in range(9)] == [pool.place(int(at)) for at in positions[:9]]
+
+
+def test_what_is_no_hit_by_words_has_no_vector_evidence():
+    pool = Pool([index_of(put("a", "tea"), put("b", "car"))])
+    matches = Matches.of(pool, Query(["tea"]))
+    assert (matches.is_hit.tolist(), matches.dense, matches.closeness) == ([False, True], None, None)
+    assert matches.only(np.array([1])).lexical.tolist() == [1.0]
+    assert promising(pool, matches, Query(["tea"]), LEXICAL, [[0]]).tolist() == [0, 1]

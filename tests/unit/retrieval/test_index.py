@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 import pytest
-from retrieval_support import EAST, NORTH, WEST, Vector, delete, floats, index_of, put
+from retrieval_support import EAST, MODEL, NORTH, WEST, Vector, delete, floats, grown, index_of, put
 
 from inference_core.retrieval.documents import Change, Document
-from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.index import CollectionStatistics, ScopeIndex, ScopeView
 
 DIAGONAL, LONGER = (0.6, 0.8), (1.0, 1.0, 1.0)
 
 
-def _scores(index: ScopeIndex, *terms: str) -> dict[str, tuple[float, float]]:
+def _scores(index: ScopeView, *terms: str) -> dict[str, tuple[float, float]]:
     scores, coverage = index.bm25(terms, CollectionStatistics.of([index], terms))
     return {
         index.keys[slot]: (float(scores[slot]), float(coverage[slot]))
@@ -23,8 +26,8 @@ def _scores(index: ScopeIndex, *terms: str) -> dict[str, tuple[float, float]]:
     }
 
 
-def _products(index: ScopeIndex, query: Vector = EAST) -> dict[str, float]:
-    found = index.columns.vectors.products(floats(*query), index.slots)
+def _products(index: ScopeView, query: Vector = EAST) -> dict[str, float]:
+    found = index.products(floats(*query))
     return {
         index.keys[slot]: float(found[slot])
         for slot in range(index.slots)
@@ -34,7 +37,7 @@ def _products(index: ScopeIndex, query: Vector = EAST) -> dict[str, float]:
 
 def test_an_empty_index_finds_nothing():
     index = index_of()
-    assert (len(index), index.slots, index.head, index.length) == (0, 0, 0, 0)
+    assert (len(index), index.slots, index.seq, index.length) == (0, 0, 0, 0)
     assert len(index.order.slots) == 0
     assert _scores(index, "tea") == {}
     assert _products(index) == {}
@@ -117,10 +120,9 @@ def test_a_document_can_come_back():
 
 def test_the_head_is_the_last_change():
     changes = [put("a", "tea")._replace(seq=3), delete("b")._replace(seq=5), put("c", "")._replace(seq=9)]
-    index = index_of(*changes)
-    assert index.head == 9
-    index.update([])
-    assert index.head == 9
+    index = ScopeIndex(MODEL)
+    assert index.update(changes).seq == index.head == 9
+    assert index.update([]).seq == index.head == 9
 
 
 def test_a_text_without_terms_is_found_by_its_vector_only():
@@ -138,13 +140,14 @@ def test_products_are_those_of_the_best_passage():
 
 @pytest.mark.parametrize("vectors", [[EAST], [NORTH, EAST, WEST]], ids=["one", "passages"])
 def test_a_vector_that_comes_later_is_taken_over_in_place(vectors: list[Vector]):
-    index = index_of(put("a", "tea"), put("b", "tea", NORTH))
-    assert list(_products(index)) == ["b"]
+    index = ScopeIndex(MODEL)
+    before = grown(index, put("a", "tea"), put("b", "tea", NORTH))
     for _ in range(2):
-        index.update([put("a", "tea", *vectors)])
-        assert _products(index) == {"a": 1.0, "b": 0.0}
-        assert index.slots == 2
-        assert index.columns.vectors.count == 1 + len(vectors)
+        view = grown(index, put("a", "tea", *vectors))
+        assert _products(view) == {"a": 1.0, "b": 0.0}
+        assert view.slots == 2
+        assert view.vectors.count == 1 + len(vectors)
+    assert list(_products(before)) == ["b"]
 
 
 def test_a_vector_may_follow_its_text_within_the_same_changes():
@@ -160,20 +163,21 @@ def test_the_last_of_several_changes_of_a_key_counts(last: Change):
 
 
 def test_a_text_gets_the_vectors_of_its_last_state_only():
-    index = index_of(put("a", "tea", EAST, WEST), put("b", "tea", EAST))
-    index.update([put("a", "tea", NORTH, NORTH)])
-    assert _products(index) == {"a": 0.0, "b": 1.0}
-    assert index.columns.vectors.total.tolist() == [1, 2]
-    index.update([delete("a"), put("a", "tea", EAST, WEST), delete("b")])
-    assert _products(index) == {"a": 1.0}
-    assert (index.columns.vectors.total.tolist(), index.columns.vectors.count) == ([0, 0], 2)
+    index = ScopeIndex(MODEL)
+    grown(index, put("a", "tea", EAST, WEST), put("b", "tea", EAST))
+    view = grown(index, put("a", "tea", NORTH, NORTH))
+    assert _products(view) == {"a": 0.0, "b": 1.0}
+    assert view.vectors.total.tolist() == [1, 2]
+    view = grown(index, delete("a"), put("a", "tea", EAST, WEST), delete("b"))
+    assert _products(view) == {"a": 1.0}
+    assert (view.vectors.total.tolist(), view.vectors.count) == ([0, 0], 2)
 
 
 def test_a_vector_of_another_size_is_left_out():
-    index = index_of(put("a", "x", EAST), put("b", "y", LONGER))
-    assert _products(index) == {"a": 1.0}
-    index.update([put("a", "x", LONGER)])
-    assert _products(index) == {}
+    index = ScopeIndex(MODEL)
+    assert _products(grown(index, put("a", "x", EAST), put("b", "y", LONGER))) == {"a": 1.0}
+    assert _products(grown(index, put("a", "x", LONGER))) == {}
+    assert _products(grown(index, delete("b"), put("b", "y", WEST))) == {"b": -1.0}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,7 @@ def test_whatever_changes_takes_effect_with_the_same_text(change: Change):
     index, afresh = index_of(put("a", "tea", EAST), change), index_of(change)
     slot, fresh = int(np.flatnonzero(index.alive)[0]), 0
     assert len(index) == 1
-    assert index.kinds[slot] == afresh.kinds[fresh]
+    assert index.kind(slot) == afresh.kind(fresh)
     assert _products(index) == {"a": 1.0}
     for name in ("created", "sessions", "by_assistant", "happened", "importance", "ranks", "lengths"):
         assert getattr(index.columns, name)[slot] == getattr(afresh.columns, name)[fresh], name
@@ -204,28 +208,27 @@ def test_what_happened_at_no_known_time_happened_when_it_was_stored():
 
 
 def test_the_order_follows_the_changes():
-    index = index_of(put("b", created=2, session="s"), put("a", created=1, session="s"), put("c", created=3))
-    assert [index.keys[slot] for slot in index.order.slots] == ["c", "a", "b"]
-    assert index.order is index.order
-    index.update([delete("a"), put("d", created=0, session="s"), put("e", session="t")])
-    assert [index.keys[slot] for slot in index.order.slots] == ["c", "d", "b", "e"]
+    index = ScopeIndex(MODEL)
+    view = grown(index, put("b", created=2, session="s"), put("a", created=1, session="s"), put("c", created=3))
+    assert [view.keys[slot] for slot in view.order.slots] == ["c", "a", "b"]
+    assert view.order is view.order
+    later = grown(index, delete("a"), put("d", created=0, session="s"), put("e", session="t"))
+    assert [later.keys[slot] for slot in later.order.slots] == ["c", "d", "b", "e"]
 
 
 def test_kinds_can_be_asked_for():
     index = index_of(put("a"), put("b", kind="goals"), put("c", kind="skill"), delete("a"))
-    of_goals = index.is_of(frozenset({"goals", "unknown"}))
-    assert dict(zip((index.keys[slot] for slot in index.order.slots), of_goals.tolist(), strict=True)) == {
-        "b": True,
-        "c": False,
-    }
-    assert not index.is_of(frozenset()).any()
+    slots = index.order.slots
+    of_goals = index.is_of(frozenset({"goals", "unknown"}), slots)
+    assert dict(zip((index.keys[slot] for slot in slots), of_goals.tolist(), strict=True)) == {"b": True, "c": False}
+    assert not index.is_of(frozenset(), slots).any()
+    assert {index.keys[slot]: index.kind(slot) for slot in slots} == {"b": "goals", "c": "skill"}
 
 
 def test_vectors_of_another_model_are_left_out():
-    index = index_of(put("a", "x", EAST, model="other"), put("b", "y", EAST))
-    assert list(_products(index)) == ["b"]
-    index.update([put("b", "y", LONGER, model="other")])
-    assert _products(index) == {}
+    index = ScopeIndex(MODEL)
+    assert list(_products(grown(index, put("a", "x", EAST, model="other"), put("b", "y", EAST)))) == ["b"]
+    assert _products(grown(index, put("b", "y", LONGER, model="other"))) == {}
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 1_000])
@@ -254,26 +257,117 @@ def test_terms_of_another_analysis_are_made_again_in_the_index():
 
 
 def test_an_index_of_mostly_dead_slots_is_sparse():
-    index = index_of(*(put("a", f"t{at}") for at in range(64)))
+    index, other = ScopeIndex(MODEL), ScopeIndex(MODEL)
+    grown(index, *(put("a", f"t{at}") for at in range(64)))
     assert not index.is_sparse
-    index.update([put("a", "another")])
+    grown(index, put("a", "another"))
     assert index.is_sparse
-    assert not index_of(*(put(str(at), "tea") for at in range(200))).is_sparse
+    grown(other, *(put(str(at), "tea") for at in range(200)))
+    assert not other.is_sparse
 
 
 def test_the_size_grows_with_slots_terms_and_vectors():
     sizes = [
         index_of().nbytes,
         index_of(put("a", "")).nbytes,
-        index_of(put("a", "tea green")).nbytes,
-        index_of(put("a", "tea green", EAST)).nbytes,
+        index_of(put("a", "tea green " * 1_000)).nbytes,
+        index_of(put("a", "tea green " * 1_000, EAST)).nbytes,
     ]
     assert sizes == sorted(set(sizes))
 
 
+def test_rows_without_a_text_are_there_and_no_texts():
+    hidden = Change(1, "hidden", "notes", 5.0, None)
+    index = ScopeIndex(MODEL)
+    view = grown(index, put("a", "tea", created=3), hidden)
+    assert (len(view), view.length, view.alive.tolist()) == (1, 1, [True, True])
+    assert [view.keys[slot] for slot in view.by_age] == ["hidden", "a"]
+    assert (view.slot_of("hidden"), view.kind(1)) == (1, "notes")
+    assert (view.slots_of(["hidden", "a", "none"]), view.document_frequency("tea")) == ([0], 1)
+    view = grown(index, put("hidden", "tea", created=5))
+    assert {view.keys[slot] for slot in view.order.slots} == {"a", "hidden"}
+    assert grown(index, delete("hidden"), delete("a")).by_age.tolist() == []
+    view = grown(index, hidden)
+    assert (len(view), [view.keys[slot] for slot in view.by_age]) == (0, ["hidden"])
+
+
+@pytest.mark.parametrize("created", [[1, 2, 3, 4], [2, 2, 2, 2], [1, 2, 2, 1]], ids=["unequal", "equal", "some"])
+def test_rows_by_age_the_newest_first_of_equal_ones_by_key(created: list[float]):
+    keys = ["d", "b", "c", "a"]
+    view = index_of(*(put(key, "tea", created=at) for key, at in zip(keys, created, strict=True)), delete("gone"))
+    expected = [key for _, key in sorted(zip((-at for at in created), keys, strict=True))]
+    assert [view.keys[slot] for slot in view.by_age] == expected
+
+
+def test_a_key_is_found_where_it_was_in_each_view():
+    index = ScopeIndex(MODEL)
+    changes = [
+        *(
+            put("a", "tea"),
+            put("b", "tea"),
+            put("a", "car"),
+            delete("a"),
+            delete("a"),
+            put("a", "tea"),
+            put("a", "car"),
+        ),
+        *(put(f"c{at}", "tea") for at in range(100)),
+        put("a", "boat"),
+    ]
+    views = [grown(index, change) for change in changes]
+    expected = [0, 0, 2, None, None, 3, 4, *[4] * 100, 105]
+    assert [view.slot_of("a") for view in views] == expected
+    assert [view.slot_of("b") for view in views] == [None, *[1] * (len(views) - 1)]
+    assert ScopeView().slot_of("a") is None
+
+
+def test_some_of_the_texts_that_hold_a_term():
+    view = index_of(*(put(str(at), "tea") for at in range(9)), delete("0"), put("1", "car"))
+    assert sorted(view.holding("tea", 9)) == list(range(2, 9))
+    assert len(view.holding("tea", 3)) == 4
+    assert view.holding("boat", 3) == []
+
+
+def test_what_is_ranked_stays_in_its_slot_when_the_rest_of_the_row_is_written():
+    """A row whose value changed without its text is another row: who has read it before must read it again."""
+    index = ScopeIndex(MODEL)
+    before = grown(index, put("a", "tea", EAST), put("b", "tea"))
+    after = grown(index, put("a", "tea", EAST))
+    assert (after.slots, after.slot_of("a")) == (2, 0)
+    assert after.columns.written.tolist() == [3, 2]
+    assert (before.seq, before.slot_of("a"), _products(before)) == (2, 0, {"a": 1.0})
+
+
+def test_changes_that_came_once_may_come_again():
+    """A load that fails leaves changes behind that no view shows, and the next one brings them again."""
+    changes = [put("a", "tea", EAST), put("b", "tea"), put("a", "car"), delete("b"), put("b", "car", NORTH)]
+    numbered = [change._replace(seq=at) for at, change in enumerate(changes, 1)]
+
+    def failing(start: int, end: int) -> Iterator[Change]:
+        yield from numbered[start:end]
+        raise ConnectionError
+
+    for start, end in combinations_with_replacement(range(len(changes) + 1), 2):
+        index = ScopeIndex(MODEL)
+        first = index.update(numbered[:start])
+        shown = _shown(first)
+        with pytest.raises(ConnectionError):
+            index.apply(failing(start, end))
+        assert (index.head, index.view, _shown(first)) == (start, first, shown)
+        again = index.update(numbered[start:])
+        assert _shown(again) == _shown(index_of(*changes))
+
+
+def _shown(view: ScopeView) -> tuple[Any, ...]:
+    scores = [_scores(view, term) for term in ("tea", "car")]
+    total = view.vectors.total.tolist() if view.vectors.count else 0
+    return len(view), view.length, view.vectors.count, total, scores, _products(view)
+
+
 def test_the_size_is_that_after_the_last_change():
-    index = index_of(put("a", "tea"))
-    before = index.nbytes
-    assert index.nbytes == before
-    index.update([put("b", "green", EAST)])
-    assert index.nbytes > before
+    index = ScopeIndex(MODEL)
+    view = grown(index, put("a", "tea"))
+    before = view.nbytes
+    assert grown(index).nbytes == before
+    assert grown(index, put("b", "green", EAST)).nbytes > before
+    assert view.nbytes == before

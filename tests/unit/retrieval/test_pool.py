@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from retrieval_support import EAST, NORTH, WEST, delete, floats, index_of, put
 
-from inference_core.retrieval.columns import Columns
-from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
+from inference_core.retrieval.index import CollectionStatistics, ScopeView
 from inference_core.retrieval.pool import Place, Pool
 
 NONE = float("nan")
 
 
 def _keys(pool: Pool) -> list[str]:
-    return [pool.indexes[place.owner].keys[place.slot] for place in map(pool.place, range(len(pool)))]
+    return [pool.views[place.owner].keys[place.slot] for place in map(pool.place, range(len(pool)))]
 
 
 def _three() -> Pool:
@@ -49,7 +48,7 @@ def test_columns_and_kinds_are_given_by_position():
 def test_terms_are_weighed_by_the_statistics_of_all_indexes():
     pool = _three()
     scores, coverage = pool.bm25(["tea"])
-    statistics = CollectionStatistics.of(pool.indexes, ["tea"])
+    statistics = CollectionStatistics.of(pool.views, ["tea"])
     assert (statistics.documents, statistics.length, statistics.frequency["tea"]) == (5, 6, 3)
     mean = 6 / 5
     one, two = (2.2 / (1 + 1.2 * (0.25 + 0.75 * length / mean)) for length in (1, 2))
@@ -89,7 +88,7 @@ def test_the_mean_vector_is_taken_from_vectors_of_the_wanted_size():
     [[], [index_of()], [index_of(), index_of(put("a", "tea", EAST), delete("a"))]],
     ids=["none", "one", "two"],
 )
-def test_a_collection_without_documents(indexes: list[ScopeIndex]):
+def test_a_collection_without_documents(indexes: list[ScopeView]):
     pool = Pool(indexes)
     scores, coverage = pool.bm25(["tea"])
     created = pool.column("created")
@@ -101,5 +100,5 @@ def test_a_collection_without_documents(indexes: list[ScopeIndex]):
 
 def test_columns_are_those_of_the_living_documents():
     index = index_of(put("a"), put("b"))
-    assert len(Columns().alive) > 1
+    assert len(index.columns.died) == 2
     assert Pool([index, index_of(put("c"))]).column("importance").tolist() == [0.5, 0.5, 0.5]

@@ -10,9 +10,9 @@ import pytest
 from retrieval_support import EAST, NORTH, NOW, WEST, Vector, delete, floats, index_of, keys_of, put, scores_of
 
 from inference_core.retrieval.documents import Change, Document, Situation
-from inference_core.retrieval.index import ScopeIndex
+from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.late_interaction import pack_tokens
-from inference_core.retrieval.pool import Place
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import CANDIDATES, Hit, TokensOf, rank
 from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL
@@ -27,12 +27,12 @@ def _texts(*terms: str, start: float = 0.0) -> list[Change]:
     return [put(chr(97 + at), text, created=start + at) for at, text in enumerate(terms)]
 
 
-def _hits(indexes: Sequence[ScopeIndex], query: Query, tokens_of: TokensOf | None = None) -> dict[str, Hit]:
-    hits = rank(indexes, query, tokens_of).of(range(len(indexes)))
+def _hits(indexes: Sequence[ScopeView], query: Query, tokens_of: TokensOf | None = None) -> dict[str, Hit]:
+    hits = rank(Pool(indexes), query, tokens_of).of(range(len(indexes)))
     return {indexes[hit.place.owner].keys[hit.place.slot]: hit for hit in hits}
 
 
-def _tokens(indexes: Sequence[ScopeIndex], **tokens: Iterable[Vector] | None) -> TokensOf:
+def _tokens(indexes: Sequence[ScopeView], **tokens: Iterable[Vector] | None) -> TokensOf:
     """Gives the token vectors of each key, those of one passage."""
 
     def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
@@ -128,7 +128,7 @@ def test_more_equal_hits_than_a_portion_come_newest_first():
 
 def test_the_first_hits_can_be_taken_alone():
     index = index_of(*(put(str(at), "tea", importance=at / 1_000) for at in range(1_000)))
-    hits = list(islice(rank([index], TEA).of([0]), 3))
+    hits = list(islice(rank(Pool([index]), TEA).of([0]), 3))
     assert [index.keys[hit.place.slot] for hit in hits] == ["999", "998", "997"]
 
 
@@ -144,12 +144,12 @@ def test_documents_with_the_same_vector_have_the_same_score(copies: int, terms: 
 
 def test_a_hit_names_its_index_and_slot():
     one, two = index_of(*_texts("car", "tea")), index_of(put("c", "green tea"))
-    assert {hit.place for hit in rank([one, two], TEA).of([0, 1])} == {Place(0, 1), Place(1, 0)}
+    assert {hit.place for hit in rank(Pool([one, two]), TEA).of([0, 1])} == {Place(0, 1), Place(1, 0)}
 
 
 def test_hits_can_be_taken_from_some_of_the_indexes():
     indexes = [index_of(put(key, "tea", created=at)) for at, key in enumerate("abc")]
-    ranking = rank(indexes, TEA)
+    ranking = rank(Pool(indexes), TEA)
     assert [hit.place.owner for hit in ranking.of([0, 2])] == [2, 0]
     assert [hit.place.owner for hit in ranking.of({1})] == [1]
     assert list(ranking.of([])) == []
@@ -298,7 +298,7 @@ def test_only_the_best_candidates_are_asked_for_tokens():
         asked.extend(index.keys[place.slot] for place in places)
         return [None] * len(places)
 
-    rank([index], Query(["tea"], floats(*EAST), floats(EAST)), tokens_of)
+    rank(Pool([index]), Query(["tea"], floats(*EAST), floats(EAST)), tokens_of)
     assert asked == [str(at) for at in range(148, 48, -1)]
 
 

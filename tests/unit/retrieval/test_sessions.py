@@ -19,7 +19,7 @@ def _order(
     size = len(sessions)
     return SessionOrder.of(
         np.arange(size),
-        np.array(sessions, np.int64),
+        np.array(sessions, np.int32),
         np.array(range(size) if created is None else created, np.float64),
         np.array(range(size) if ranks is None else ranks, np.uint32),
     )
@@ -48,7 +48,7 @@ def test_texts_without_a_session_stand_alone():
 
 def test_only_the_slots_that_are_given_have_a_place():
     order = SessionOrder.of(
-        np.array([2, 5, 9]), np.array([0, ALONE, 0]), np.array([2.0, 0, 1]), np.array([0, 0, 0], np.uint32)
+        np.array([2, 5, 9]), np.array([0, ALONE, 0], np.int32), np.array([2.0, 0, 1]), np.array([0, 0, 0], np.uint32)
     )
     assert sorted(_sessions(order)) == [[5], [9, 2]]
 
