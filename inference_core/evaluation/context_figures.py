@@ -71,11 +71,15 @@ class Halves:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Needed memories told for each thousand tokens: plain recall, engineered, and LangGraph's store."""
+    """Needed memories told for each thousand tokens: plain recall, engineered, and LangGraph's store.
+
+    ``tokens_kept`` is the share of plain recall's tokens that the engineered context takes, over all cases.
+    """
 
     before: float | None
     after: float | None
     langgraph: float | None
+    tokens_kept: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ def _efficiency(outcomes: Sequence[Outcome]) -> Efficiency:
             sum(line.fate > Fate.GONE for line in needed), sum(outcome.tokens_after for outcome in asked)
         ),
         langgraph=_each_thousand(sum(one for one, _ in elsewhere), sum(tokens for _, tokens in elsewhere)),
+        tokens_kept=sum(outcome.tokens_after for outcome in outcomes) / (_tokens_before(outcomes) or 1),
     )
 
 
@@ -147,6 +152,10 @@ def _silence(outcomes: Sequence[Outcome]) -> Silence:
         wrongly_silent=_share([outcome.is_uncertain for outcome in answerable]),
         evidence_stays=_share(stays),
     )
+
+
+def _tokens_before(outcomes: Sequence[Outcome]) -> int:
+    return sum(outcome.tokens_before for outcome in outcomes)
 
 
 def _each_thousand(count: int, tokens: int) -> float | None:

@@ -45,8 +45,15 @@ class ContextReport:
         return _table(["set", "bad lines", "found", "fewer told", "fewer told unmarked"], rows, left=2)
 
     def _sets(self) -> list[str]:
-        titles = ["set", "cases", "needed, found", "kept", "kept, external", "needed per 1,000 tokens, plain"]
-        titles += ["engineered", "LangGraph", "silent, unanswerable", "silent, answerable", "evidence stays"]
+        titles = ["set", "cases", "needed, found", "kept", "kept, external", "tokens kept"]
+        titles += [
+            "needed per 1,000 tokens, plain",
+            "engineered",
+            "LangGraph",
+            "silent, unanswerable",
+            "silent, answerable",
+            "evidence stays",
+        ]
         return _table([*titles, "calibration error"], [_row(one) for one in self.sets], left=1)
 
     def plot(self, path: Path) -> None:
@@ -106,6 +113,7 @@ def _row(found: Figures) -> list[str]:
         str(needed.own.before + needed.external.before),
         _percent(needed.all.kept),
         _percent(needed.external.kept),
+        _percent(spent.tokens_kept),
         *("-" if value is None else f"{value:.2f}" for value in (spent.before, spent.after, spent.langgraph)),
         *(_percent(value) for value in (silence.silent, silence.wrongly_silent, silence.evidence_stays)),
         "-" if error is None else f"{error:.3f}",

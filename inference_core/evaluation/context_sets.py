@@ -1,4 +1,4 @@
-"""Context cases made of other data at run time: LoCoMo, BEAM, saved memories, PoisonedRAG, InjecAgent."""
+"""Context cases made of other data at run time: conversations, saved memories, PoisonedRAG, InjecAgent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from inference_core.memory.types import MemoryType
 LOCOMO: Final = "LoCoMo"
 BEAM: Final = "BEAM"
 SAVED: Final = "saved memories"
+MORE: Final = "more saved memories"
+WORK: Final = "work chats"
 POISONED_RAG: Final = "PoisonedRAG"
 INJEC_AGENT: Final = "InjecAgent"
 _PLACES: Final = {
     LOCOMO: "locomo_dev/locomo_dev.json",
     BEAM: "beam_dev",
+    WORK: "own_dev/work_chats.json",
     SAVED: "own_dev/atomic_memories.json",
+    MORE: "own_dev/atomic_more.json",
     POISONED_RAG: "attacks/poisonedrag_nq.json",
     INJEC_AGENT: "attacks/injecagent_dh_base.json",
 }
@@ -166,7 +170,9 @@ def _poison_origin(name: str) -> Origin:
 _MAKERS: Final[dict[str, Callable[[Path], Iterator[Memories]]]] = {
     LOCOMO: _locomo,
     BEAM: _beam,
+    WORK: _locomo,
     SAVED: _saved,
+    MORE: _saved,
     POISONED_RAG: _poisoned_rag,
     INJEC_AGENT: _injec_agent,
 }

@@ -265,10 +265,11 @@ class _Turn:
             name: [_item(found) for found in group[: room[name]]]
             for name, group in zip(self.groups, result.groups, strict=True)
         }
-        known |= {item.id for item in chain.from_iterable(items.values())}
-        for record in standing.values():
-            if record.id not in known and len(items[record.category]) < room[record.category]:
+        said |= {item.text for item in chain.from_iterable(items.values())}
+        for record in standing.values():  # rules and preferences hold whatever the question
+            if record.content not in said and len(items[record.category]) < room[record.category]:
                 items[record.category].append(ContextItem.of(record, source=SOURCE))
+                said.add(record.content)
         while self.options.most is not None and len(beside) + sum(map(len, items.values())) > self.options.most:
             max(reversed(items.values()), key=len).pop()
         return list(chain.from_iterable(items.values())), result

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,7 +43,8 @@ async def test_a_system_finds_the_turn_of_the_conversation_that_is_asked_about(n
 
 async def test_what_is_saved_keeps_order_session_time_origin_and_type():
     garden = load_locomo(DATA / "evaluation" / "own_in_locomo_format.json")[0]
-    many = Conversation("many", garden.turns * 5, (), 0)
+    turns = tuple(replace(turn, text=f"{turn.text} ({at})") for at in range(5) for turn in garden.turns)
+    many = Conversation("many", turns, (), 0)
     with closing(MemoryService(None)) as system:
         await system.ingest(many, lambda: None)
         kept, _ = await system._service.list_memories("many", limit=None)

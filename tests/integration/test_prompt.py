@@ -1,0 +1,238 @@
+"""All that memory puts into a request: within one budget, of each category so many, under the documented sections."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from agent_support import ask, blocks, make_agent, memory_lines, patient_memory, system_text
+from context_support import parsed_xml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import BaseMessage
+from support import HashingEmbeddings, expanded, load
+from test_profile import profiles
+
+from inference_core import (
+    AgentMemoryStoreService,
+    ContextBuilder,
+    MemorySource,
+    MemoryStore,
+    get_memory_tools,
+    open_store,
+)
+from inference_core.context.profile import fenced_profile
+from inference_core.context.render import fenced
+from inference_core.errors import InvalidMemory
+from inference_core.memory.text import canonical_text, text_tokens
+from inference_core.memory.trust import Origin
+from inference_core.testing import FrozenClock, ScriptedChatModel
+
+U = "ada"
+KINDS = ("facts", "preferences", "instructions", "context", "workflow")
+HOSTILE = [expanded(entry["text"]) for entry in load("hostile_contents.json")]
+
+
+def asked(service: AgentMemoryStoreService, question: str = "hello", **options: Any) -> tuple[list[BaseMessage], Any]:
+    """The request of one turn, and the result."""
+    model = ScriptedChatModel(turns=["Noted."])
+    defaults: dict[str, Any] = {"user_id": U, "placement": "last_user", "profile": True}
+    agent = make_agent(model, middleware=[patient_memory(service, **defaults | options)])
+    result = agent.invoke({"messages": [("user", question)]})
+    return model.requests[0], result
+
+
+def told(request: list[BaseMessage]) -> list[str]:
+    return [line for text in (*profiles(request), *blocks(request)) for line in memory_lines(text)]
+
+
+def cost(request: list[BaseMessage]) -> int:
+    """What the memory of a request takes, with the elements around it."""
+    return sum(text_tokens(fenced_profile(one)) for one in profiles(request)) + sum(
+        text_tokens(fenced(one)) for one in blocks(request)
+    )
+
+
+@pytest.fixture
+def service(own_store: MemoryStore) -> AgentMemoryStoreService:
+    return AgentMemoryStoreService(own_store)
+
+
+@pytest.mark.parametrize(
+    "text", ["lorem ipsum dolor " * 440, "<" * 8_000, "\uff1c" * 2_700], ids=["long", "lt", "wide"]
+)
+def test_memories_of_8_kb_do_not_fill_the_prompt(service: AgentMemoryStoreService, text: str) -> None:
+    """Fifteen memories of 8 KB made every prompt 33,600 characters long, 243,400 where they needed escaping."""
+    for kind in ("facts", "interaction", "workflow"):
+        for number in range(5):
+            service.sync.save_memory(U, f"{kind} {number} {text}"[:8_000], kind)
+    request, _ = asked(service)
+    assert 0 < cost(request) <= 2_000
+    assert len(told(request)) >= 5
+    assert re.search(r"… \[cut, id: \w{32}\]", blocks(request)[0])
+
+
+async def test_what_was_cut_is_read_by_tool(service: AgentMemoryStoreService) -> None:
+    text = "The plan of the garden: " + ", ".join(f"row {number} holds beans" for number in range(300))
+    key = service.sync.save_memory(U, text, "facts")
+    request, _ = asked(service, "beans")
+    (cut,) = set(re.findall(r"\[cut, id: (\w+)\]", blocks(request)[0]))
+    assert cut == key
+    (recall,) = get_memory_tools(service, U, include_tools=["recall_memories_store"])
+    assert (await recall.ainvoke({"query": cut})).endswith(text)
+
+
+@pytest.mark.parametrize("preferences", range(8))
+def test_the_answer_does_not_fall_out_for_the_profile(service: AgentMemoryStoreService, preferences: int) -> None:
+    """Recall took the best five of a category and then dropped those that the profile tells."""
+    service.sync.save_memory(U, "The report goes to Maria in accounting", "facts")
+    wishes = ("as bullet points", "short", "with charts", "in English", "by mail", "before lunch", "without jargon")
+    for wish in wishes[:preferences]:
+        service.sync.save_memory(U, f"Wants a weekly summary {wish}", "preferences")
+    request, _ = asked(service, "Who gets the report?")
+    assert "Maria" in "".join(told(request))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("question", ["hello", "Which colour?"])
+def test_max_results_bounds_a_category_in_profile_and_block_together(
+    service: AgentMemoryStoreService, most: int, question: str
+) -> None:
+    """With AGENT_MEMORY_MAX_RESULTS=2 twelve memories were told, since the profile was not counted."""
+    for number in range(12):
+        for kind in ("preferences", "instructions", "interaction"):
+            service.sync.save_memory(U, f"Colour number {number} of {kind}", kind)
+    request, result = asked(service, question, max_recall_results=most)
+    counts = Counter(line.rsplit("(type: ", 1)[1] for line in told(request))
+    assert set(counts.values()) == {most}
+    assert result["memories_recalled"] == 3 * most
+
+
+def test_a_long_pinned_memory_displaces_no_other(service: AgentMemoryStoreService) -> None:
+    """The profile ended at the first memory that did not fit; pinned ones go first, so that one emptied it."""
+    service.sync.save_memory(U, "Always answer in French.", "instructions")
+    service.sync.save_memory(U, "Vegetarian.", "preferences")
+    service.sync.save_memory(U, "House rules: " + "no shoes inside the house; " * 280, "facts", pinned=True)
+    (profile,) = profiles(asked(service, "dinner?")[0])
+    assert len(memory_lines(profile)) == 3
+    assert "House rules: no shoes" in profile
+    assert "[cut, id: " in profile
+
+
+def test_a_pinned_memory_stays_however_many_are_newer() -> None:
+    """Pinned memories were looked for among the 32 newest alone."""
+    clock = FrozenClock()
+    service = AgentMemoryStoreService(open_store("memory://", embeddings=None), clock=clock)
+    service.sync.save_memory(U, "Severe peanut allergy: never suggest peanuts", "facts", pinned=True)
+    for number in range(40):
+        clock.advance(timedelta(minutes=1))
+        service.sync.save_memory(U, f"Topic {number} was talked about", "goals")
+    (profile,) = profiles(asked(service, "What is for dinner?")[0])
+    assert "Severe peanut allergy" in profile
+
+
+def test_rules_and_preferences_stand_in_the_documented_sections(service: AgentMemoryStoreService) -> None:
+    """They had left them for a block of another form, which an application that reads the sections misses."""
+    service.sync.save_memory(U, "Always answer in French", "instructions")
+    service.sync.save_memory(U, "Vegetarian", "preferences")
+    service.sync.save_memory(U, "Was in Lyon", "interaction")
+    request, _ = asked(service, "Where was I? In Lyon?")
+    profile = parsed_xml(profiles(request)[0].split("\n", 2)[2])
+    assert [[line.text for line in lines] for lines in profile.values()] == [
+        ["Always answer in French"],
+        ["Vegetarian"],
+    ]
+    assert list(profile) == ["procedural_memory", "semantic_memory"]
+    (block,) = blocks(request)
+    assert "Current datetime" in block
+    assert "Recent (today):" in block
+    assert "Current datetime" not in system_text(request)
+    assert "Recent (today):" not in system_text(request)
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_the_users_words_are_told_as_the_users(service: AgentMemoryStoreService, origin: Origin) -> None:
+    """What capture and the save tool note of the user's words has the origin "agent", and was told as unconfirmed."""
+    service.sync.save_memory(U, "Drinks cocoa", "facts", source=MemorySource(origin=origin))
+    request, _ = asked(service, "cocoa?")
+    is_external = origin in (Origin.TOOL, Origin.DOCUMENT, Origin.WEB)
+    assert (f"[source: {origin.value}]" in blocks(request)[0]) == is_external
+    assert ("<unconfirmed_memory>" in blocks(request)[0]) == is_external
+
+
+def test_the_same_words_are_told_once(service: AgentMemoryStoreService) -> None:
+    for number in range(3):
+        service.sync.save_memory(U, "Prefers tea", "preferences", memory_id=f"tea-{number}")
+    service.sync.save_memory(U, "Prefers tea", "facts")
+    assert len(told(asked(service, "tea")[0])) == 1
+
+
+@pytest.mark.parametrize("embeddings", [None, HashingEmbeddings()], ids=["words", "vectors"])
+@pytest.mark.parametrize("others", [0, 1, 2, 4])
+async def test_the_first_that_was_found_is_told_from_the_first_memory_on(embeddings: Any, others: int) -> None:
+    """A user's only memory is as close to the question as the mean of all, and was pruned as irrelevant."""
+    with open_store("memory://", embeddings=embeddings) as store:
+        service = AgentMemoryStoreService(store)
+        for other in ("Works in Lyon", "Plays chess", "Runs on Sunday", "Has two sisters")[:others]:
+            service.sync.save_memory(U, other, "facts")
+        service.sync.save_memory(U, "User's dog is called Rex", "facts")
+        question = "What is the name of my dog?"
+        built = await ContextBuilder(service, deadline=30).build(U, question)
+        formatted = await service.format_context_for_prompt(U, question)
+        request, _ = asked(service, question)
+        for text in (built.text, formatted, blocks(request)[0]):
+            assert "called Rex" in text
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> list[tuple[str, str, bool]]:
+    texts = st.one_of(
+        st.sampled_from(HOSTILE), st.text(max_size=300), st.sampled_from(["word " * 900, "\uff1c" * 2_000])
+    )
+    return draw(st.lists(st.tuples(texts, st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=12))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    saved=memories(),
+    max_tokens=st.integers(1, 2_500),
+    most=st.integers(1, 8),
+    has_profile=st.booleans(),
+    question=st.sampled_from(["hello", "word", "Where is the memory?"]),
+)
+def test_nothing_exceeds_the_budget_and_all_reads_back(
+    saved: list[tuple[str, str, bool]], max_tokens: int, most: int, has_profile: bool, question: str
+) -> None:
+    with open_store("memory://", embeddings=None) as store:
+        service = AgentMemoryStoreService(store)
+        for text, kind, pinned in saved:
+            try:
+                service.sync.save_memory(U, canonical_text(text), kind, pinned=pinned)
+            except InvalidMemory:
+                continue
+        request, result = asked(service, question, max_tokens=max_tokens, max_recall_results=most, profile=has_profile)
+        assert result["memory_status"] == "lexical"
+        assert cost(request) <= max_tokens
+        assert len(told(request)) == result["memories_recalled"]
+        sections = [text[text.index("\n<") :] for text in (*profiles(request), *blocks(request)) if "\n<" in text]
+        read = [parsed_xml(text) for text in sections]
+        assert sum(len(lines) for one in read for lines in one.values()) == len(told(request))
+        counts = Counter(name for one in read for name, lines in one.items() for _ in lines)
+        assert max(counts.values(), default=0) <= most
+
+
+async def test_a_profile_that_outgrew_the_budget_is_written_anew(service: AgentMemoryStoreService) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    for number in range(3):
+        service.sync.save_memory(U, f"Likes stall {number} " + "by the long pier " * 20, "preferences")
+    saver, model = InMemorySaver(), ScriptedChatModel(turns=["Noted."])
+    for max_tokens in (2_000, 500):
+        memory = patient_memory(service, user_id=U, profile=True, placement="last_user", max_tokens=max_tokens)
+        agent = make_agent(model, middleware=[memory], checkpointer=saver)
+        await ask(agent, "async", "hello", {"configurable": {"thread_id": "1"}})
+    assert [cost(request) <= most for request, most in zip(model.requests, (2_000, 500), strict=True)] == [True, True]
+    assert profiles(model.requests[0]) != profiles(model.requests[1])
