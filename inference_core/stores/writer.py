@@ -23,6 +23,9 @@ from inference_core.stores.breaker import Breaker
 
 _LOG = logging.getLogger(__name__)
 MAX_BATCHES: Final = 512
+GATHER_S: Final = 0.002
+"""About what a commit takes."""
+_LOOK_S: Final = 0.0003
 _Ticket = tuple[Sequence[Write], Future[list[int]]]
 
 
@@ -47,6 +50,7 @@ class GroupWriter:
         self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._has_company = False
         self._began: float | None = None
         self._closed = False
 
@@ -59,7 +63,8 @@ class GroupWriter:
         with self._turn:
             if self._closed:
                 raise StoreUnavailable("The store is closed")
-            if self._began is not None and time.monotonic() - self._began >= self._hang_s:
+            began = self._began  # read once: the writer's thread changes it at any time
+            if began is not None and time.monotonic() - began >= self._hang_s:
                 raise StoreUnavailable("The store hangs in an earlier write")
             self._waiting.put((batch, future))
             if self._thread is None:
@@ -85,16 +90,32 @@ class GroupWriter:
         """What waits, at most so many; nothing once the writer is closed and all that came before is done."""
         tickets: list[_Ticket] = []
         found = self._waiting.get()
+        if self._has_company:
+            self._gather()
         while found is not None:
             tickets.append(found)
             if len(tickets) == self._max_batches:
-                return tickets
+                break
             try:
                 found = self._waiting.get_nowait()
             except Empty:
-                return tickets
-        self._waiting.put(None)
+                break
+        else:
+            self._waiting.put(None)  # the end, for the call after this one
+        self._has_company = len(tickets) > 1
         return tickets
+
+    def _gather(self) -> None:
+        """Waits a moment for others, as long as more of them come.
+
+        Callers whose writes were committed together come back together, one by one. Whoever commits the first of them
+        by itself makes two groups that take turns, and twice the commits. A caller alone never waits.
+        """
+        until = time.monotonic() + GATHER_S
+        seen = -1
+        while (waiting := self._waiting.qsize()) != seen and waiting < self._max_batches and time.monotonic() < until:
+            seen = waiting
+            time.sleep(_LOOK_S)
 
     def _commit(self, tickets: Sequence[_Ticket]) -> None:
         outcomes: Sequence[Outcome]

@@ -39,6 +39,14 @@ ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.ve
     by_assistant = excluded.by_assistant, happened = excluded.happened, importance = excluded.importance,
     model = excluded.model, vector = excluded.vector, expires = excluded.expires, ttl = excluded.ttl
 """
+_INSERT_NEW: Final = f"""
+INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer,
+    session, by_assistant, happened, importance, model, vector, expires, ttl)
+SELECT s.id, ?, {_NEXT.format("s.id")}, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+FROM memory_scopes s WHERE s.namespace = ?
+ON CONFLICT (scope, key) DO NOTHING
+"""
+"""Into a scope that is there, under a key that never was."""
 _CLEAR: Final = f"""
 UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, version = version + 1, kind = '', value = NULL,
     text = NULL, terms = NULL, analyzer = NULL, model = '', vector = NULL, expires = NULL, ttl = NULL
@@ -87,6 +95,8 @@ def apply_write(writer: sqlite3.Connection, write: Write, now: int) -> int:
     Raises VersionConflict if the row is not at the expected version.
     """
     packed = pack_namespace(write.namespace)
+    if isinstance(write, Put) and write.expected == 0 and _insert(writer, write, packed):
+        return 1
     found = _Found(*(writer.execute(_FIND, (now, write.key, packed)).fetchone() or ()))
     if isinstance(write, Put | Delete | Check) and write.expected not in (None, found.known):
         raise VersionConflict(f"{write.key!r} is at version {found.known}, not {write.expected}")
@@ -114,6 +124,13 @@ def discard(writer: sqlite3.Connection, found: Unreadable) -> bool:
     if is_done:
         writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
     return bool(is_done)
+
+
+def _insert(writer: sqlite3.Connection, write: Put, packed: str) -> bool:
+    """Stores what is new, as most writes are, by one statement; False if it has to be looked at."""
+    if write.document is not None and write.document.tokens is not None:
+        return False
+    return writer.execute(_INSERT_NEW, (write.key, *_columns(write, None), packed)).rowcount == 1
 
 
 def _put(writer: sqlite3.Connection, write: Put, found: _Found, packed: str) -> int:
