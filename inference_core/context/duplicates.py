@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from inference_core.context.items import ContextItem, Dropped, DropReason, section_of
@@ -36,13 +37,19 @@ class _Said:
 
     @classmethod
     def of(cls, item: ContextItem) -> _Said:
-        words = words_of(item.text)
-        turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
-        numbers = (word for word in words if any(map(str.isdigit, word)))
-        exact = frozenset([*map(str.casefold, _NAME.findall(item.text)), *numbers])
-        meant = gist(item.text)
-        stems = frozenset(stem for word in meant for stem in analyze(word) or (word,))
-        return cls(item, stems, meant, turning, exact)
+        return cls(item, *_features(item.text))
+
+
+@lru_cache(maxsize=4_096)
+def _features(text: str) -> tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]:
+    """Stems, gist, turning words, names and numbers; cached, as the same memories are compared in turn after turn."""
+    words = words_of(text)
+    turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
+    numbers = (word for word in words if any(map(str.isdigit, word)))
+    exact = frozenset([*map(str.casefold, _NAME.findall(text)), *numbers])
+    meant = gist(text)
+    stems = frozenset(stem for word in meant for stem in analyze(word) or (word,))
+    return stems, meant, turning, exact
 
 
 def collapsed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from inference_core.slots.reading import read
 from inference_core.slots.slot import ANY, Comparison, Holds, Slot
@@ -23,7 +24,13 @@ class Said:
     @classmethod
     def of(cls, text: str, at: datetime | None = None) -> Said:
         """``text`` as it is compared. Never raises."""
-        return cls(_words(text), *read(text, at), at)
+        return _said(text, at)
+
+
+@lru_cache(maxsize=4_096)
+def _said(text: str, at: datetime | None) -> Said:
+    """Cached, as the same memories are compared in turn after turn."""
+    return Said(_words(text), *read(text, at), at)
 
 
 def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datetime | None = None) -> Comparison:

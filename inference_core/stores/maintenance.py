@@ -81,8 +81,10 @@ class Maintenance:
         """There is something to do for the chore: now, or ``after`` so many seconds; later if it has just failed."""
         with self._changed:
             chore = self._chores[name]
-            chore.due = min(chore.due, max(time.monotonic() + after, chore.not_before))
-            self._changed.notify()
+            due = max(time.monotonic() + after, chore.not_before)
+            if due < chore.due:  # else the thread wakes soon enough by itself; callers wake it turn after turn
+                chore.due = due
+                self._changed.notify()
 
     def report(self) -> list[ChoreReport]:
         """What the chores have done so far."""
