@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from inference_core.drivers import Plan
 from inference_core.ingestion.jobs import jobs
-from inference_core.lifecycle.usage import MemoryUsage, usages_beside, used
+from inference_core.lifecycle.usage import by_use, usages_beside
 from inference_core.memory.namespaces import FORGOTTEN, beside
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.validity import why_invalid
-from inference_core.services.operations.list import all_of
-from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.stores.accesses import Usage
 from inference_core.stores.backend import Row
 
 _AGES: Final = {"today": timedelta(days=1), "this week": timedelta(days=7), "this month": timedelta(days=30)}
@@ -67,23 +68,25 @@ class MemoryStatistics:
 def statistics(scope: MemoryScope, user_id: UserId) -> Plan[MemoryStatistics]:
     """Plan: the figures of what this agent reads of the user. Raises InvalidInput, StoreError."""
     scopes = scope.namespaces.read_scopes(user_id)
-    records = yield from all_of(scope.engine, scopes)
-    figures = used(records, (yield from usages_beside(scope.engine, scopes)))
+    rows = yield from scope.engine.scan(scopes, accepts=is_known)
+    records = list(map(record_of, rows))
+    figures = by_use(records, (yield from usages_beside(scope.engine, scopes)))
     forgotten = yield from scope.engine.count([beside(one, FORGOTTEN) for one in scopes])
     done = yield from jobs(scope, user_id)
     now = scope.clock.now()
+    days = Counter(record.created_at.date() for record in records)
     return MemoryStatistics(
         memories=len(records),
         by_type=_counted([record.memory_type.value for record in records]),
         by_age=_counted([_age(record, now) for record in records]),
-        by_month=dict(sorted(Counter(f"{record.created_at:%Y-%m}" for record in records).items())),
-        by_week=dict(sorted(Counter(f"{record.created_at:%G-W%V}" for record in records).items())),
-        used=sum(one.count > 0 for one in figures),
-        never_used=sum(one.count == 0 for one in figures),
-        most_used=[_named(one) for one in figures[:_NAMED] if one.count],
-        oldest_unused=[_named(one) for one in [one for one in figures if not one.count][:_NAMED]],
+        by_month=_by_day(days, "%Y-%m"),
+        by_week=_by_day(days, "%G-W%V"),
+        used=sum(usage.count > 0 for _, usage in figures),
+        never_used=sum(usage.count == 0 for _, usage in figures),
+        most_used=[_named(*one) for one in figures[:_NAMED] if one[1].count],
+        oldest_unused=[_named(*one) for one in islice((one for one in figures if not one[1].count), _NAMED)],
         forgotten=forgotten,
-        over=sum(why_invalid(record.to_value(), now) is not None for record in records),
+        over=sum(why_invalid(row.value, now) is not None for row in rows),
         jobs=len(done),
         added=_listed(done, "added"),
         reinforced=_listed(done, "reinforced"),
@@ -95,12 +98,19 @@ def statistics(scope: MemoryScope, user_id: UserId) -> Plan[MemoryStatistics]:
     )
 
 
-def _named(one: MemoryUsage) -> NamedUsage:
-    return NamedUsage(one.document.id, one.document.content, one.count, one.last)
+def _named(record: MemoryRecord, usage: Usage) -> NamedUsage:
+    return NamedUsage(record.id, record.content, usage.count, usage.last)
 
 
 def _age(record: MemoryRecord, now: datetime) -> str:
     return next((name for name, limit in _AGES.items() if now - record.created_at < limit), _OLDER)
+
+
+def _by_day(days: Mapping[date, int], form: str) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for day, count in days.items():
+        counts[day.strftime(form)] += count
+    return dict(sorted(counts.items()))
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:

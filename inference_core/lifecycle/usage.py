@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,15 +32,15 @@ def usage(scope: MemoryScope, user_id: UserId) -> Plan[list[MemoryUsage]]:
     """
     scopes = scope.namespaces.read_scopes(user_id)
     rows = yield from scope.engine.scan(scopes)
-    figures = yield from usages_beside(scope.engine, scopes)
-    return used(records_of(rows), figures)
+    found = by_use(records_of(rows), (yield from usages_beside(scope.engine, scopes)))
+    return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
 
 
-def used(records: Sequence[MemoryRecord], figures: dict[Key, Usage]) -> list[MemoryUsage]:
+def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> list[tuple[MemoryRecord, Usage]]:
     """``records`` with their figures, the most used first, then those used last, then the oldest."""
     found = [(record, figures.get((record.namespace, record.id), Usage())) for record in records]
     found.sort(key=lambda one: (-one[1].count, -(one[1].last.timestamp() if one[1].last else 0), one[0].created_at))
-    return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
+    return found
 
 
 def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[dict[Key, Usage]]:

@@ -21,7 +21,10 @@ class Place(str, Enum):
     RECALLED = "recalled"
 
 
-_PLACES: Final = tuple(place.value for place in Place)
+_PLACES: Final = tuple(Place)
+"""In the order in which they are stored as numbers: only ever added to at the end."""
+_ID: Final = 2
+"""Where it stands in a packed line."""
 _DIGITS: Final = 3
 
 
@@ -50,28 +53,29 @@ class ReceiptLine:
         return _without_nothing(self) | {"place": self.place.value}
 
     def packed(self, names: Sequence[str]) -> list[Any]:
-        """The line as it is stored, by position, its figures rounded: all but place and rank, and the named signals."""
+        """The line as it is stored: by position, its figures rounded, the named signals without their names."""
         signals = [_rounded(self.signals.get(name, 0.0)) for name in names] if self.signals else None
-        fields = [self.id, self.version, _rounded(self.score), _rounded(self.relevance), signals, self.old]
-        while fields[-1] is None:
-            fields.pop()
-        return fields
+        figures = [_rounded(self.score), _rounded(self.relevance), signals, self.old, self.cut, self.group]
+        while figures and figures[-1] is None:
+            figures.pop()
+        return [_PLACES.index(self.place), self.rank, self.id, self.version, *figures]
 
     @classmethod
-    def unpacked(cls, place: Place, rank: int, names: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
-        """The line of `packed`. Raises TypeError or ValueError for anything else."""
-        memory_id, version, *figures = fields
-        score, relevance, shares, old = [*figures, *[None] * 4][:4]
-        signals = {name: share for name, share in zip(names, shares or [0] * len(names), strict=True) if share}
+    def unpacked(cls, names: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
+        """The line of `packed`. Raises TypeError, ValueError or IndexError for anything else."""
+        number, rank, memory_id, version, *figures = fields
+        score, relevance, shares, old, cut, group = [*figures, *[None] * 6][:6]
         return cls(
             id=memory_id,
             version=version,
-            place=place,
+            place=_PLACES[int(number)],
             rank=rank,
             score=score,
             relevance=relevance,
-            signals=signals,
+            signals={name: share for name, share in zip(names, shares or (), strict=bool(shares)) if share},
             old=old,
+            cut=cut,
+            group=group,
         )
 
     @classmethod
@@ -141,10 +145,10 @@ class Receipt:
         fields = {name: getattr(self, name) for name in self.__slots__}
         moments = {name: getattr(self, name).isoformat() for name in _MOMENTS}
         names = list(dict.fromkeys(name for line in self.lines for name in line.signals))
-        told = {place.value: [line.packed(names) for line in self.of(place)] for place in Place}
+        told = {"signals": names, "told": [line.packed(names) for line in self.lines]}
         dropped = {"dropped": [drop.to_value() for drop in self.dropped]}
         del fields["lines"]
-        found = fields | moments | dropped | told | {"signals": names}
+        found = fields | moments | dropped | told
         return {name: value for name, value in found.items() if value not in (None, "", [])}
 
     @classmethod
@@ -162,17 +166,14 @@ def tells(value: Mapping[str, Any], memory_id: str) -> bool:
     """Whether the receipt with this value may tell of a memory; quicker than to read the receipt."""
     with suppress(TypeError, LookupError):  # what is no receipt tells nothing
         older = [line["id"] for line in value.get("lines", ())]
-        return memory_id in older or any(line[0] == memory_id for place in _PLACES for line in value.get(place, ()))
+        return memory_id in older or any(line[_ID] == memory_id for line in value.get("told", ()))
     return False
 
 
 def _lines_of(value: Mapping[str, Any]) -> Iterator[ReceiptLine]:
     if "lines" in value:  # as receipts were stored first
-        yield from map(ReceiptLine.from_value, value["lines"])
-        return
-    for place in Place:
-        for rank, fields in enumerate(value.get(place.value, ()), 1):
-            yield ReceiptLine.unpacked(place, rank, value.get("signals", ()), fields)
+        return map(ReceiptLine.from_value, value["lines"])
+    return (ReceiptLine.unpacked(value.get("signals", ()), fields) for fields in value.get("told", ()))
 
 
 def _rounded(figure: float | None) -> float | None:

@@ -13,8 +13,17 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from langgraph.store.base import BaseStore
 
 from inference_core.drivers import Plan, run
+from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.document import MemoryPage
-from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, encode_label, home_of
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    USAGE,
+    Namespace,
+    decode_label,
+    encode_label,
+    holds_memories,
+    home_of,
+)
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
@@ -91,6 +100,29 @@ def _list(
     return (yield from page_of(engine, scopes, _entry, memory_type, search, limit, offset, after=after))
 
 
+def _users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[dict[str, Any]]]:
+    """A page of the users who have memories, by id, each with how many; ``after`` is the page's before."""
+    if limit < 1:
+        raise InvalidInput(f"limit must be at least 1, not {limit}")
+    names = [name for name in (yield from engine.namespaces()) if holds_memories(name) and _is_user(name[0])]
+    labels = sorted({name[0] for name in names if after is None or name[0] > after})
+    page = labels[:limit]
+    counts = dict.fromkeys(page, 0)
+    for one in (yield from engine.tally([name for name in names if name[0] in counts])):
+        counts[one.namespace[0]] += one.rows
+    entries = [{"user_id": decode_label(label), "memories": counts[label]} for label in page]
+    return MemoryPage(entries, page[-1] if len(labels) > limit else None)
+
+
+def _is_user(label: str) -> bool:
+    """Whether it is the label of a user, not of what an application keeps for all."""
+    try:
+        decode_label(label)
+    except InvalidId:
+        return False
+    return True
+
+
 def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]) -> Plan[int]:
     """Removes memories by their namespaces and keys, if they are the user's; how many were there."""
     label = encode_label(user_id)
@@ -141,6 +173,7 @@ def _entry(row: Row) -> dict[str, Any]:
 purge_user_memories = _on_store(_purge)
 count_user_memories = _on_store(_count)
 list_user_memories = _on_store(_list)
+list_users = _on_store(_users)
 delete_user_memory_entry = _on_store(_delete_entry)
 delete_user_memory_entries = _on_store(_delete_entries)
 purge_user_long_term_memory = _on_configured_store(purge_user_memories)

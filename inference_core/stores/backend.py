@@ -153,14 +153,10 @@ class Unreadable:
 
 
 class Tally(NamedTuple):
-    """How many rows a namespace has of a kind, and when the first of them was created.
-
-    ``month``: of those that were created in it (UTC, as in "2026-03"); "" is any.
-    """
+    """How many rows a namespace has of a kind, and when the first of them was created."""
 
     namespace: Namespace
     kind: str
-    month: str
     rows: int
     oldest: datetime
 
@@ -231,8 +227,8 @@ class Backend(Protocol):
         """How many rows exactly ``scopes`` hold (of ``kinds``)."""
         ...
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace, kind and, if ``monthly``, month; in no order."""
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind; in no order."""
         ...
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:

@@ -219,9 +219,9 @@ class StoreEngine:
         """Plan: how many rows exactly ``scopes`` hold (of ``kinds``)."""
         return self._read(self.backend.count, scopes, kinds=kinds)
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> Plan[list[Tally]]:
-        """Plan: how many rows exactly ``scopes`` hold, by namespace, kind and, if ``monthly``, month of creation."""
-        return self._read(self.backend.tally, scopes, monthly=monthly)
+    def tally(self, scopes: Sequence[Namespace]) -> Plan[list[Tally]]:
+        """Plan: how many rows exactly ``scopes`` hold, by namespace and kind."""
+        return self._read(self.backend.tally, scopes)
 
     def namespaces(self, prefix: Namespace = ()) -> Plan[list[Namespace]]:
         """Plan: the namespaces that hold rows and start with the labels of ``prefix``."""

@@ -80,10 +80,10 @@ class Table:
         """How many rows exactly ``scopes`` hold (of ``kinds``)."""
         return sum(1 for _, _, cell in self._alive(scopes, now) if kinds is None or cell.kind in kinds)
 
-    def tally(self, scopes: Sequence[Namespace], now: datetime, *, monthly: bool) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace], now: datetime) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         alive = ((scope, cell.kind, cell.created_at) for scope, _, cell in self._alive(scopes, now))
-        return tally(alive, monthly=monthly)
+        return tally(alive)
 
     def namespaces(self, prefix: Namespace, now: datetime) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``, sorted."""
@@ -137,11 +137,11 @@ class Table:
             yield from ((scope, key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.is_alive(now))
 
 
-def tally(rows: Iterable[tuple[Namespace, str, datetime]], *, monthly: bool) -> list[Tally]:
+def tally(rows: Iterable[tuple[Namespace, str, datetime]]) -> list[Tally]:
     """How many ``rows`` there are, each given by its namespace, kind and creation, by namespace and kind."""
-    found: dict[tuple[Namespace, str, str], tuple[int, datetime]] = {}
+    found: dict[tuple[Namespace, str], tuple[int, datetime]] = {}
     for namespace, kind, created in rows:
-        group = namespace, kind, f"{created:%Y-%m}" if monthly else ""
+        group = namespace, kind
         count, oldest = found.get(group, (0, created))
         found[group] = count + 1, min(oldest, created)
     return [Tally(*group, count, oldest) for group, (count, oldest) in found.items()]

@@ -23,6 +23,7 @@ from inference_core.services.agent_memory_service import (
     delete_user_memory_entry,
     list_user_long_term_memory,
     list_user_memories,
+    list_users,
     open_memory_store,
     purge_user_long_term_memory,
     purge_user_memories,
@@ -268,3 +269,23 @@ def test_the_configured_store_is_closed_after_an_error(configured: str):
     with pytest.raises(StoreUnavailable, match="closed"):
         opened[0].get(("ada",), "k")
     assert Path(configured.partition("///")[2]).exists()
+
+
+def test_users_by_pages(any_store: BaseStore):
+    names = ["ada@example.com", "bob", "Carl", "~dora", "eve"]
+    for number, name in enumerate(names, 1):
+        fill(any_store, name, number)
+    any_store.put(("frank", "notes"), "k", {"text": "not a memory"})
+    any_store.put(("~global", "semantic", "faq"), "k", {"content": "for all"})
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        page = list_users(any_store, limit=2, after=after)
+        found += page
+        after = page.next_cursor
+        if after is None:
+            break
+    assert {one["user_id"]: one["memories"] for one in found} == {name: at for at, name in enumerate(names, 1)}
+    assert len(found) == len(names)
+    with pytest.raises(InvalidInput):
+        list_users(any_store, limit=0)

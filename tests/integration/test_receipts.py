@@ -27,10 +27,11 @@ from inference_core.context.items import AssembledContext
 from inference_core.context.render import xml
 from inference_core.drivers import run
 from inference_core.errors import ConfigurationError, InvalidInput
-from inference_core.memory.receipt import Place, Receipt, text_hash
+from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, text_hash
 from inference_core.memory.trust import Origin
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.services.operations.receipts import keep_receipt
+from inference_core.stores.backend import Expiry, Put
 from inference_core.stores.later import MOST, Later
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
@@ -204,7 +205,6 @@ def test_closing_the_store_writes_what_waits(sqlite_url: str, capsys: pytest.Cap
 
 def put_of_nothing(store: Any) -> Any:
     """A row that is no receipt, as a later version might write it."""
-    from inference_core.stores.backend import Put
 
     del store
     return Put(namespace=(U,), key="later", value='{"version": 9}', updated_at=datetime.now(UTC))
@@ -300,3 +300,98 @@ def test_a_receipt_is_json_and_back(own_store: BaseStore) -> None:
     keep_receipt(service.scope, U, replace(receipt, id="again"))
     assert "again" in [one.id for one in service.sync.list_receipts(U, limit=None)]
     assert text_hash("") == ""
+
+
+def kept(service: AgentMemoryStoreService, number: int, thread: str | None, ids: list[str], **more: Any) -> Receipt:
+    at = datetime.now(UTC) - timedelta(minutes=60 - number)
+    lines = tuple(
+        ReceiptLine(
+            id=name,
+            version=1,
+            place=Place.RECALLED,
+            rank=rank,
+            score=1.23456,
+            relevance=0.5,
+            signals={"lexical": 0.25, "dense": 0.0},
+        )
+        for rank, name in enumerate(ids, 1)
+    )
+    receipt = Receipt(
+        id=f"r{number}",
+        at=at,
+        until=at + timedelta(days=30),
+        recalled_at=at,
+        zone="UTC",
+        status="recalled",
+        placement="last_user",
+        has_profile=True,
+        form="memories",
+        lines=(ReceiptLine(id="p", version=2, place=Place.PROFILE, rank=1), *lines),
+        dropped=(ReceiptDrop(id="d", version=1, reason="profile", by="p"),),
+        tokens=7,
+        profile_hash="",
+        block_hash="b",
+        thread_id=thread,
+        **more,
+    )
+    keep_receipt(service.scope, U, receipt)
+    return receipt
+
+
+def test_receipts_by_pages(any_store: BaseStore):
+    """Regression: a page of receipts, and why, read and parsed all that were kept."""
+    service = AgentMemoryStoreService(any_store)
+    for number in range(12):
+        kept(service, number, f"t-{number % 2}" if number % 3 else None, ["m1"] if number % 4 else ["m2"])
+    wanted = [f"r{number}" for number in reversed(range(12))]
+    for thread in (None, "t-0", "t-1", "t-9"):
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = service.sync.list_receipts(U, thread_id=thread, limit=2, after=after)
+            found += [one.id for one in page]
+            after = page.next_cursor
+            if after is None:
+                break
+        assert found == [one.id for one in service.sync.list_receipts(U, thread_id=thread, limit=None)]
+        assert found == [
+            name for name in wanted if thread is None or (int(name[1:]) % 3 and thread == f"t-{int(name[1:]) % 2}")
+        ]
+    told = service.sync.why(U, "m2", limit=2).receipts
+    assert [one.id for one in told] == ["r8", "r4"]
+    rest = service.sync.why(U, "m2", limit=2, after=told.next_cursor).receipts
+    assert ([one.id for one in rest], rest.next_cursor) == (["r0"], None)
+
+
+def test_a_receipt_is_small_and_comes_back(any_store: BaseStore):
+    service = AgentMemoryStoreService(any_store)
+    receipt = kept(service, 1, "t", [f"{number:032x}" for number in range(15)], model="m", agent_name="planner")
+    (found,) = service.sync.list_receipts(U)
+    assert replace(found, lines=()) == replace(receipt, lines=())
+    assert [(line.id, line.version, line.place, line.rank) for line in found.lines] == [
+        (line.id, line.version, line.place, line.rank) for line in receipt.lines
+    ]
+    assert (found.lines[1].score, found.lines[1].relevance, found.lines[1].signals) == (1.235, 0.5, {"lexical": 0.25})
+    assert len(json.dumps(receipt.to_value())) < 100 * len(receipt.lines)
+
+
+def test_receipts_of_older_versions_are_read(any_store: BaseStore):
+    service = AgentMemoryStoreService(any_store)
+    receipt = kept(service, 1, "t", ["m1"])
+    lines = [line.to_value() for line in receipt.lines]
+    older = {name: value for name, value in receipt.to_value().items() if name not in ("told", "signals")}
+    put = Put(
+        namespace=("ada", "~receipts"),
+        key="r0",
+        value=json.dumps(older | {"id": "r0", "lines": lines, "profile_hash": ""}),
+        kind="receipt",
+        created_at=receipt.at,
+        updated_at=receipt.at,
+        expiry=Expiry(receipt.until, timedelta(days=30)),
+    )
+    run(service.scope.engine.write([put]))
+    assert {one.id: one.lines[1].score for one in service.sync.list_receipts(U, thread_id="t")} == {
+        "r0": 1.23456,
+        "r1": 1.235,
+    }
+    assert len(service.sync.why(U, "m1").receipts) == len(service.sync.why(U, "p").receipts) == 2

@@ -181,7 +181,7 @@ def _read(row: Row) -> Receipt | None:
     """The receipt in ``row``; None for what is none, or of another version."""
     try:
         return Receipt.from_value(row.value)
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return None
 
 

@@ -119,13 +119,13 @@ class FileBackend:
                 total += table.count(owned, now, kinds)
         return total
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         now = self._clock.now()
         found: list[Tally] = []
         for root, owned in _by_root(scopes, lambda scope: scope):
             with self._table(root) as table:
-                found += table.tally(owned, now, monthly=monthly)
+                found += table.tally(owned, now)
         return found
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:

@@ -116,10 +116,10 @@ class ForeignBackend:
         """How many rows exactly ``scopes`` hold."""
         return sum(1 for _ in self._rows(scopes, kinds))
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         rows = self._rows(scopes, None)
-        return tally(((row.namespace, _kind(row), row.created_at) for row in rows), monthly=monthly)
+        return tally((row.namespace, _kind(row), row.created_at) for row in rows)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that start with ``prefix``."""

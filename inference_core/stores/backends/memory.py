@@ -65,10 +65,10 @@ class InMemoryBackend:
         with self._open() as table:
             return table.count(scopes, self._clock.now(), kinds)
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         with self._open() as table:
-            return table.tally(scopes, self._clock.now(), monthly=monthly)
+            return table.tally(scopes, self._clock.now())
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""

@@ -136,13 +136,13 @@ class MongoBackend:
         with self._open():
             return self._rows.count_documents(_in(scopes, kinds) | is_alive(self._now()))
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         with self._open():
             found = self._rows.find(_in(scopes, None) | is_alive(self._now()), {"kind": 1, "created": 1})
             places = ((key_of(one), one) for one in found if type(one["kind"]) is str and type(one["created"]) is int)
             sound = ((key[0], one["kind"], from_micros(one["created"])) for key, one in places if key)
-            return tally(sound, monthly=monthly)
+            return tally(sound)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""

@@ -39,10 +39,9 @@ from inference_core.stores.urls import shown_url
 _ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > %(now)s)"
 _ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
 _TALLY: Final = f"""
-SELECT s.namespace, r.kind, '', count(*), min(r.created)
-FROM {_ROWS} WHERE s.namespace = ANY(%(names)s) AND {_ALIVE} GROUP BY 1, 2, 3
+SELECT s.namespace, r.kind, count(*), min(r.created)
+FROM {_ROWS} WHERE s.namespace = ANY(%(names)s) AND {_ALIVE} GROUP BY 1, 2
 """
-_MONTHLY_TALLY: Final = _TALLY.replace("''", "to_char(to_timestamp(r.created / 1e6) AT TIME ZONE 'UTC', 'YYYY-MM')")
 _CHANGES: Final = f"""
 SELECT {CHANGE}, r.model, r.vector FROM memory_rows r
 WHERE r.scope = (SELECT id FROM memory_scopes WHERE namespace = %s) AND r.seq > %s ORDER BY r.seq LIMIT %s
@@ -128,13 +127,10 @@ class PostgresBackend:
         ((found,),) = self._connections.read(query, asked | self._now())
         return found
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
-        found = self._connections.read(_MONTHLY_TALLY if monthly else _TALLY, {"names": _packed(scopes)} | self._now())
-        return [
-            Tally(unpack_namespace(name), kind, month, count, from_micros(oldest))
-            for name, kind, month, count, oldest in found
-        ]
+        found = self._connections.read(_TALLY, {"names": _packed(scopes)} | self._now())
+        return [Tally(unpack_namespace(name), kind, count, from_micros(oldest)) for name, kind, count, oldest in found]
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""

@@ -153,7 +153,7 @@ class RedisBackend:
         cells = [unpack_cell(packed).cell for packed in self._fields("cells", ended)]
         return sum(sizes) - sum(1 for cell in cells if cell and cell.kind in kinds)
 
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind; reads them all."""
         now, distinct = self._clock.now(), list(dict.fromkeys(scopes))
         answers = self._server.ask([("ZRANGE", self._keys.of("age", *scope), 0, -1) for scope in distinct])
@@ -163,7 +163,7 @@ class RedisBackend:
             cells = [unpack_cell(packed).cell for packed in self._fields("cells", portion)]
             known = [(scope, cell) for (scope, _), cell in zip(portion, cells, strict=True) if cell]
             rows += [(scope, cell.kind, cell.created_at) for scope, cell in known if cell.is_alive(now)]
-        return tally(rows, monthly=monthly)
+        return tally(rows)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""

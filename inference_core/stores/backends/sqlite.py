@@ -46,7 +46,6 @@ _HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope 
 _SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"
 _ANY_KIND: Final = "r.kind >= ''"
 """Says nothing, but has SQLite take the index by kind, which tells all that is counted."""
-_MONTH: Final = "strftime('%Y-%m', r.created / 1000000 - (r.created % 1000000 < 0), 'unixepoch')"
 _MAX_VARIABLES: Final = 500
 _LARGEST: Final = 2**63 - 1
 _MAX_LISTS: Final = 64
@@ -154,15 +153,14 @@ class SqliteBackend:
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
     @despite_damage
-    def tally(self, scopes: Sequence[Namespace], *, monthly: bool = False) -> list[Tally]:
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind: by an index alone."""
-        month, groups = (_MONTH, "1, 2, 3") if monthly else ("''", "1, 2")
-        selection = f"s.namespace, r.kind, {month}, count(*), min(r.created) FROM {_ROWS}"
-        found = self._of_scopes(selection, scopes, f"{_ALIVE} AND {_ANY_KIND} GROUP BY {groups}", [self._now()])
+        selection = f"s.namespace, r.kind, count(*), min(r.created) FROM {_ROWS}"
+        found = self._of_scopes(selection, scopes, f"{_ALIVE} AND {_ANY_KIND} GROUP BY 1, 2", [self._now()])
         return [
-            Tally(unpack_namespace(name), kind, month, count, from_micros(oldest))
-            for name, kind, month, count, oldest in found
-            if type(kind) is type(month) is str and type(oldest) is int
+            Tally(unpack_namespace(name), kind, count, from_micros(oldest))
+            for name, kind, count, oldest in found
+            if type(kind) is str and type(oldest) is int
         ]
 
     def _of_scopes(
