@@ -13,8 +13,9 @@ from typing import Any
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import decode_label, encode_label, holds_memories
-from inference_core.memory.record import is_of_known_schema
-from inference_core.stores.backend import Backend, Delete, Row, Unreadable
+from inference_core.memory.text import encode_json
+from inference_core.services.operations.scope import is_known, put_of, record_of
+from inference_core.stores.backend import Backend, Delete, Put, Row, Unreadable, Write
 
 Progress = Callable[[int, int], None]
 """Hears how many rows are done, and of how many."""
@@ -24,8 +25,8 @@ Progress = Callable[[int, int], None]
 class Damage:
     """A row that cannot be read: whose it is, if that is known, where it stands, and why.
 
-    ``is_newer``: it is sound, and was written by a newer version. ``keeps_row``: only its vector is damaged, which is
-    made anew.
+    ``is_newer``: it is sound, and was written by a newer version. ``keeps_row``: only what indexes know of it is
+    damaged, and is made anew.
     """
 
     user_id: str | None
@@ -58,25 +59,53 @@ def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progre
 
 
 def mend(backend: Backend, damages: Iterable[Damage]) -> int:
-    """Removes ``damages``; how many were still there as they were found. Raises StoreError."""
-    done = 0
-    for one in damages:
-        if isinstance(one.found, Unreadable):
-            done += backend.discard([one.found])
-        else:
-            (outcome,) = backend.apply(
-                [[Delete(namespace=one.found.namespace, key=one.found.key, expected=one.found.version)]]
-            )
-            done += isinstance(outcome, list)
-    return done
+    """Removes ``damages``, and makes anew what indexes know of rows of which only that is damaged.
+
+    How many were still as they were found. Raises StoreError.
+    """
+    return sum(_mended(backend, one.found) for one in damages)
+
+
+def _mended(backend: Backend, found: Unreadable | Row) -> int:
+    if isinstance(found, Row):
+        write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
+    elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
+        write = _anew(backend, row)
+    else:
+        return backend.discard([found])
+    (outcome,) = backend.apply([[write]])
+    return int(isinstance(outcome, list))
+
+
+def _anew(backend: Backend, row: Row) -> Put:
+    """``row`` with a text that waits for its vector: the one that was indexed, or a memory's if that is damaged too."""
+    change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
+    if change and change.document:
+        document, kind = change.document._replace(model="", vector=None, tokens=None), change.kind
+    elif holds_memories(row.namespace) and is_known(row):
+        put = put_of(record_of(row))
+        document, kind = put.document, put.kind
+    else:
+        document, kind = None, ""
+    return Put(
+        namespace=row.namespace,
+        key=row.key,
+        value=encode_json(row.value, what="value"),
+        document=document,
+        kind=kind,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expected=row.version,
+        expiry=row.expiry,
+    )
 
 
 def _damage(found: Row | Unreadable) -> Damage | None:
     if isinstance(found, Unreadable):
         place = "/".join(found.namespace[1:]) if found.namespace else ""
-        keeps = found.only_vector
+        keeps = found.only_index
         return Damage(_user(found.root), place, found.key, found.reason, is_newer=False, keeps_row=keeps, found=found)
-    if not holds_memories(found.namespace) or is_of_known_schema(found.value):
+    if not holds_memories(found.namespace) or is_known(found):
         return None
     place, reason = "/".join(found.namespace[1:]), "a newer version of this package wrote it"
     return Damage(_user(found.namespace[0]), place, found.key, reason, is_newer=True, keeps_row=False, found=found)

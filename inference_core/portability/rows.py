@@ -33,7 +33,7 @@ def puts_of(backend: Backend, scope: Namespace, *, with_vectors: bool) -> Iterat
 def count_unreadable(backend: Backend, labels: Sequence[str] = ()) -> int:
     """How many rows of the users with these labels, or of all, cannot be read. Raises StoreError."""
     found = chain.from_iterable(backend.inspect(label) for label in labels) if labels else backend.inspect()
-    return sum(isinstance(one, Unreadable) and not one.only_vector for one in found)
+    return sum(isinstance(one, Unreadable) and not one.only_index for one in found)
 
 
 def _put(row: Row, change: Change, tokens: bytes | None) -> Put:

@@ -66,13 +66,17 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
     """Removes all memories of the user, every agent's, also what was forgotten; of one category, if given. How many."""
-    scopes = yield from _scopes(engine, user_id, category, everything=True)
-    chosen = None if category is None else set(scopes)
-    unreadable = yield from engine.discard(encode_label(user_id), lambda one: chosen is None or one.namespace in chosen)
+    label = encode_label(user_id)
+    if category is None:  # first, as what cannot be read may stand in the way of the rest
+        removed = yield from engine.discard(label, lambda _: True)
+        scopes = yield from _scopes(engine, user_id, everything=True)
+    else:
+        scopes = yield from _scopes(engine, user_id, category, everything=True)
+        removed = yield from engine.discard(label, lambda one: one.namespace in scopes)
     figures = [name for name in scopes if name[1:2] == (USAGE,)]
-    removed = yield from empty(engine, [name for name in scopes if name not in figures])
+    removed += yield from empty(engine, [name for name in scopes if name not in figures])
     yield from empty(engine, figures)
-    return removed + unreadable
+    return removed
 
 
 def _count(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:

@@ -140,15 +140,15 @@ class Unreadable:
     """A stored row that cannot be read, and why; nothing here tells its content, so that people and logs may see it.
 
     ``root`` is the first label of its namespace, the user's; it and ``namespace`` are None if they cannot be read
-    either, and ``key`` is then shown with escapes. ``only_vector``: the row is found by its words, and only its vector
-    cannot be unpacked. ``place`` is how its backend finds it again.
+    either, and ``key`` is then shown with escapes. ``only_index``: the row itself can be read, and what indexes know of
+    it cannot. ``place`` is how its backend finds it again.
     """
 
     root: str | None
     namespace: Namespace | None
     key: str
     reason: str
-    only_vector: bool = False
+    only_index: bool = False
     place: Any
 
 
@@ -275,7 +275,7 @@ class Backend(Protocol):
         ...
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that `inspect` could not read, and vectors; how many. What has changed meanwhile stays."""
+        """Removes rows that `inspect` could not read; how many. What has changed meanwhile stays."""
         ...
 
     def close(self) -> None:

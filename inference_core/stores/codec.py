@@ -33,6 +33,11 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+def near_micros(micros: int) -> datetime:
+    """The instant of ``to_micros``; of a damaged one that lies outside of the calendar the end that is nearer."""
+    return from_micros(min(max(micros, MIN_MICROS), MAX_MICROS))
+
+
 def micros_of(duration: timedelta) -> int:
     """Microseconds of a duration."""
     return duration // _MICROSECOND

@@ -387,7 +387,7 @@ def _question_now(embedder: Embedder, text: str, *, with_tokens: bool) -> Questi
 
 
 def _discarded(backend: Backend, root: str, is_chosen: Callable[[Unreadable], bool]) -> int:
-    unreadable = (one for one in backend.inspect(root) if isinstance(one, Unreadable) and not one.only_vector)
+    unreadable = (one for one in backend.inspect(root) if isinstance(one, Unreadable) and not one.only_index)
     found = list(filter(is_chosen, unreadable))
     return backend.discard(found) if found else 0
 

@@ -113,17 +113,19 @@ def inspected(root: object, found: Sequence[Any], place: Any) -> Row | Unreadabl
     of_row, of_change = tuple(found[:_ROW_COLUMNS]), tuple(found[_ROW_COLUMNS:])
     namespace, key = namespace_of(of_row[0]), of_row[1]
     label = root if type(root) is str else namespace[0] if namespace else None
+    row = None
     try:
-        row, change = row_of(of_row, strictly=True), change_of(of_change, strictly=True)
+        row = row_of(of_row, strictly=True)
+        change = change_of(of_change, strictly=True)
+        vector = change.document.vector if change and change.document else None
+        if row and (vector is None or is_vector(vector)):
+            return row
+        reason = "its vector cannot be unpacked"
     except UNREADABLE as error:
         is_text = any(type(column) is Undecodable for column in found)
         reason = fault_of(UnicodeError() if is_text else error)
-        return Unreadable(root=label, namespace=namespace, key=_shown(key), reason=reason, place=place)
-    vector = change.document.vector if change and change.document else None
-    if row and (vector is None or is_vector(vector)):
-        return row
-    reason = "its vector cannot be unpacked"
-    return Unreadable(root=label, namespace=namespace, key=key, reason=reason, only_vector=True, place=place)
+    is_read = row is not None
+    return Unreadable(root=label, namespace=namespace, key=_shown(key), reason=reason, only_index=is_read, place=place)
 
 
 def namespace_of(packed: object) -> Namespace | None:

@@ -30,7 +30,7 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.columns import namespace_of
 from inference_core.stores.cells import LOST, Cell, Staging
-from inference_core.stores.codec import from_micros, pack_namespace, to_micros
+from inference_core.stores.codec import near_micros, pack_namespace, to_micros
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
@@ -141,7 +141,7 @@ class MongoBackend:
         with self._open():
             found = self._rows.find(_in(scopes, None) | is_alive(self._now()), {"kind": 1, "created": 1})
             places = ((key_of(one), one) for one in found if type(one["kind"]) is str and type(one["created"]) is int)
-            sound = ((key[0], one["kind"], from_micros(one["created"])) for key, one in places if key)
+            sound = ((key[0], one["kind"], near_micros(one["created"])) for key, one in places if key)
             return tally(sound)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
@@ -203,16 +203,13 @@ class MongoBackend:
             yield from map(inspected, self._rows.find({"value": {"$ne": None}} | of_root, {"tokens": 0}))
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that cannot be read, and vectors."""
+        """Removes rows that cannot be read."""
         with self._open():
             return sum(map(self._discarded, found))
 
     def _discarded(self, found: Unreadable) -> bool:
         if found.namespace is None:
             return bool(self._rows.delete_one(found.place).deleted_count)
-        if found.only_vector:  # the next start embeds the text anew, which the index hears of then
-            without = {"$set": {"model": "", "vector": None, "tokens": None}}
-            return bool(self._rows.update_one(found.place, without).matched_count)
         is_as_found = self._rows.find_one(found.place, {"_id": 1}) is not None
         return is_as_found and isinstance(self._apply_batch([Delete(namespace=found.namespace, key=found.key)]), list)
 

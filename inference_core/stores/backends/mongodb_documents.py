@@ -103,17 +103,18 @@ def inspected(fields: Fields) -> Row | Unreadable:
     if key is None or (fields.get("scope"), fields.get("key")) != (pack_namespace(key[0]), key[1]):
         name = key[1] if key else "?"
         return Unreadable(root=root, namespace=None, key=name, reason="its address cannot be read", place=place)
-    only_vector = False
+    only_index = False
     try:
         cell = checked_cell(fields)
         row, vector = cell.row(*key), cell.document and cell.document.vector
-        only_vector = row is not None and vector is not None and not is_vector(vector)
-        if row and not only_vector:
+        only_index = row is not None and vector is not None and not is_vector(vector)
+        if row and not only_index:
             return row
-        reason = "its vector cannot be unpacked" if only_vector else "a value is not JSON"
+        reason = "its vector cannot be unpacked" if only_index else "a value is not JSON"
     except UNREADABLE as error:
         reason = fault_of(error)
-    return Unreadable(root=key[0][0], namespace=key[0], key=key[1], reason=reason, only_vector=only_vector, place=place)
+        only_index = row_of(fields | {"text": None}) is not None
+    return Unreadable(root=key[0][0], namespace=key[0], key=key[1], reason=reason, only_index=only_index, place=place)
 
 
 def is_alive(now: int) -> Fields:

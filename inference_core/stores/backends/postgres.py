@@ -31,7 +31,7 @@ from inference_core.stores.backends.columns import (
 from inference_core.stores.backends.postgres_connections import Connections, Refused
 from inference_core.stores.backends.postgres_schema import SET_META, WANTED, has_tables, migrate
 from inference_core.stores.backends.postgres_writes import Place, apply, discard, refusal
-from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import near_micros, pack_namespace, to_micros, unpack_namespace
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.scan import MAX_WORDS, forms_of
 from inference_core.stores.urls import shown_url
@@ -130,7 +130,7 @@ class PostgresBackend:
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""
         found = self._connections.read(_TALLY, {"names": _packed(scopes)} | self._now())
-        return [Tally(unpack_namespace(name), kind, count, from_micros(oldest)) for name, kind, count, oldest in found]
+        return [Tally(unpack_namespace(name), kind, count, near_micros(oldest)) for name, kind, count, oldest in found]
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""

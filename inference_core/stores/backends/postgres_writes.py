@@ -63,11 +63,6 @@ UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, crea
     importance = 0.5, model = '', vector = NULL, tokens = NULL, expires = NULL, ttl = NULL
 WHERE scope = %(scope)s AND key = %(key)s AND seq = %(seq)s
 """
-_CLEAR_VECTOR: Final = """
-WITH head AS (UPDATE memory_scopes SET seq = seq + 1 WHERE id = %(scope)s RETURNING seq)
-UPDATE memory_rows SET seq = (SELECT seq FROM head), model = '', vector = NULL, tokens = NULL
-WHERE scope = %(scope)s AND key = %(key)s AND seq = %(seq)s
-"""
 _NEW_SEQS: Final = """
 UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
 """
@@ -119,12 +114,9 @@ def apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datet
 
 
 def discard(connection: Connection, found: Sequence[Unreadable]) -> int:
-    """Removes rows that cannot be read, or their vectors if that is all; how many were still as they were found."""
+    """Removes rows that cannot be read; how many were still as they were found."""
     with connection.transaction():
-        return sum(
-            connection.execute(_CLEAR_VECTOR if one.only_vector else _DISCARD, one.place._asdict()).rowcount
-            for one in found
-        )
+        return sum(connection.execute(_DISCARD, one.place._asdict()).rowcount for one in found)
 
 
 class Place(NamedTuple):

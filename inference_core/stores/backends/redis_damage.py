@@ -83,7 +83,7 @@ def _inspected(
         elif row := cell.row(namespace, key):
             if vector is None or is_vector(vector):
                 return row
-            return Unreadable(root=root, namespace=namespace, key=key, reason=reason, only_vector=True, place=place)
+            return Unreadable(root=root, namespace=namespace, key=key, reason=reason, only_index=True, place=place)
         else:
             reason = "a value is not JSON"
     except UNREADABLE as error:
@@ -92,7 +92,7 @@ def _inspected(
 
 
 def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
-    """Removes a row, or its vector if that is all; whether it was still as it was found. Raises StoreUnavailable."""
+    """Removes a row; whether it was still as it was found. Raises StoreUnavailable."""
     scope, field, stamp = found.place
     (packed,) = server.ask([("HMGET", layout.raw("cells", scope), field)])[0]
     if packed is None or packed[:STAMP_BYTES] != stamp:
@@ -117,11 +117,7 @@ def _known(layout: Layout, found: Unreadable, cell: Cell) -> list[Argument] | No
     _, field, stamp = found.place
     if found.namespace is None or found.key.encode() != field:
         return None
-    if found.only_vector:
-        text = cell.document and cell.document._replace(model="", vector=None, tokens=None)
-        after = replace(cell, seq=1, document=text)
-    else:
-        after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
+    after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
     change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
     return invocation(layout, [change], {found.namespace: 1}, {})
 

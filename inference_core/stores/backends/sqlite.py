@@ -34,7 +34,7 @@ from inference_core.stores.backends.columns import (
 )
 from inference_core.stores.backends.sqlite_connections import Connections, UndecodableText, despite_damage
 from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
-from inference_core.stores.codec import from_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import near_micros, pack_namespace, to_micros, unpack_namespace
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.cursor import Place as Listed
 from inference_core.stores.scan import MAX_WORDS, forms_of
@@ -158,7 +158,7 @@ class SqliteBackend:
         selection = f"s.namespace, r.kind, count(*), min(r.created) FROM {_ROWS}"
         found = self._of_scopes(selection, scopes, f"{_ALIVE} AND {_ANY_KIND} GROUP BY 1, 2", [self._now()])
         return [
-            Tally(unpack_namespace(name), kind, count, from_micros(oldest))
+            Tally(unpack_namespace(name), kind, count, near_micros(oldest))
             for name, kind, count, oldest in found
             if type(kind) is str and type(oldest) is int
         ]

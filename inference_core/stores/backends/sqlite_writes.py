@@ -57,13 +57,9 @@ UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, version = CAST
     key = CASE WHEN ? THEN key ELSE 'unreadable-' || id END, created = 0, updated = 0, kind = '', value = NULL,
     text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = 0, happened = NULL, importance = 0.5,
     model = '', vector = NULL, expires = NULL, ttl = NULL
-WHERE id = ? AND seq IS coalesce(?, seq)
+WHERE id = ? AND seq IS coalesce(?, seq) AND value IS NOT NULL
 """
 """A row is kept without its content, under another key if its own cannot be written: its number must not come again."""
-_CLEAR_VECTOR: Final = f"""
-UPDATE memory_rows SET seq = {_NEXT.format("memory_rows.scope")}, model = '', vector = NULL
-WHERE id = ? AND seq IS coalesce(?, seq)
-"""
 
 
 class Place(NamedTuple):
@@ -114,16 +110,13 @@ def apply_write(writer: sqlite3.Connection, write: Write, now: int) -> int:
 
 
 def discard(writer: sqlite3.Connection, found: Unreadable) -> bool:
-    """Removes a row that cannot be read, or its vector if that is all; whether it was still as it was found."""
+    """Removes a row that cannot be read; whether it was still as it was found."""
     row, seq, is_named = found.place
-    as_found = (row, seq if type(seq) is int else None)
-    if found.only_vector:
-        is_done = writer.execute(_CLEAR_VECTOR, as_found).rowcount
-    else:
-        is_done = writer.execute(_DISCARD, (is_named, *as_found)).rowcount
-    if is_done:
-        writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
-    return bool(is_done)
+    known = None if isinstance(seq, tuple) else seq  # a text that cannot be decoded cannot be compared either
+    if not writer.execute(_DISCARD, (is_named, row, known)).rowcount:
+        return False
+    writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
+    return True
 
 
 def _insert(writer: sqlite3.Connection, write: Put, packed: str) -> bool:
