@@ -47,7 +47,8 @@ def joined(url: str, start: Any, saves: int, errors: Any, *, own_users: bool = F
         async def saver(at: int) -> None:
             for number in range(saves):
                 try:
-                    await service.save_memory(f"{owner}{at}", f"Fact number {number} of saver {at}", "facts")
+                    text = f"Fact number {number} of saver {at} in process {os.getpid()}"
+                    await service.save_memory(f"{owner}{at}", text, "facts")
                 except StoreError:
                     with errors:
                         errors.value += 1
