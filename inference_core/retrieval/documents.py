@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+LONG_CHARACTERS: Final = 1_000
+"""The analysis of a longer text of new words takes 10 ms and more, too long for the thread of an event loop."""
 Term = str | tuple[str, ...]
 """A term of a query, or the forms in which documents may hold it."""
 
@@ -41,6 +43,25 @@ class Document(NamedTuple):
         from inference_core.retrieval.analysis import ANALYZER, analyze  # noqa: PLC0415 - its word lists take time
 
         return cls(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER, situation=situation)
+
+    @classmethod
+    def soon_of(cls, text: str, situation: Situation = Situation()) -> Document:  # noqa: B008 - immutable
+        """Like `of`, but a long ``text`` gets its terms from `analysed`, for which a worker has the time."""
+        if len(text) <= LONG_CHARACTERS:
+            return cls.of(text, situation)
+        return cls(text=text, terms="", analyzer="", situation=situation)
+
+    @property
+    def is_analysed(self) -> bool:
+        """Whether it has its terms."""
+        return bool(self.analyzer)
+
+    def analysed(self) -> Document:
+        """Itself with its terms."""
+        if self.is_analysed:
+            return self
+        made = Document.of(self.text)
+        return self._replace(terms=made.terms, analyzer=made.analyzer)
 
 
 class Change(NamedTuple):

@@ -131,6 +131,8 @@ class StoreEngine:
         Raises VersionConflict, StoreUnavailable; DeadlineExceeded if the database did not see it in time; WriteUnknown
         if it did, and did not confirm.
         """
+        if not all(map(_is_analysed, batch)):
+            batch = yield from self.pool.call(_analysed, batch)
         embedded = (yield from self._embedded(batch)) if embeds else batch
         written = yield from self._written(with_their_usage(embedded))
         if self._indexes.made:
@@ -390,6 +392,17 @@ def _discarded(backend: Backend, root: str, is_chosen: Callable[[Unreadable], bo
     unreadable = (one for one in backend.inspect(root) if isinstance(one, Unreadable) and not one.only_index)
     found = list(filter(is_chosen, unreadable))
     return backend.discard(found) if found else 0
+
+
+def _is_analysed(write: Write) -> bool:
+    return not isinstance(write, Put) or write.document is None or write.document.is_analysed
+
+
+def _analysed(batch: Sequence[Write]) -> list[Write]:
+    return [
+        replace(write, document=write.document.analysed()) if isinstance(write, Put) and write.document else write
+        for write in batch
+    ]
 
 
 def _waits_for_vector(write: Write) -> bool:

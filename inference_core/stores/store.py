@@ -200,7 +200,7 @@ class MemoryStore(BaseStore):
             return None
         texts = [text for path in op.index or self._fields for text in get_text_at_path(op.value, path)]
         text = "\n".join(texts)
-        return Document.of(text) if text.strip() else None
+        return Document.soon_of(text) if text.strip() else None
 
 
 def _validate(op: Op) -> None:

@@ -122,7 +122,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
         namespace=record.namespace,
         key=record.id,
         value=encode_json(record.to_value(), what="memory"),
-        document=Document.of(record.indexed_text, situation_of(record)),
+        document=Document.soon_of(record.indexed_text, situation_of(record)),
         kind=record.memory_type.value,
         created_at=record.created_at,
         updated_at=record.updated_at,
