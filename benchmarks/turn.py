@@ -1,8 +1,9 @@
 """What a turn passes through: the modules of the package between `before_agent` and the rows and back.
 
 Counted, not timed, so that the numbers are the same on every machine: modules entered, threads that work was handed to,
-reads of the database, JSON texts parsed and records made, by a turn of an agent among n memories when nothing has
-changed since the turn before. Calls are seen by the interpreter's profile hook on every thread.
+reads of the database, JSON texts parsed and records made, by turns of an agent among n memories when nothing has
+changed since the turn before, each of which asks something else. Calls are seen by the interpreter's profile hook on
+every thread.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ MODULES_BAR: Final = 15
 HOPS_BAR: Final = 1
 READS_BAR: Final = 2
 WARM_UP: Final = 3
+COUNTED_TURNS: Final = 5
 QUIET_S: Final = 2.5
 """Until what follows a turn in the background, such as its receipt, has been written."""
 PACKAGE: Final = "inference_core"
@@ -92,20 +94,22 @@ class Walk:
 
 
 def walked(kind: str, options: Options) -> Result:
-    """What one turn passes through with vectors or with words alone."""
+    """What a turn passes through with vectors or with words alone: the modules of one, and the most of a few."""
     walk = Walk(_code(MemoryMiddleware.before_agent))
     with scratch() as folder, walk.watching(), ours.filled(folder / "ours.db", options, KINDS[kind]) as store:
         ours.index(store)
         model = ScriptedChatModel(turns=["answered"], record=False)
         agent: Any = create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=30)])
-        for text in queries(WARM_UP + 1):
+        counts: list[Counter[str]] = []
+        for text in queries(WARM_UP + COUNTED_TURNS):
             time.sleep(QUIET_S)
             walk.restart()
             status = agent.invoke({"messages": [("user", text)]}, context={"user_id": ASKER})["memory_status"]
             if status not in ("recalled", "lexical"):
                 raise RuntimeError(f"the turn had no memory: {status}")
-    counts = {name: walk.counts[name] for name in dict.fromkeys(COUNTED.values())}
-    return {**counts, "modules": [name.removeprefix(f"{PACKAGE}.") for name in walk.modules]}
+            counts.append(walk.counts.copy())
+    most = {name: max(one[name] for one in counts[WARM_UP:]) for name in dict.fromkeys(COUNTED.values())}
+    return {**most, "modules": [name.removeprefix(f"{PACKAGE}.") for name in walk.modules]}
 
 
 def measured(options: Options) -> Result:

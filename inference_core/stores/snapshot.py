@@ -13,7 +13,7 @@ import numpy as np
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import rank
+from inference_core.retrieval.ranking import Hit, rank
 from inference_core.retrieval.reranking import Reranker, reordered
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.cursor import Cursor
@@ -167,7 +167,15 @@ class Snapshot:
 
     def _result(self, search: Search, ranked: Ranked, query: Query) -> SearchResult:
         wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
-        selections = [self._selected(wanted, ranked, query, group) for group in search.groups]
+        hits = [ranked.hits(wanted, ranked.owners(group)) for group in search.groups]
+        firsts = [list(islice(one, wanted.limit + _SPARE)) for one in hits]
+        if len(firsts) > 1 and not self._is_cold:
+            # One read for all groups: what each of them then asks for first is in memory.
+            self._rows_at(ranked)([hit.place for first in firsts for hit in first])
+        selections = [
+            self._selected(wanted, ranked, query, group, chain(first, rest))
+            for group, first, rest in zip(search.groups, firsts, hits, strict=True)
+        ]
         groups = [selection.rows() for selection in selections]
         left_out = [one for selection in selections for one in selection.left_out]
         problem = "the index is being built" if self._is_cold else self._question.problem
@@ -177,8 +185,10 @@ class Snapshot:
             problem = failure or problem
         return SearchResult(groups, mode, problem, left_out)
 
-    def _selected(self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace]) -> Selection:
-        """The best rows that the search takes, fetched in small portions until there are enough."""
+    def _selected(
+        self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace], hits: Iterator[Hit]
+    ) -> Selection:
+        """The best rows of ``hits`` that the search takes, fetched in small portions until there are enough."""
         selection = Selection(search)
         owners = ranked.owners(group)
         if search.links and owners:
@@ -186,7 +196,7 @@ class Snapshot:
                 if selection.missing > 0:
                     selection.offer(found)
         offered = selection.keys()
-        hits = (hit for hit in ranked.hits(search, owners) if not offered or ranked.key(hit.place) not in offered)
+        hits = (hit for hit in hits if not offered or ranked.key(hit.place) not in offered)
         rows_at = self._rows_at(ranked)
         while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
             for row, hit in zip(rows_at([hit.place for hit in portion]), portion, strict=True):
