@@ -30,9 +30,13 @@ InferenceCoreError
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _MAX_REASON: Final = 200
+_MAX_READ: Final = 2_000
+_QUOTED: Final = re.compile(r"""'[^']{25,}(?:'|$)|"[^"]{25,}(?:"|$)|[{\[(][^{\[(]{0,5}['"b].*""")
+"""Short quotations, such as names of tables and files, stay; a value, and whatever looks like data, does not."""
 
 
 class InferenceCoreError(Exception):
@@ -149,3 +153,13 @@ class WriteUnknown(StoreUnavailable):
 def in_one_line(error: BaseException) -> str:
     """What ``error``, one of somebody else's code, says: a line of at most 200 characters."""
     return " ".join(str(error).split())[:_MAX_REASON]
+
+
+def without_quotes(error: BaseException) -> str:
+    """What ``error``, one of a database or of a parser, says, without what it quotes: that may be somebody's memory.
+
+    Its kind and its first line, in which longer quotations and all that follows a bracket of data are left out.
+    """
+    first = str(error).partition("\n")[0][:_MAX_READ]
+    said = " ".join(_QUOTED.sub("…", first).split())[:_MAX_REASON]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from inference_core.errors import InvalidId, StoreUnavailable
+from inference_core.errors import InvalidId, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import Namespace, decode_label, encode_label
 from inference_core.migration.flat import LegacyItem, moment
 from inference_core.stores.backend import MAX_VALUE_BYTES, Backend
@@ -153,7 +153,7 @@ def _ask(connection: sqlite3.Connection, query: str, *parameters: object) -> Ite
     try:
         yield from connection.execute(query, parameters)
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"SQLite: {error}") from error
+        raise StoreUnavailable(f"SQLite: {without_quotes(error)}") from error
 
 
 def _owner(label: str) -> str:

@@ -70,7 +70,12 @@ class AccessCounts:
         self._flushing = threading.Lock()
 
     def note(self, keys: Iterable[Key], at: datetime) -> None:
-        """The memories of ``keys`` were recalled ``at``; what is no memory is passed over. Waits for nothing."""
+        """The memories of ``keys`` were recalled ``at``; what is no memory is passed over. Waits for nothing.
+
+        A store that is read-only keeps no figures.
+        """
+        if not self._backend.capabilities.writable:
+            return
         with self._lock:
             for key in keys:
                 if holds_memories(key[0]):

@@ -116,6 +116,8 @@ class StoreEngine:
         chores.wake(_INDEXES)
         chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
+        if not backend.capabilities.writable:  # where notes are not taken, nothing can wait to be written either
+            return
         chores.add(_EXPIRED, partial(remove_expired, backend, writer), sweep_interval_s)
         if self.embedder:
             wake = partial(chores.wake, _VECTORS)
@@ -156,7 +158,7 @@ class StoreEngine:
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""
-        if self.embedder:
+        if self.embedder and self.backend.capabilities.writable:
             self.maintenance.wake(_VECTORS)
 
     def flush_later(self) -> Plan[None]:

@@ -35,9 +35,10 @@ class Later:
         self._flushing = threading.Lock()
 
     def put(self, *writes: Put | Delete) -> None:
-        """Has ``writes`` written soon; never waits and never raises."""
-        self._waiting.extend(writes)
-        self._wake()
+        """Has ``writes`` written soon, unless the store is read-only; never waits and never raises."""
+        if self._writer.writable:
+            self._waiting.extend(writes)
+            self._wake()
 
     def flush(self) -> None:
         """Writes what waits."""

@@ -7,7 +7,7 @@ import binascii
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidInput, without_quotes
 from inference_core.memory.text import encode_json, is_encodable
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import MAX_KEY_LENGTH, MAX_VALUE_BYTES, Expiry, Put
@@ -54,7 +54,7 @@ def put_from_json(stored: Any) -> Put:
         if not 0 < len(put.namespace) <= _MAX_LABELS:
             raise InvalidInput(f"a namespace must have 1 to {_MAX_LABELS} labels")
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error) as error:
-        raise InvalidInput(f"Not a stored memory: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"Not a stored memory: {without_quotes(error)}") from error
     return put
 
 

@@ -237,7 +237,7 @@ def reranked(
         texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
         orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
     except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
-        return [list(group[: search.limit]) for group in groups], f"The re-ranker failed: {error}"
+        return [list(group[: search.limit]) for group in groups], f"The re-ranker failed: {type(error).__name__}"
     return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)], None
 
 

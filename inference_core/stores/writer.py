@@ -54,6 +54,11 @@ class GroupWriter:
         self._began: float | None = None
         self._closed = False
 
+    @property
+    def writable(self) -> bool:
+        """Whether the database takes writes."""
+        return self._backend.capabilities.writable
+
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
         """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
 

@@ -92,6 +92,7 @@ def test_a_file_can_be_opened_for_reading_alone(sqlite_url: str):
         save(sqlite_url, "b")
         assert service.count_memories("ada")["total"] == 2
         assert reading.engine.backend.capabilities.writable is False
+    assert [one.failures for one in reading.engine.maintenance.report()] == [0] * 3
 
 
 def test_a_file_in_a_folder_that_is_read_only_can_be_read(

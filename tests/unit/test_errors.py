@@ -33,12 +33,13 @@ from inference_core.errors import (
     UntrustedWrite,
     VersionConflict,
     WriteUnknown,
+    without_quotes,
 )
 
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
-    assert len(classes) == 25
+    assert len(classes) == 26
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
@@ -83,3 +84,24 @@ def test_a_missing_memory_is_named():
     error = MemoryNotFound("m'1")
     assert error.memory_id == "m'1"
     assert str(error) == 'No memory with id "m\'1"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Could not decode to UTF-8 column 'value' with text '{\"content\":\"PRIVATE tea\"}'",
+        "Could not decode to UTF-8 column 'value' with text '{\"content\":\"PRIVATE and cut off",
+        "duplicate key value violates unique constraint\nDETAIL:  Key (content)=(PRIVATE) already exists.",
+        'E11000 duplicate key error, dup key: { _id: \'["ada","semantic","PRIVATE"]\' }',
+        "Invalid isoformat string: 'PRIVATE likes tea in the morning'",
+    ],
+)
+def test_what_a_database_quotes_is_not_repeated(text: str):
+    said = without_quotes(ValueError(text))
+    assert "PRIVATE" not in said
+    assert said.startswith(f"ValueError: {text[:14]}")
+
+
+def test_what_a_database_says_is_kept():
+    assert without_quotes(OSError("no such table: 'memory_rows' (1)")) == "OSError: no such table: 'memory_rows' (1)"
+    assert without_quotes(KeyError()) == "KeyError"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from inference_core.errors import StoreError
+from inference_core.errors import StoreError, without_quotes
 from inference_core.stores.backends.file_entries import pack_object
 from inference_core.stores.backends.file_journal import Append, Journal, append, replace_file, sync_folder
 from inference_core.stores.backends.file_lines import Lines, ReadableLines
@@ -56,7 +56,9 @@ class Intent:
             for name, generation, at, lines in json.loads(_SEAL.unseal(self._path.read_bytes(), _PLACE))["files"]:
                 yield Append(self._folder / self._checked(name), generation, at, b64decode(lines))
         except (ValueError, LookupError, TypeError) as error:
-            raise StoreError(f"{self._path} is damaged: {error}. Restore the folder from a backup") from error
+            raise StoreError(
+                f"{self._path} is damaged: {without_quotes(error)}. Restore the folder from a backup"
+            ) from error
 
     def _checked(self, name: str) -> str:
         if Path(name).name != name or not name.endswith(self._lines.suffix):

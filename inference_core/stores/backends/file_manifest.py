@@ -11,6 +11,7 @@ from typing import Any, Final
 from inference_core.errors import ConfigurationError, StoreError, UnsupportedSchema
 from inference_core.stores.backends.file_journal import replace_file
 from inference_core.stores.backends.file_lines import CompressedLines, EncryptedLines, Lines, ReadableLines
+from inference_core.stores.codec import fault_of
 
 VERSION: Final = 1
 _NAME: Final = "store.json"
@@ -81,7 +82,7 @@ class Manifest:
             encryption = content["encryption"]
             known &= encryption is None or (encryption["cipher"], len(encryption["salt"])) == (_CIPHER, 32)
         except (ValueError, LookupError, TypeError) as error:
-            raise StoreError(f"{self._path} is damaged: {error!r}. Restore it from a backup") from error
+            raise StoreError(f"{self._path} is damaged: {fault_of(error)}. Restore it from a backup") from error
         if version > VERSION or not known:
             raise UnsupportedSchema(
                 f"{self._path} has schema version {version}; this package knows up to {VERSION}. Update the package"

@@ -25,7 +25,14 @@ from langgraph.store.base.batch import AsyncBatchedBaseStore
 from langgraph.store.memory import InMemoryStore
 
 from inference_core.clock import aware
-from inference_core.errors import ConfigurationError, ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
+from inference_core.errors import (
+    ConfigurationError,
+    ScopeTooLarge,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+    without_quotes,
+)
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation, Term
 from inference_core.stores.backend import (
@@ -289,7 +296,7 @@ class ForeignBackend:
             with _turn(store):
                 return store.batch(ops)
         except Exception as error:
-            raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+            raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
 
 
 def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:

@@ -24,6 +24,7 @@ from inference_core.errors import (
     StoreUnavailable,
     UnsupportedSchema,
     WriteUnknown,
+    without_quotes,
 )
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
@@ -241,9 +242,9 @@ class MongoBackend:
         try:
             yield
         except PyMongoError as error:
-            raise StoreUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
+            raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
         except (BSONError, UnicodeEncodeError, OverflowError) as error:
-            raise StoreError(f"MongoDB cannot hold this: {error}") from error
+            raise StoreError(f"MongoDB cannot hold this: {without_quotes(error)}") from error
 
     def _alive(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, after: Cursor | None) -> Any:
         conditions = [_in(scopes, kinds), is_alive(self._now()), *([_behind(after)] if after else [])]

@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from typing import Any, Final, NamedTuple
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, UnsupportedSchema
+from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, UnsupportedSchema, without_quotes
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
@@ -257,7 +257,7 @@ class RedisBackend:
             except StoreError as error:
                 refused[at] = error
             except (ValueError, TypeError, AttributeError, OverflowError) as error:
-                refused[at] = StoreError(f"Redis cannot hold this: {error!r}")
+                refused[at] = StoreError(f"Redis cannot hold this: {without_quotes(error)}")
         calls = {at: one.call for at, one in decided.items() if one.call}
         answers = dict(zip(calls, self._server.evaluate(SCRIPT, list(calls.values())), strict=True)) if calls else {}
         outcomes: dict[int, Outcome] = {

@@ -7,7 +7,7 @@ from hashlib import sha1
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from inference_core.errors import ConfigurationError, MissingExtra, StoreUnavailable, WriteUnknown
+from inference_core.errors import ConfigurationError, MissingExtra, StoreUnavailable, WriteUnknown, in_one_line
 
 try:
     import redis
@@ -147,7 +147,9 @@ class Server:
         try:
             return self._run(commands)
         except exceptions.RedisError as error:
-            raise WriteUnknown(f"{self.name} did not confirm the write: {error}; retry it under the same id") from error
+            raise WriteUnknown(
+                f"{self.name} did not confirm the write: {in_one_line(error)}; retry it under the same id"
+            ) from error
 
     def _run(self, commands: Sequence[Command], *, together: bool = False) -> list[Any]:
         try:
@@ -166,7 +168,7 @@ class Server:
 
     def _failure(self, error: Exception) -> StoreUnavailable:
         hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")
-        return StoreUnavailable(f"{self.name}: {error}{hint}")
+        return StoreUnavailable(f"{self.name}: {in_one_line(error)}{hint}")
 
 
 def _name(address: Address, options: dict[str, Any]) -> str:
