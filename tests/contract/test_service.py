@@ -452,7 +452,8 @@ async def test_what_answers_is_told_and_without_a_question_the_newest(ask: Ask, 
         await ask("save_memory", U, f"Walked {number} miles", "facts")
     text = await ask("format_context_for_prompt", U, "tea", max_memories=9)
     assert "Likes green tea" in text
-    assert "Walked" not in text
+    assert text.count("\n  - [") == 3
+    assert "Walked 19 miles" in text
     newest = await ask("format_context_for_prompt", U, max_memories=9)
     assert "Likes green tea" in newest
     assert re.findall(r"Walked \d+ miles", newest) == ["Walked 19 miles", "Walked 18 miles"]

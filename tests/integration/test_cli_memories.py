@@ -152,8 +152,8 @@ def test_deleting_asks(reply: str, left: int, capsys: Capture, monkeypatch: pyte
 
 
 def test_deleting_all_of_a_type(capsys: Capture):
-    for kind in ("facts", "facts", "goals"):
-        answer(capsys, "save", *ADA, "Something", "--type", kind)
+    for number, kind in enumerate(("facts", "facts", "goals")):
+        answer(capsys, "save", *ADA, f"Something {number}", "--type", kind)
     assert answer(capsys, "delete", *ADA, "--all", "--type", "facts", "--yes") == {"deleted": 2}
     assert answer(capsys, "delete", *ADA, "--all", "--category", "episodic") == {"deleted": 0}
     assert said(capsys, "delete", "--all", "--yes")[1] == "Deleted 1 memory\n"

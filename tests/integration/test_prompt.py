@@ -71,7 +71,7 @@ def test_memories_of_8_kb_do_not_fill_the_prompt(service: AgentMemoryStoreServic
             service.sync.save_memory(U, f"{kind} {number} {text}"[:8_000], kind)
     request, _ = asked(service)
     assert 0 < cost(request) <= 2_000
-    assert len(told(request)) >= 5
+    assert len(told(request)) >= 3
     assert re.search(r"… \[cut, id: \w{32}\]", blocks(request)[0])
 
 

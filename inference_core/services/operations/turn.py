@@ -7,8 +7,8 @@ budget, and tell of each category no more than its limit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import partial
 from itertools import chain
@@ -249,7 +249,7 @@ class _Turn:
         beside: Sequence[ContextItem],
         standing: Mapping[str, MemoryRecord],
     ) -> tuple[list[ContextItem], SearchResult]:
-        """What the search finds for each category in the room that the profile leaves, then what else stands."""
+        """What answers the question, by category, in the room that the profile leaves, filled up with the newest."""
         told = [*(standing[line.id] for line in profile.lines), *(item.record for item in beside if item.record)]
         counts = Counter(record.category for record in told)
         room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
@@ -260,30 +260,11 @@ class _Turn:
             # Before the cut: what the profile tells takes no place of what answers.
             return _TOLD_ALREADY if row.key in known or row.value.get("content") in said else self._why_not(row)
 
-        result = self._found(snapshot, room, reject)
-        items = {
-            name: [_item(found) for found in group[: room[name]]]
-            for name, group in zip(self.groups, result.groups, strict=True)
-        }
-        said |= {item.text for item in chain.from_iterable(items.values())}
-        for record in standing.values():  # rules and preferences hold whatever the question
-            if record.content not in said and len(items[record.category]) < room[record.category]:
-                items[record.category].append(ContextItem.of(record, source=SOURCE))
-                said.add(record.content)
-        while self.options.most is not None and len(beside) + sum(map(len, items.values())) > self.options.most:
-            max(reversed(items.values()), key=len).pop()
-        return list(chain.from_iterable(items.values())), result
-
-    def _found(
-        self, snapshot: Snapshot, room: Mapping[MemoryCategory, int], reject: Callable[[Row], str | None]
-    ) -> SearchResult:
-        """What answers the question, by category; the newest if there is none, or nothing has a word of it."""
-        limit = max(room.values(), default=0)
         search = Search(
             groups=list(self.groups.values()),
             text=self.query,
-            limit=limit,
-            fills=self.engineer is EVERYTHING,
+            limit=max(room.values(), default=0),
+            fills=True,
             kinds=self.kinds,
             reject=reject,
             collapses=True,
@@ -291,14 +272,14 @@ class _Turn:
             explains=self.options.explains,
             now=in_zone(self.now, self.zone),
         )
-        result = snapshot.search(search) if self.query else None
-        if result is not None and (any(result.groups) or any(one.reason == _TOLD_ALREADY for one in result.left_out)):
-            return result
-        groups = [
-            [Found(row, 0.0) for row in snapshot.newest(scopes, kinds=self.kinds, limit=limit, reject=reject)]
-            for scopes in self.groups.values()
-        ]
-        return SearchResult(groups, RecallMode.HYBRID) if result is None else replace(result, groups=groups)
+        result = snapshot.search(search)
+        items = {
+            name: [_item(found) for found in group[: room[name]]]
+            for name, group in zip(self.groups, result.groups, strict=True)
+        }
+        while self.options.most is not None and len(beside) + sum(map(len, items.values())) > self.options.most:
+            max(reversed(items.values()), key=len).pop()
+        return list(chain.from_iterable(items.values())), result
 
     def _rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
         """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
