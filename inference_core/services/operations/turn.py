@@ -112,8 +112,9 @@ def build_turn_context(
     """
     turn = _Turn(scope, user_id, query, options)
     scopes = list(dict.fromkeys(chain.from_iterable(turn.groups.values())))
-    text = turn.query or None
-    context = yield from scope.engine.read(scopes, partial(turn.build, frozen), text=text, patience=options.patience)
+    context = yield from scope.engine.read(
+        scopes, partial(turn.build, frozen), text=turn.query, patience=options.patience
+    )
     scope.note_recalled(((record.namespace, record.id) for record in context.records), turn.now)
     return context
 
