@@ -179,6 +179,9 @@ def list_memories(
     category: Category = None,
     search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that hold it.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Those behind a page, by its cursor.")
+    ] = None,
     agent: Agent = None,
     url: Url = None,
     json: AsJson = False,
@@ -193,13 +196,19 @@ def list_memories(
             limit=limit,
             offset=offset,
             session_id=session,
+            after=after,
         )
     if json:
-        print_json({"memories": [as_json(one) for one in page], "total": total, "offset": offset})
+        found = {"total": total, "offset": offset, "next_cursor": page.next_cursor}
+        print_json({"memories": [as_json(one) for one in page], **found})
         return
     print_memories(page, time_zone(memory.settings.timezone), offset + 1)
     rest = total - offset - len(page)
-    note(_counted(total) + (f", {rest} more: --offset {offset + len(page)}" if rest > 0 else ""))
+    if after is not None:
+        more = f", more: --after {page.next_cursor}" if page.next_cursor else ""
+    else:
+        more = f", {rest} more: --offset {offset + len(page)}" if rest > 0 else ""
+    note(_counted(total) + more)
 
 
 def update(
@@ -276,13 +285,14 @@ def history(
 def why(
     memory_id: Id,
     user: User,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many turns at most.")] = 50,
     agent: Agent = None,
     url: Url = None,
     json: AsJson = False,
 ) -> None:
-    """Where a memory is from, and every turn in which a model was told it, the newest first."""
+    """Where a memory is from, and the turns in which a model was told it, the newest first."""
     with opened(url, agent, embeds=False) as memory:
-        found = memory.sync.why(user, memory_id)
+        found = memory.sync.why(user, memory_id, limit=limit)
     if found.memory is None and not found.receipts:
         raise MemoryNotFound(memory_id)
     if json:
@@ -297,6 +307,8 @@ def why(
     print_memories([found.memory] if found.memory else [], zone)
     print_source(found.memory)
     print_told(found.receipts, memory_id, zone)
+    if found.receipts.next_cursor:
+        note(f"There are more than {limit} turns: --limit")
 
 
 def _counted(count: int) -> str:

@@ -43,7 +43,7 @@ def test_what_is_saved_is_recalled_listed_changed_and_deleted(capsys: Capture):
     assert [one["content"] for one in answer(capsys, "list", *ADA)["memories"]] == ["Lives in Porto"]
     assert "Lives in Porto" in answer(capsys, "context", *ADA)["context"]
     assert answer(capsys, "delete", *ADA, memory_id, "--yes") == {"deleted": 1}
-    assert answer(capsys, "list", *ADA) == {"memories": [], "total": 0, "offset": 0}
+    assert answer(capsys, "list", *ADA) == {"memories": [], "total": 0, "offset": 0, "next_cursor": None}
     assert said(capsys, "context") == ("", "no memories\n")
 
 
@@ -96,6 +96,12 @@ def test_lists_go_by_pages(capsys: Capture):
     out, err = said(capsys, "list", "--limit", "2", "--offset", "1")
     assert out.startswith("2. Fact 3 of tea\n")
     assert err == "5 memories, 2 more: --offset 3\n"
+    first = answer(capsys, "list", *ADA, "--limit", "2")
+    out, err = said(capsys, "list", "--limit", "2", "--after", first["next_cursor"])
+    assert out.startswith("1. Fact 2 of tea\n")
+    cursor = err.removeprefix("5 memories, more: --after ").strip()
+    assert [one["version"] for one in answer(capsys, "list", *ADA, "--after", cursor)["memories"]] == [1]
+    assert "Not the cursor" in said(capsys, "list", "--after", "nothing", code=1)[1]
 
 
 def test_explain_tells_what_was_left_out(capsys: Capture):
