@@ -71,6 +71,26 @@ def test_a_file_that_is_moved_back_is_used_again(sqlite_url: str, tmp_path: Path
         assert service.count_memories("ada")["total"] == 2
 
 
+@pytest.mark.parametrize("gone", ["folder", "store.json", "replaced"])
+def test_a_folder_that_is_gone_takes_no_save(tmp_path: Path, gone: str):
+    folder = tmp_path / "memories"
+    url = f"file:///{folder}"
+    with open_store(url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        service.save_memory("ada", "likes tea")
+        if gone == "store.json":
+            (folder / "store.json").unlink()
+        else:
+            folder.rename(tmp_path / "elsewhere")
+        if gone == "replaced":
+            shutil.copytree(tmp_path / "elsewhere", folder)
+        with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
+            service.save_memory("ada", "likes coffee")
+        with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
+            service.list_memories("ada")
+        assert gone != "folder" or not folder.exists()
+
+
 def test_a_program_that_changes_its_folder_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -52,6 +52,8 @@ class FileBackend:
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         self.name = f"file:///{folder}"
+        folder = folder.absolute()  # a program that changes its folder must not find another one
+        self._folder = folder
         self._clock = clock or SystemClock()
         self._journals_folder = folder / _JOURNALS
         self._manifest = Manifest(folder)
@@ -68,6 +70,7 @@ class FileBackend:
                     self._journals = Journals(self._journals_folder, lines, cache_bytes)
                     self._journals.clean()
                 self._intent = Intent(folder / "intent.json", self._journals_folder, lines)
+                self._found = _identity(folder)
                 opened.pop_all()
         except ConfigurationError:
             raise
@@ -226,11 +229,21 @@ class FileBackend:
     @contextmanager
     def _writing(self) -> Generator[None]:
         with self._turn, self._open(), self._lock:
+            self._check_folder()
             self._intent.finish()
             yield
 
+    def _check_folder(self) -> None:
+        """Raises StoreUnavailable if the folder is not the one that was opened, whose lock and key this object has."""
+        if _identity(self._folder) != self._found or not self._manifest.exists():
+            raise StoreUnavailable(
+                f"The folder {self._folder} or its store.json was deleted or replaced while the store was open; "
+                "nothing was saved. Bring it back and open the store again, which means restarting the program"
+            )
+
     def _settle(self) -> None:
         """Waits for a write of several users that is under way, or finishes one that was left."""
+        self._check_folder()
         if self._intent.exists():
             with self._writing():
                 pass
@@ -254,6 +267,14 @@ class FileBackend:
         with self._open():
             self._settle()
             yield from self._journals.summaries()
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _by_root(given: Iterable[T], namespace_of: Callable[[T], Namespace]) -> Iterable[tuple[str, list[T]]]:

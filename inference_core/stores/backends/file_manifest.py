@@ -30,7 +30,7 @@ class Manifest:
 
         Raises ConfigurationError if ``key`` or ``compresses`` do not fit the folder, UnsupportedSchema, MissingExtra.
         """
-        if self._path.exists():
+        if self.exists():
             return self._lines(self._read(), key, compresses=compresses)
         if not is_new:
             raise ConfigurationError(f"{self._path} is missing; restore it: it says how the journals are written")
@@ -44,6 +44,10 @@ class Manifest:
             made["encryption"] = {"cipher": _CIPHER, "salt": salt.hex(), "check": lines.check}
         self._write(made)
         return lines
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+        return self._path.exists()
 
     def get(self, name: str) -> str | None:
         """A setting. Raises StoreError."""
