@@ -17,6 +17,7 @@ EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
 MAX_VALUE_BYTES: Final = 1024 * 1024
 MAX_KEY_LENGTH: Final = 1_024
+MAX_KIND_LENGTH: Final = 64
 Key = tuple[Namespace, str]
 """The exact address of a row."""
 

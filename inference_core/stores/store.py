@@ -37,7 +37,17 @@ from inference_core.memory.fields import copied
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json, is_encodable
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import MAX_KEY_LENGTH, MAX_VALUE_BYTES, Delete, Expiry, Put, Row, Touch, Write
+from inference_core.stores.backend import (
+    MAX_KEY_LENGTH,
+    MAX_KIND_LENGTH,
+    MAX_VALUE_BYTES,
+    Delete,
+    Expiry,
+    Put,
+    Row,
+    Touch,
+    Write,
+)
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.filters import predicate
 from inference_core.stores.search import Search
@@ -190,7 +200,8 @@ class MemoryStore(BaseStore):
             key=op.key,
             value=canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES),
             document=self._document(op),
-            kind=kind if isinstance(kind, str) else "",
+            # A database indexes it, and some indexes hold no long texts; what is that long is no type of a memory.
+            kind=kind if isinstance(kind, str) and len(kind) <= MAX_KIND_LENGTH else "",
             updated_at=now,
             expiry=None if op.ttl is None else _expiry(now, op.ttl),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+import string
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -217,3 +219,20 @@ def test_a_list_goes_on_where_it_ended(any_store: BaseStore, narrowed: dict[str,
     assert len(found) == len(set(found))
     with pytest.raises(InvalidInput, match="not at both"):
         service.list_memories("ada", after=after or Cursor(START, "k", USER).encode(), offset=1)
+
+
+def test_a_cursor_of_another_user_shows_nothing_of_theirs(any_store: BaseStore):
+    service = AgentMemoryStoreService(any_store).sync
+    for user in ("ada", "bob"):
+        for number in range(3):
+            service.save_memory(user, f"{user} {number}", "facts")
+    theirs, _ = service.list_memories("ada", limit=1)
+    page, total = service.list_memories("bob", after=theirs.next_cursor)
+    assert (total, [one.content for one in page if "ada" in one.content]) == (3, [])
+
+
+def test_a_long_text_under_the_name_of_the_type(any_store: BaseStore):
+    """Regression: PostgreSQL refused a value whose ``memory_type`` was too long for an index."""
+    text = "".join(random.Random(1).choices(string.ascii_letters, k=20_000))
+    any_store.put(("ada", "notes"), "k", {"memory_type": text})
+    assert [item.value["memory_type"] for item in any_store.search(("ada", "notes"))] == [text]
