@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -41,7 +42,8 @@ def counted(memory: Counted, name: str, function: Any) -> Any:
     """``function``, each call of which is counted under ``name``."""
 
     def call(*args: Any, **options: Any) -> Any:
-        if memory.is_waiting:
+        is_of_the_turn = threading.current_thread().name.startswith(("MainThread", "memory-store"))
+        if memory.is_waiting and is_of_the_turn:  # and no chore of the background, which writes what turns before left
             memory.counts[name] += 1
         return function(*args, **options)
 
