@@ -131,6 +131,7 @@ async def test_a_write_in_a_transaction_is_applied_without_its_caller_and_a_queu
     backend = InMemoryBackend()
     with MemoryStore(StoreEngine(backend)) as store:
         service = AgentMemoryStoreService(store)
+        await service.save_memory("ada", "before")
         with backend._lock:
             running = asyncio.create_task(service.save_memory("ada", "running"))
             await asyncio.sleep(0.05)
@@ -142,4 +143,4 @@ async def test_a_write_in_a_transaction_is_applied_without_its_caller_and_a_queu
                     await gone
         await service.save_memory("ada", "next")
         found = {row.value["content"] for row in backend.page([ADA], limit=9)}
-    assert found == {"running", "next"}
+    assert found == {"before", "running", "next"}
