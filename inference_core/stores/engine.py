@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from inference_core.drivers import Plan, Pool, Wait, any_thread
-from inference_core.embeddings.documents import DocumentVectors, embed_documents, embed_query, embed_query_now
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreError, StoreUnavailable, WriteUnknown
+from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
@@ -31,7 +29,7 @@ from inference_core.stores.later import Later
 from inference_core.stores.lazy_indexes import LazyIndexes
 from inference_core.stores.maintenance import Maintenance, remove_expired
 from inference_core.stores.search import QuestionVectors, Search, SearchResult
-from inference_core.stores.vector_space import VectorSpace
+from inference_core.stores.texts import EMBED_TIMEOUT_S, Texts, waits_for_vector
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
 if TYPE_CHECKING:
@@ -44,8 +42,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
-EMBED_TIMEOUT_S: Final = 1.0
-"""Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
 _SMALLEST_PAGE: Final = 50
 _FIRST_PAGE: Final = 500
 _LARGEST_PAGE: Final = 2_000
@@ -90,8 +86,8 @@ class StoreEngine:
         self.embedder = embedder
         self.late_interaction = late_interaction
         self._reranker = None if reranker is None else _as_reranker(reranker)
-        self._space = VectorSpace(backend, embedder) if embedder else None
         self.pool = Pool(WORKERS, "memory-store", may_block)
+        self._texts = Texts(backend, embedder, self.pool, with_tokens=late_interaction)
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self._writer = GroupWriter(backend, max_batches or MAX_BATCHES, breaker=self._writing)
         self._owns_embedder = owns_embedder
@@ -133,14 +129,12 @@ class StoreEngine:
         Raises VersionConflict, StoreUnavailable; DeadlineExceeded if the database did not see it in time; WriteUnknown
         if it did, and did not confirm.
         """
-        if not all(map(_is_analysed, batch)):
-            batch = yield from self.pool.call(_analysed, batch)
-        embedded = (yield from self._embedded(batch)) if embeds else batch
+        embedded = yield from self._texts.prepared(batch, embeds=embeds)
         written = yield from self._written(with_their_usage(embedded))
         if self._indexes.made:
             texts = [write.namespace for write in embedded if isinstance(write, Put) and write.document]
             self._indexes.made.note_written(texts)
-        if embeds and any(map(_waits_for_vector, embedded)):
+        if embeds and any(map(waits_for_vector, embedded)):
             self.embed_later()
         return written[: len(batch)]
 
@@ -319,39 +313,14 @@ class StoreEngine:
     def _apply_alone(self, batch: Sequence[Write]) -> list[int]:
         return self._writing.call(_applied, self.backend, batch)
 
-    def _embedded(self, batch: Sequence[Write]) -> Plan[list[Write]]:
-        texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
-        if not texts or self.embedder is None:
-            return list(batch)
-        try:
-            vectors = yield from embed_documents(
-                self.embedder, texts, EMBED_TIMEOUT_S, with_tokens=self.late_interaction
-            )
-        except (EmbeddingError, StoreUnavailable):
-            return list(batch)
-        if self._space and not self._space.is_recorded:
-            with suppress(StoreError):  # if the database is away, the write will say so
-                yield from self.pool.call(self._space.record)
-        model = self.embedder.fingerprint
-        made = iter(vectors)
-        return [_with_vector(write, model, made) for write in batch]
-
     def _asked(self, body: Callable[[QuestionVectors], T], text: str, patience: float) -> Plan[T]:
         """Plan: what ``body`` makes of the vectors of ``text``, on a worker.
 
         A model of this process embeds on that very worker; for any other one the caller waits ``patience`` seconds.
         """
-        embedder, with_tokens = self.embedder, self.late_interaction
-        if embedder is None or not text.strip():
-            nothing = QuestionVectors(problem="no question" if embedder else "no embedding model")
-            return (yield from self._read(body, nothing))
-        if embedder.runs_in_process:
-            return (yield from self._read(lambda: body(_question_now(embedder, text, with_tokens=with_tokens))))
-        try:
-            vectors = yield from embed_query(embedder, text, patience, with_tokens=with_tokens)
-            question = QuestionVectors(vectors)
-        except (EmbeddingError, StoreUnavailable) as error:
-            question = QuestionVectors(problem=str(error))
+        if self.embedder is None or self.embedder.runs_in_process or not text.strip():
+            return (yield from self._read(lambda: body(self._texts.question_now(text))))
+        question = yield from self._texts.question(text, patience)
         return (yield from self._read(body, question))
 
     def _snapshot(self, scopes: Sequence[Namespace], question: QuestionVectors, patience: float) -> Snapshot:
@@ -383,39 +352,10 @@ def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
     return as_reranker(given)
 
 
-def _question_now(embedder: Embedder, text: str, *, with_tokens: bool) -> QuestionVectors:
-    try:
-        return QuestionVectors(embed_query_now(embedder, text, with_tokens=with_tokens))
-    except EmbeddingError as error:
-        return QuestionVectors(problem=str(error))
-
-
 def _discarded(backend: Backend, root: str, is_chosen: Callable[[Unreadable], bool]) -> int:
     unreadable = (one for one in backend.inspect(root) if isinstance(one, Unreadable) and not one.only_index)
     found = list(filter(is_chosen, unreadable))
     return backend.discard(found) if found else 0
-
-
-def _is_analysed(write: Write) -> bool:
-    return not isinstance(write, Put) or write.document is None or write.document.is_analysed
-
-
-def _analysed(batch: Sequence[Write]) -> list[Write]:
-    return [
-        replace(write, document=write.document.analysed()) if isinstance(write, Put) and write.document else write
-        for write in batch
-    ]
-
-
-def _waits_for_vector(write: Write) -> bool:
-    return isinstance(write, Put) and write.document is not None and write.document.vector is None
-
-
-def _with_vector(write: Write, model: str, vectors: Iterator[DocumentVectors]) -> Write:
-    if not isinstance(write, Put) or write.document is None:
-        return write
-    vector, tokens = next(vectors)
-    return replace(write, document=write.document._replace(model=model, vector=vector, tokens=tokens))
 
 
 def _applied(backend: Backend, batch: Sequence[Write]) -> list[int]:
