@@ -1,4 +1,6 @@
-"""The four failure modes of a context, measured with ``inference-core eval context`` on the test half, with the bars.
+"""What reaches the prompt, measured with ``inference-core eval context`` on the test half, with the bars.
+
+And by store size, how often the memory that recall ranks first is told.
 
 ``--data DIR`` is a folder with `locomo_dev`, `beam_dev` and `attacks`, or some of them; they are not in the repository.
 """
@@ -15,11 +17,17 @@ from typing import Any, Final
 
 from report import Row, publish
 
+from inference_core.evaluation.atomic import load_atomic
+from inference_core.evaluation.context_first import first_told
+
 FEWER: Final = 0.75
-KEPT: Final = 0.95
+KEPT: Final = 0.97
+TOKENS: Final = 0.6
+FIRST: Final = 0.97
 DENSER: Final = 1.5
 SILENT: Final = 0.7
 CALIBRATED: Final = 0.1
+SAVED: Final = ("own_dev/atomic_memories.json", "own_dev/atomic_more.json")
 PICTURE: Final = Path(__file__).parent / "results" / "context_quality.png"
 
 
@@ -41,9 +49,24 @@ def rows_of(found: dict[str, Any]) -> Iterator[Row]:
     yield from _of_mode("poison with the user's trust", _halves(sets, "own"), None)
     for name, one in sets.items():
         yield _kept(f"needed evidence kept, {name}", one["needed"]["all"])
+        tokens = one["needed_per_1000_tokens"]["tokens_kept"]
+        yield (
+            f"tokens beside the plain best, {name}",
+            f"{100 * tokens:.1f} %",
+            f"{100 * TOKENS:.0f} %",
+            tokens <= TOKENS,
+        )
         if one["needed"]["external"]["before"]:
             yield _kept(f"needed evidence from outside kept, {name}", one["needed"]["external"])
         yield from _of_set(name, one)
+
+
+def first_rows(found: dict[int, dict[str, float]]) -> Iterator[Row]:
+    """By store size and way in, how often recall's first is told."""
+    for size, ways in found.items():
+        for way, share in ways.items():
+            what = f"recall's first of {size} memories is told, {way}"
+            yield what, f"{100 * share:.1f} %", f"{100 * FIRST:.0f} %", share >= FIRST
 
 
 def _halves(sets: dict[str, Any], half: str) -> dict[str, Any]:
@@ -95,7 +118,9 @@ def main() -> int:
     command.add_argument("--split", default="test", choices=("tune", "test", "all"))
     options = command.parse_args()
     found = measured(options.data, options.split)
-    return int(not publish("context_quality", list(rows_of(found)), found))
+    files = [options.data / name for name in SAVED if options.data and (options.data / name).exists()]
+    first = first_told([user for file in files for user in load_atomic(file)], "auto", lambda: None) if files else {}
+    return int(not publish("context_quality", [*rows_of(found), *first_rows(first)], found | {"first": first}))
 
 
 if __name__ == "__main__":
