@@ -131,6 +131,7 @@ class Pool:
     def _work(self, worker: int) -> None:
         while (task := self._next(worker)) is not None:
             settle(*task)
+            del task  # else this thread would keep alive whatever the call was of, until it gets another one
 
     def _next(self, worker: int) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._wake:

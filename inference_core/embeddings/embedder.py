@@ -14,9 +14,10 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
@@ -26,6 +27,7 @@ from inference_core.embeddings.joining import Encodings, JoinedCalls
 from inference_core.embeddings.tokens import TextEncoding, TokenEmbeddings
 from inference_core.errors import EmbeddingError, EmbeddingMismatch
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
 _PATIENCE: Final = 3
@@ -169,6 +171,10 @@ class Embedder:
         encodings = self._encoded(list(texts))
         self._recovered()
         return encodings
+
+    def in_background(self, call: Callable[[], T]) -> Future[T]:
+        """Runs ``call``, which embeds, on one of the model's threads. Raises StoreUnavailable if all of them hang."""
+        return self._pool.submit(call)
 
     def close(self) -> None:
         """Ends the worker threads; a call that runs gets a moment to return."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 from inference_core.embeddings.documents import embed_documents_now
@@ -33,25 +34,37 @@ class Backfill:
         self._embedder = embedder
         self._with_tokens = with_tokens
         self._wake = wake
+        self._running: Future[bool] | None = None
         self._refused: set[tuple[Namespace, str, int]] = set()
 
     def fill_portion(self) -> bool:
-        """Embeds some of what is pending; whether there may be more.
+        """Has the model's own thread embed some of what is pending; whether to go on at once.
 
-        Raises EmbeddingError if the model fails or refuses what is left, StoreError.
+        Called again when that is done. Raises then what it raised: EmbeddingError if the model fails or refuses what is
+        left, StoreError.
         """
+        # Never in the thread of the chores: a model that hangs would hold up all of them.
+        running = self._running
+        if running is not None and not running.done():
+            return False
+        self._running = None
+        if running is not None:
+            return self._is_more_left(filled=running.result())
         if not self._embedder.is_loaded:
             return False  # whoever loads it has the chore woken
         if not self._embedder.is_ready:
             self._wake(_PAUSE_S)
             return False
-        if self._fill_some():
-            return True
-        if self._refused:
+        self._running = self._embedder.in_background(self._fill_some)
+        self._running.add_done_callback(lambda _: self._wake(0.0))
+        return False
+
+    def _is_more_left(self, *, filled: bool) -> bool:
+        if not filled and self._refused:
             count = len(self._refused)
             self._refused.clear()
             raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
-        return False
+        return filled
 
     def _fill_some(self) -> bool:
         """Embeds some of what is pending; texts that the model refuses wait until all others are done.

@@ -118,3 +118,20 @@ def test_recall_says_by_which_evidence_it_ranked(sqlite_url: str) -> None:
         assert result.mode is RecallMode.LEXICAL
         assert "the embedding server is down" in str(result.reason)
         assert [found.row.value["content"] for found in result.groups[0]] == ["likes tea"]
+
+
+def test_a_model_that_hangs_in_the_background_holds_up_no_other_chore(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_core.stores.engine.EMBED_TIMEOUT_S", 0.05)
+    model = HangingEmbeddings(8)
+    with open_store(sqlite_url, embeddings=model, access_interval_s=0.05) as store:
+        service = AgentMemoryStoreService(store)
+        memory_id = service.sync.save_memory("ada", "likes tea", "facts")
+        time.sleep(0.2)
+        store.engine.accesses.note([(("ada", "semantic"), memory_id)], service.scope.clock.now())
+        figures = [(("ada", "usage", "semantic"), memory_id)]
+        assert until(lambda: store.engine.backend.get(figures) != [None])
+        assert pending(store) == 1
+        model.over.set()
+        assert until(lambda: pending(store) == 0)
