@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import StoreError, without_quotes
+from inference_core.errors import StoreError, in_one_line
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
@@ -332,7 +332,7 @@ def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> 
     except StoreError as error:
         return error
     except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError, OverflowError) as error:
-        return StoreError(f"SQLite refused the write: {without_quotes(error)}")
+        return StoreError(f"SQLite refused the write: {in_one_line(error)}")
 
 
 def _by_key(reader: sqlite3.Connection, query: str, keys: Sequence[Key], *given: int) -> Generator[tuple[Any, ...]]:
