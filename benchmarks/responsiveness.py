@@ -24,6 +24,7 @@ from report import Row, publish
 from timing import scratch
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
+from inference_core.drivers import HANG_S
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
@@ -130,6 +131,7 @@ async def measured() -> tuple[float, float, set[str]]:
         delays.append((time.perf_counter() - started) * 1000)
         await asyncio.sleep(0.005)
     results = await asyncio.gather(*turns)
+    await asyncio.sleep(HANG_S)  # from then on the store's pool refuses
     after = [await turn() for _ in range(20)]
     backend.let_go.set()
     store.close()
