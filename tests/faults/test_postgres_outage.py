@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from inference_core.testing import ScriptedChatModel, call_tool
 SAVERS = 6
 RECOVERY_S = 5.0
 USER = {"user_id": "ada"}
+_numbers = count()
 
 
 @pytest.fixture
@@ -39,7 +41,8 @@ def store(server: PostgresServer) -> Iterator[MemoryStore]:
 
 def save_then_answer(messages: list[BaseMessage]) -> AIMessage | str:
     if isinstance(messages[-1], HumanMessage):
-        return call_tool("save_memory_store", content="likes tea", memory_type="preferences")
+        # Another one each time: the same words are stored once.
+        return call_tool("save_memory_store", content=f"likes tea number {next(_numbers)}", memory_type="preferences")
     return "answered"
 
 
