@@ -8,8 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Final, TypeVar
 
 from inference_core.context.answers import answering
-from inference_core.context.conflicts import Resolved, asks_for_history, resolved
-from inference_core.context.duplicates import DEFAULT_OVERLAP, collapsed
+from inference_core.context.comparing import DEFAULT_OVERLAP, Resolved, asks_for_history, collapsed, resolved
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason, section_of
 from inference_core.context.pruning import Pruning, chances, few_external, is_told, pruned
 from inference_core.context.render import FORMATS, MAX_LINE_CHARACTERS, MIN_CUT, Format, line_of, section_tag
