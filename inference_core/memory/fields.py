@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from inference_core.clock import aware
 
@@ -31,9 +31,9 @@ def copied(value: Any) -> Any:
     """A copy of a JSON value that shares nothing with it, as rows are kept and given to several callers."""
     if isinstance(value, dict):
         # Most parts are texts, and most of the time goes into calls.
-        parts: Iterable[tuple[Any, Any]] = value.items()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        parts = cast("dict[str, Any]", value).items()
         return {name: part if type(part) is str else copied(part) for name, part in parts}
-    return [copied(part) for part in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
+    return list(map(copied, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
 def share_field(value: Mapping[str, Any], name: str, default: float) -> float:

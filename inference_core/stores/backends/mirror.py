@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from inference_core.stores.backend import Row
@@ -36,7 +35,7 @@ class Mirror:
         self.marks: dict[str, Mark] = {}
         self.fresh: dict[str, Row | None] = {}
 
-    def note(self, rows: Mapping[str, Row]) -> None:
+    def note(self, rows: dict[str, Row]) -> None:
         """Numbers what has changed in ``rows`` since they were read last."""
         for key in [key for key, mark in self.marks.items() if mark.digest is not None and key not in rows]:
             self.head += 1
