@@ -17,7 +17,14 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-from inference_core import AgentMemoryStoreService, ContextEngineer, MemoryContext, MemoryMiddleware, MemorySource
+from inference_core import (
+    AgentMemoryStoreService,
+    ContextEngineer,
+    MemoryContext,
+    MemoryMiddleware,
+    MemorySource,
+    Pruning,
+)
 from inference_core.context.profile import profile_of
 from inference_core.drivers import Plan, run
 from inference_core.errors import ConfigurationError, StoreUnavailable
@@ -263,7 +270,7 @@ def test_an_engineer_chooses_what_stands_beside_it(own_store: BaseStore, model: 
     service, _ = standing(own_store, clock=clock)
     clock.advance(timedelta(days=1))
     service.sync.save_memory(U, "The market is on Monday", "facts")
-    for engineer in (None, ContextEngineer()):
+    for engineer in (None, ContextEngineer(pruning=Pruning(min_relevance=0.1))):
         agent_of(service, model, user_id=U, engineer=engineer).invoke({"messages": [("user", "falcons barn")]}, THREAD)
     told = [blocks(request)[0] for request in model.requests]
     assert ["Keeps falcons" in one for one in told] == [True, True]
