@@ -125,6 +125,8 @@ class IndexCache:
     def needs_build(self, scopes: Sequence[Namespace], wait_seconds: float) -> bool:
         """Whether the indexes of ``scopes`` must be built first, and that takes more than ``wait_seconds``."""
         root = scopes[0][0]
+        if not self._backend.capabilities.change_feed:
+            return False  # its heads are all of its rows, read by whoever asks: see `note_written`
         with self._lock:
             shard = None if root in self._building else self._shards.get(root)
             known = set(shard.indexes) if shard else set[Namespace]()
@@ -144,7 +146,13 @@ class IndexCache:
                 self._wake(0.0)
 
     def note_written(self, scopes: Iterable[Namespace]) -> None:
-        """Texts were written to ``scopes``: indexes that are there, or soon needed, follow in the background."""
+        """Texts were written to ``scopes``: indexes that are there, or soon needed, follow in the background.
+
+        Not those of another library's store, which its owner may close at any time: to read from a LangGraph
+        SqliteStore in one thread while another closes it ends the process.
+        """
+        if not self._backend.capabilities.change_feed:
+            return
         with self._lock:
             self._written.update(scopes)
             if not self._is_woken:
