@@ -115,6 +115,7 @@ def costs(two: tuple[Costly, Costly], fill: Fill, call: Call) -> list[Work]:
     """What ``call`` costs after ``fill`` with few and with many."""
     for one, count in zip(two, (FEW, MANY), strict=True):
         fill(one, count)
+        one.store.engine.maintenance.close()  # indexes that follow in the background read as well
     return [one.cost(lambda one=one: call(one)) for one in two]
 
 
