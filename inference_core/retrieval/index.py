@@ -108,6 +108,23 @@ class ScopeView:
         ]
         return np.array([slot for _, _, slot in sorted(keys)], np.intp)
 
+    @cached_property
+    def important(self) -> list[int]:
+        """The living slots that are as important as can be, as pinned memories are."""
+        return np.flatnonzero(self.alive & (self.columns.importance >= 1.0)).tolist()
+
+    @cached_property
+    def _by_kind(self) -> dict[frozenset[str], list[int]]:
+        return {}
+
+    def newest_of(self, kinds: frozenset[str] | None) -> Sequence[int] | NDArray[np.intp]:
+        """The living slots of ``kinds`` (None: all), in the order of ``by_age``; a turn asks for the same few kinds."""
+        if kinds is None:
+            return self.by_age
+        if kinds not in self._by_kind:
+            self._by_kind[kinds] = self.by_age[self.is_of(kinds, self.by_age)].tolist()
+        return self._by_kind[kinds]
+
     def in_order(self, column: ColumnName) -> NDArray[Any]:
         """A column of the texts, by ``order``."""
         return getattr(self.columns, column)[self.order.slots]

@@ -8,8 +8,6 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Final
 
-import numpy as np
-
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
@@ -27,7 +25,6 @@ RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
 _FIRST_PINNED: Final = 2_000
 """While an index is being built, pinned rows are looked for among so many of the newest."""
-_PINNED_IMPORTANCE: Final = 1.0
 Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
 
@@ -97,8 +94,7 @@ class Snapshot:
         for scope in scopes:
             view = self._views[scope]
             # A pinned memory is as important as can be; whether one that is so is pinned, its row says.
-            slots = np.flatnonzero(view.alive & (view.columns.importance >= _PINNED_IMPORTANCE))
-            places += [(-view.columns.created.item(slot), view.keys[slot], scope, slot) for slot in slots.tolist()]
+            places += [(-view.columns.created.item(slot), view.keys[slot], scope, slot) for slot in view.important]
         rows = self._rows([(scope, slot) for _, _, scope, slot in sorted(places)])
         return [row for row in rows if row is not None and row.value.get("pinned") is True]
 
@@ -127,8 +123,7 @@ class Snapshot:
         self, scope: Namespace, kinds: frozenset[str] | None
     ) -> Iterator[tuple[float, str, Namespace, int]]:
         view = self._views[scope]
-        slots = view.by_age if kinds is None else view.by_age[view.is_of(kinds, view.by_age)]
-        for slot in slots:
+        for slot in view.newest_of(kinds):
             yield -view.columns.created.item(slot), view.keys[slot], scope, int(slot)
 
     def _newest_of(self, search: Search) -> SearchResult:

@@ -1,8 +1,7 @@
 """ForeignBackend: any other LangGraph store as a Backend, as well as that can be done.
 
-A scope is read by pages, filtered to the exact namespace, and mirrored in this process, where it is ranked. What such a
-store does not have is made up for in the stored value, under one key: a version and the text's vector. It has no
-compare-and-set across processes and no atomic batches; `capabilities` says so.
+A scope is read by pages, filtered to the exact namespace, and ranked in this process. What such a store lacks is kept
+in the value, under one key: a version and the vector. No compare-and-set across processes, no atomic batches.
 """
 
 from __future__ import annotations
