@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
@@ -14,6 +15,7 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, SetV
 from inference_core.stores.writer import GroupWriter
 
 PORTION: Final = 32
+_FEW: Final = 3
 _PAUSE_S: Final = 0.5
 
 
@@ -87,16 +89,24 @@ class Backfill:
         fill(self._writer, self._embedder, portion, with_tokens=self._with_tokens)
 
     def _fill_singly(self, portion: Sequence[Pending]) -> bool:
-        """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could."""
+        """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could.
+
+        In any order, so that the first few that are refused, after which the model counts as away, are not always the
+        same.
+        """
         refused: list[Pending] = []
-        for row in portion:
+        is_answering = False
+        for row in random.sample(portion, len(portion)):
             try:
                 self._fill([row])
+                is_answering = True
             except EmbeddingError:
                 refused.append(row)
-        if len(refused) < len(portion):
+                if not is_answering and len(refused) == _FEW:
+                    return False
+        if is_answering:
             self._refused.update((row.namespace, row.key, row.version) for row in refused)
-        return len(refused) < len(portion)
+        return is_answering
 
 
 def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending], *, with_tokens: bool) -> None:

@@ -183,6 +183,7 @@ def test_memories_come_with_their_vectors(sqlite_url: str):
 def test_without_the_model_memories_wait_for_their_vectors_and_it_is_left_alone(tmp_path: Path):
     model = FailingEmbeddings(broken=False)
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=model) as store:
+        store.engine.maintenance.close()  # in the background the model is asked too
         model.broken, model.calls = True, 0
         report = ingested(AgentMemoryStoreService(store), [said("x", position) for position in range(32 * 5)])
         assert (report.written, report.without_vector) == (160, 160)

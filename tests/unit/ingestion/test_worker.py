@@ -61,6 +61,7 @@ def test_a_chore_is_done_after_each_look(store: MemoryStore) -> None:
 
 
 def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time(store: MemoryStore) -> None:
+    before = threading.enumerate()
     pipeline = pipeline_on(store, word_for_word)
     sleepy, quick = Worker(pipeline, interval_s=600), Worker(pipeline, interval_s=0.01)
     for at, one in enumerate((sleepy, quick)):
@@ -70,7 +71,8 @@ def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time
         one.wake()
         until(lambda at=at: len(contents(store)) == at + 1)
         one.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "memory-worker"]
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    assert not [thread for thread in left if thread.name == "memory-worker"]
 
 
 def test_five_failures_of_the_model_in_a_row_make_it_rest(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
