@@ -173,7 +173,7 @@ class _Turn:
         if self._is_too_much(profile, beside):
             profile, beside = current, []
         told = self._told(snapshot, profile, beside, standing)
-        if {item.id for item in beside} <= {record.id for record in told.records}:
+        if {item.id for item in beside} <= {item.id for item in told.context.items}:
             return told
         return self._told(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
 
@@ -322,6 +322,8 @@ def _not_told(result: SearchResult, context: AssembledContext) -> Iterator[NotTo
     for one in result.left_out:
         if one.reason != _TOLD_ALREADY and is_known(one.found.row):
             yield NotTold(record=record_of(one.found.row), reason=one.reason)
-    for dropped in context.dropped:
-        if dropped.item.record:
-            yield NotTold(record=dropped.item.record, reason=dropped.reason.value, by=dropped.by)
+    yield from (
+        NotTold(record=one.item.record, reason=one.reason.value, by=one.by)
+        for one in context.dropped
+        if one.item.record
+    )
