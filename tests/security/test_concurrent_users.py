@@ -165,6 +165,8 @@ async def test_async_users_never_mix(populated: BaseStore, full: bool) -> None:
     check(watch, results, populated)
 
 
+# LangChain silences its own warning by `warnings.catch_warnings`, which another thread may undo.
+@pytest.mark.filterwarnings("ignore:Direct attribute assignment to ModelRequest:DeprecationWarning")
 def test_threads_never_mix(populated: BaseStore, full: bool) -> None:
     watch, chance = Watch(), random.Random(10)
     agent, middleware = agent_with(watch, populated, full)
