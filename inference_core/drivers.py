@@ -15,7 +15,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -143,15 +143,6 @@ class Pool:
                 return None
             self._began[worker] = time.monotonic()
             return self._tasks.popleft()
-
-
-def in_turn(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
-    """Plan: the results of ``plans``, one after the other."""
-    results: list[T] = []
-    for plan in plans:
-        result = yield from plan
-        results.append(result)
-    return results
 
 
 def settle(future: Future[T], call: Callable[[], T]) -> None:

@@ -144,7 +144,8 @@ class Worker:
             if self._chore and not self._closed.is_set():
                 self._chore()
             with self._changed:
-                self._changed.wait_for(lambda: self._is_woken, self._interval_s)
+                # A pass may have taken the call by which close() woke it for one of more work.
+                self._changed.wait_for(lambda: self._is_woken or self._closed.is_set(), self._interval_s)
                 self._is_woken = False
 
     def _pass(self, pool: Pool) -> bool:

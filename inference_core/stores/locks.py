@@ -8,8 +8,8 @@ from pathlib import Path
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(descriptor: int, *, waits: bool = True) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)
+    def _lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
 
     def _unlock(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
@@ -17,8 +17,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _lock(descriptor: int, *, waits: bool = True) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def _unlock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -38,14 +38,6 @@ class FileLock:
 
     def __exit__(self, *_: object) -> None:
         _unlock(self._file.fileno())
-
-    def acquire_now(self) -> bool:
-        """Takes the lock unless another holder has it; whether it did. It is held until the lock is closed."""
-        try:
-            _lock(self._file.fileno(), waits=False)
-        except OSError:
-            return False
-        return True
 
     def close(self) -> None:
         """Frees the file, and the lock with it."""

@@ -75,6 +75,26 @@ def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time
     assert not [thread for thread in left if thread.name == "memory-worker"]
 
 
+def test_a_worker_that_is_closed_with_a_batch_in_hand_ends_after_it(store: MemoryStore) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+        begun.set()
+        assert may_end.wait(10)
+        return word_for_word(messages, offered)
+
+    before = threading.enumerate()
+    pipeline = pipeline_on(store, slow)
+    put(pipeline.outbox, said("hello"))
+    one = Worker(pipeline, interval_s=600)
+    one.start()
+    assert begun.wait(10)
+    one.close(timeout=0.05)
+    may_end.set()
+    until(lambda: not [thread for thread in threading.enumerate() if thread not in before and "worker" in thread.name])
+    assert one.progress.messages == 1
+
+
 def test_five_failures_of_the_model_in_a_row_make_it_rest(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_FIRST_PAUSE_S", 0.2)
     extractor = Scripted(fail)
