@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import chain, pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import Stemmer
 
@@ -179,5 +179,4 @@ def _stem(word: str, language: str) -> str:
 
 @cache
 def _stemmer(name: str) -> Any:
-    stemmer: Any = Stemmer.Stemmer(name)  # it has no type stubs
-    return stemmer
+    return cast("Any", Stemmer).Stemmer(name)  # it has no type stubs
