@@ -11,6 +11,7 @@ from typing import Any
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Outcome, Put
 from inference_core.stores.backends.file import FileBackend
+from inference_core.stores.cursor import PageRequest
 
 KEY = bytes(range(32))
 WAYS: dict[str, dict[str, Any]] = {
@@ -50,7 +51,7 @@ def done(outcomes: list[Outcome]) -> None:
 
 
 def keys(backend: FileBackend, user: str = "ada") -> list[str]:
-    return [row.key for row in backend.page([(user, "semantic")], limit=99)]
+    return [row.key for row in backend.page(PageRequest([(user, "semantic")], limit=99))]
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

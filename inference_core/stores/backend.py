@@ -11,7 +11,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Term
 
 if TYPE_CHECKING:
-    from inference_core.stores.cursor import Cursor
+    from inference_core.stores.cursor import PageRequest
 
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
@@ -207,20 +207,11 @@ class Backend(Protocol):
         """The packed token vectors of each key's text, None where there are none."""
         ...
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
-        """Rows of exactly ``scopes`` (and of ``kinds``) behind ``after``, the newest creation first.
+    def page(self, request: PageRequest) -> list[Row]:
+        """The rows that ``request`` asks for, in its order; ties by key, then by the packed namespace.
 
-        Ties are ordered by key, then by the packed namespace. Fewer than ``limit`` are the last ones. With each page's
-        last row as the next one's cursor, every row that nobody touches meanwhile comes exactly once. ``offset`` skips
-        rows, for a list that is read in one go.
+        Fewer than its limit are the last ones. With each page's last row as the next one's cursor, every row that
+        nobody touches meanwhile comes exactly once.
         """
         ...
 

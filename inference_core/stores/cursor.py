@@ -1,11 +1,12 @@
-"""Cursor: a place in a list of rows, from which the list goes on whatever was added or removed meanwhile."""
+"""Pages of a list of rows: what is asked for, and the place from which the list goes on."""
 
 from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,7 +24,7 @@ Place = tuple[int, str, str]
 
 
 class Cursor(NamedTuple):
-    """The row at which a page ended; it need not be there any more."""
+    """The row at which a page ended; the list goes on behind it whatever was added or removed meanwhile."""
 
     created_at: datetime
     key: str
@@ -54,15 +55,30 @@ class Cursor(NamedTuple):
         raise InvalidInput(f"Not the cursor of a page: {text!r:.80}")
 
 
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which rows a list wants: of exactly ``scopes`` (and of ``kinds``) behind ``after``, the newest creation first.
+
+    ``offset`` skips rows, for a list that is read in one go.
+    """
+
+    scopes: Sequence[Namespace]
+    _: KW_ONLY
+    kinds: frozenset[str] | None = None
+    limit: int
+    after: Cursor | None = None
+    offset: int = 0
+
+
 def place_of(row: Row) -> Place:
     """Where ``row`` stands in a list."""
     return Cursor.of(row).place
 
 
-def cut(rows: Iterable[Row], limit: int, after: Cursor | None, offset: int = 0) -> list[Row]:
-    """The page of ``rows`` in any order: for what has to be sorted here."""
-    start = after and after.place
+def cut(rows: Iterable[Row], request: PageRequest) -> list[Row]:
+    """The page that ``request`` asks for, of rows in any order: for what has to be sorted here."""
+    start = request.after and request.after.place
     places = ((place_of(row), row) for row in rows)
     behind = [(place, row) for place, row in places if start is None or place > start]
     behind.sort(key=lambda one: one[0])
-    return [row for _, row in behind[offset : offset + limit]]
+    return [row for _, row in behind[request.offset : request.offset + request.limit]]

@@ -23,7 +23,7 @@ from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.backfill import Backfill
 from inference_core.stores.breaker import Breaker
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.later import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.later import Later
 from inference_core.stores.lazy_indexes import LazyIndexes
@@ -173,7 +173,7 @@ class StoreEngine:
         offset: int = 0,
     ) -> Plan[list[Row]]:
         """Plan: rows of exactly ``scopes`` behind ``after``, the newest first."""
-        return self._read(self.backend.page, scopes, kinds=kinds, limit=limit, after=after, offset=offset)
+        return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, after=after, offset=offset))
 
     def scan(
         self,
@@ -209,7 +209,7 @@ class StoreEngine:
         accepts: Callable[[Row], bool],
     ) -> tuple[dict[Key, Row], Cursor | None]:
         """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
-        rows = self.backend.page(scopes, kinds=kinds, limit=size, after=after)
+        rows = self.backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after))
         accepted = {(row.namespace, row.key): row for row in rows if accepts(row)}
         return accepted, Cursor.of(rows[-1]) if len(rows) == size else None
 

@@ -14,7 +14,7 @@ from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import Hit, rank
 from inference_core.retrieval.reranking import Reranker, reordered
 from inference_core.stores.backend import Backend, Key, Row
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.linking import Ranked, linked
 from inference_core.stores.search import Found, QuestionVectors, RecallMode, Search, SearchResult
@@ -88,7 +88,7 @@ class Snapshot:
     def pinned(self, scopes: Sequence[Namespace]) -> list[Row]:
         """All rows of ``scopes`` that are pinned, the newest first."""
         if self._is_cold:
-            rows = self._backend.page(scopes, limit=_FIRST_PINNED)
+            rows = self._backend.page(PageRequest(scopes, limit=_FIRST_PINNED))
             return [row for row in rows if row.value.get("pinned") is True]
         places: list[tuple[float, str, Namespace, int]] = []
         for scope in scopes:
@@ -110,7 +110,7 @@ class Snapshot:
         """Rows in portions, the newest first; of equal ones by key."""
         if self._is_cold:
             after: Cursor | None = None
-            while page := self._backend.page(scopes, kinds=kinds, limit=size + _SPARE, after=after):
+            while page := self._backend.page(PageRequest(scopes, kinds=kinds, limit=size + _SPARE, after=after)):
                 yield page
                 after = Cursor.of(page[-1])
             return
@@ -205,7 +205,7 @@ class Snapshot:
     def _fill(self, selection: Selection, search: Search, group: Sequence[Namespace]) -> None:
         """Adds the newest rows, as a scan knows only those that hold a word of the question."""
         seen = selection.keys()
-        for row in self._backend.page(group, kinds=search.kinds, limit=len(seen) + search.limit):
+        for row in self._backend.page(PageRequest(group, kinds=search.kinds, limit=len(seen) + search.limit)):
             if selection.missing > 0 and (row.namespace, row.key) not in seen:
                 selection.offer(Found(row, 0.0, 0.0))
 

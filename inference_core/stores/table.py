@@ -13,7 +13,7 @@ from inference_core.retrieval.documents import Change
 from inference_core.stores.backend import Key, Pending, Row, Tally
 from inference_core.stores.cells import Cell
 from inference_core.stores.codec import pack_namespace, to_micros
-from inference_core.stores.cursor import Cursor, Place
+from inference_core.stores.cursor import Cursor, PageRequest, Place
 
 
 class Table:
@@ -56,25 +56,17 @@ class Table:
         cell = self.cell(key)
         return cell.document.tokens if cell and cell.document else None
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        now: datetime,
-        *,
-        kinds: frozenset[str] | None,
-        limit: int,
-        after: Cursor | None,
-        offset: int = 0,
-    ) -> list[Row]:
-        """Rows of exactly ``scopes`` (and of ``kinds``) behind ``after``, the newest first."""
-        found = heapq.merge(*(self._behind(scope, after) for scope in set(scopes)), key=lambda one: one[0])
+    def page(self, request: PageRequest, now: datetime) -> list[Row]:
+        """The rows that ``request`` asks for."""
+        behind = (self._behind(scope, request.after) for scope in set(request.scopes))
+        found = heapq.merge(*behind, key=lambda one: one[0])
         alive = (
             (scope, key, cell)
             for (_, key, _), scope, cell in found
-            if cell.is_alive(now) and (kinds is None or cell.kind in kinds)
+            if cell.is_alive(now) and (request.kinds is None or cell.kind in request.kinds)
         )
-        rows = filter(None, (cell.row(scope, key) for scope, key, cell in islice(alive, offset, None)))
-        return list(islice(rows, limit))
+        rows = filter(None, (cell.row(scope, key) for scope, key, cell in islice(alive, request.offset, None)))
+        return list(islice(rows, request.limit))
 
     def count(self, scopes: Sequence[Namespace], now: datetime, kinds: frozenset[str] | None) -> int:
         """How many rows exactly ``scopes`` hold (of ``kinds``)."""

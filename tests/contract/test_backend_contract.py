@@ -30,6 +30,7 @@ from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.mirror import EXTRA
 from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.writer import GroupWriter
@@ -242,7 +243,7 @@ def test_a_put_that_expects_something_where_nothing_is_is_refused(backend: Backe
 def test_delete(backend: Backend, expected: int | None):
     done(backend, put("a", text="tea"))
     assert done(backend, Delete(namespace=USER, key="a", expected=expected)) == [0]
-    assert (one(backend, "a"), backend.count([USER]), backend.page([USER], limit=9)) == (None, 0, [])
+    assert (one(backend, "a"), backend.count([USER]), backend.page(PageRequest([USER], limit=9))) == (None, 0, [])
 
 
 @pytest.mark.parametrize("expected", [None, 0])
@@ -322,7 +323,7 @@ def test_one_bad_write_undoes_its_batch_and_only_its_batch(backend: Backend):
     assert outcomes[0] == [1, 1]
     assert isinstance(outcomes[1], VersionConflict)
     assert outcomes[2] == [0, 1]
-    assert sorted(keys(backend.page([USER], limit=9))) == ["a", "b", "d"]
+    assert sorted(keys(backend.page(PageRequest([USER], limit=9)))) == ["a", "b", "d"]
     assert one(backend, "c", ("v", "semantic")) is None
     assert backend.count([("v", "semantic")]) == 0
     assert backend.heads([("v", "semantic")]) == before
@@ -341,7 +342,7 @@ def test_a_write_that_cannot_be_stored_fails_alone(sqlite: SqliteBackend, name: 
     outcomes = sqlite.apply([[put("a")], [put("x"), UNSTORABLE[name]], [put("c")]])
     assert isinstance(refused(outcomes[1]), StoreError)
     assert (outcomes[0], outcomes[2]) == ([1], [1])
-    assert sorted(keys(sqlite.page([USER], limit=9))) == ["a", "c"]
+    assert sorted(keys(sqlite.page(PageRequest([USER], limit=9)))) == ["a", "c"]
 
 
 def test_the_writes_of_a_batch_see_each_other(own: Backend):
@@ -389,13 +390,13 @@ def test_scopes_are_exact(backend: Backend):
     ]
     done(backend, *(put("same", scope=scope, n=number, text=f"tea {number}") for number, scope in enumerate(scopes)))
     for number, scope in enumerate(scopes):
-        assert [plain(row) for row in backend.page([scope], limit=9)] == [{"n": number}]
+        assert [plain(row) for row in backend.page(PageRequest([scope], limit=9))] == [{"n": number}]
         assert backend.count([scope]) == 1
         assert plain(some(backend, "same", scope)) == {"n": number}
         assert list(changed(backend, scope=scope)) == ["same"]
     done(backend, Delete(namespace=scopes[0], key="same"))
     assert backend.count(scopes) == len(scopes) - 1
-    assert backend.page([scopes[0]], limit=9) == []
+    assert backend.page(PageRequest([scopes[0]], limit=9)) == []
 
 
 @pytest.mark.parametrize("prefix", ["u1", "u", "u%", "u_", "U1", '"u1"', ""])
@@ -428,28 +429,28 @@ def test_the_newest_come_first_and_ties_are_ordered_by_key(backend: Backend):
     entries = [(f"k{number:02}", number % 5, USER if number % 2 else other) for number in range(25)]
     done(backend, *(put(key, at=at, scope=scope) for key, at, scope in reversed(entries)))
     wanted = [key for key, _, _ in sorted(entries, key=lambda entry: (-entry[1], entry[0]))]
-    assert keys(backend.page([USER, other], limit=99)) == wanted
-    pages = [keys(backend.page([USER, other], limit=4, offset=offset)) for offset in range(0, 28, 4)]
+    assert keys(backend.page(PageRequest([USER, other], limit=99))) == wanted
+    pages = [keys(backend.page(PageRequest([USER, other], limit=4, offset=offset))) for offset in range(0, 28, 4)]
     assert [len(page) for page in pages] == [4, 4, 4, 4, 4, 4, 1]
     assert [key for page in pages for key in page] == wanted
-    assert backend.page([USER, other], limit=4, offset=25) == []
-    assert backend.page([], limit=4) == []
-    assert backend.page([USER], limit=0) == []
+    assert backend.page(PageRequest([USER, other], limit=4, offset=25)) == []
+    assert backend.page(PageRequest([], limit=4)) == []
+    assert backend.page(PageRequest([USER], limit=0)) == []
 
 
 def test_an_update_does_not_make_a_row_new(backend: Backend):
     done(backend, put("a", at=0), put("b", at=1))
     done(backend, put("a", at=9))
-    assert keys(backend.page([USER], limit=9)) == ["b", "a"]
+    assert keys(backend.page(PageRequest([USER], limit=9))) == ["b", "a"]
 
 
 def test_kinds_filter_before_the_cut(backend: Backend):
     done(backend, *(put(f"k{number}", at=number, kind="facts" if number % 3 else "goals") for number in range(9)))
-    assert keys(backend.page([USER], kinds=frozenset({"goals"}), limit=2)) == ["k6", "k3"]
-    assert keys(backend.page([USER], kinds=frozenset({"goals"}), limit=2, offset=2)) == ["k0"]
-    assert len(backend.page([USER], kinds=frozenset({"goals", "facts"}), limit=99)) == 9
-    assert backend.page([USER], kinds=frozenset(), limit=99) == []
-    assert backend.page([USER], kinds=frozenset({"GOALS", "' OR 1=1 --"}), limit=99) == []
+    assert keys(backend.page(PageRequest([USER], kinds=frozenset({"goals"}), limit=2))) == ["k6", "k3"]
+    assert keys(backend.page(PageRequest([USER], kinds=frozenset({"goals"}), limit=2, offset=2))) == ["k0"]
+    assert len(backend.page(PageRequest([USER], kinds=frozenset({"goals", "facts"}), limit=99))) == 9
+    assert backend.page(PageRequest([USER], kinds=frozenset(), limit=99)) == []
+    assert backend.page(PageRequest([USER], kinds=frozenset({"GOALS", "' OR 1=1 --"}), limit=99)) == []
 
 
 def test_count(backend: Backend):
@@ -479,7 +480,7 @@ def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
 
 def test_a_row_has_the_number_of_its_last_write(own: Backend):
     def numbers() -> dict[str, int]:
-        page = {row.key: row.seq for row in own.page([USER], limit=9)}
+        page = {row.key: row.seq for row in own.page(PageRequest([USER], limit=9))}
         assert page == {key: some(own, key).seq for key in page}
         return page
 
@@ -695,7 +696,7 @@ def test_labels_and_keys_are_data(backend: Backend):
     labels = [text for text in HOSTILE if text.strip()]
     done(backend, *(put(key, scope=(label, "s"), n=[label, key]) for label in labels for key in HOSTILE))
     for label in labels:
-        assert sorted(keys(backend.page([(label, "s")], limit=99))) == sorted(HOSTILE)
+        assert sorted(keys(backend.page(PageRequest([(label, "s")], limit=99)))) == sorted(HOSTILE)
         found = backend.get([((label, "s"), key) for key in HOSTILE])
         assert [row and plain(row) for row in found] == [{"n": [label, key]} for key in HOSTILE]
         assert backend.namespaces((label,)) == [(label, "s")]
@@ -708,7 +709,7 @@ CALLS: dict[str, Callable[[Backend], Any]] = {
     "apply": lambda backend: backend.apply([[put("a")]]),
     "get": lambda backend: backend.get([(USER, "a")]),
     "tokens": lambda backend: backend.tokens([(USER, "a")]),
-    "newest": lambda backend: backend.page([USER], limit=1),
+    "newest": lambda backend: backend.page(PageRequest([USER], limit=1)),
     "count": lambda backend: backend.count([USER]),
     "namespaces": lambda backend: backend.namespaces(),
     "heads": lambda backend: backend.heads([USER]),
@@ -755,7 +756,7 @@ def test_creation_time_is_kept_unless_it_is_given(own: Backend):
 def test_instants_are_exact_and_naive_ones_are_utc(own: Backend, moment: datetime):
     done(own, put("a", created_at=moment))
     assert some(own, "a").created_at == moment.replace(tzinfo=UTC)
-    assert keys(own.page([USER], limit=1)) == ["a"]
+    assert keys(own.page(PageRequest([USER], limit=1))) == ["a"]
 
 
 def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
@@ -766,8 +767,8 @@ def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
 
 def test_an_offset_beyond_all_rows(sqlite: SqliteBackend):
     done(sqlite, put("a"))
-    assert sqlite.page([USER], limit=1, offset=10**30) == []
-    assert keys(sqlite.page([USER], limit=10**30)) == ["a"]
+    assert sqlite.page(PageRequest([USER], limit=1, offset=10**30)) == []
+    assert keys(sqlite.page(PageRequest([USER], limit=10**30))) == ["a"]
 
 
 UNASKABLE: dict[str, Callable[[Backend], Any]] = {
@@ -849,7 +850,7 @@ def test_a_scope_of_a_foreign_store_has_a_limit():
     assert backend.count([USER]) == 999
     done(backend, put("one more"))
     with pytest.raises(ScopeTooLarge, match="more than 1000 rows"):
-        backend.page([USER], limit=1)
+        backend.page(PageRequest([USER], limit=1))
 
 
 def test_a_foreign_store_that_is_held_weakly_may_go():
@@ -908,9 +909,9 @@ def test_rows_that_another_program_put_into_a_foreign_store():
     }
     for key, value in values.items():
         store.put(USER, key, value)
-    assert {row.key: row.version for row in backend.page([USER], limit=9)} == dict.fromkeys(values, 1)
-    assert keys(backend.page([USER], limit=9))[-1] == "memory"
-    assert keys(backend.page([USER], kinds=frozenset({"facts"}), limit=9)) == ["memory"]
+    assert {row.key: row.version for row in backend.page(PageRequest([USER], limit=9))} == dict.fromkeys(values, 1)
+    assert keys(backend.page(PageRequest([USER], limit=9)))[-1] == "memory"
+    assert keys(backend.page(PageRequest([USER], kinds=frozenset({"facts"}), limit=9))) == ["memory"]
     assert {key: found and found.terms for key, found in changed(backend).items()} == {
         "memory": "like tea",
         "bad date": "x",
@@ -927,7 +928,7 @@ def test_a_queued_write_can_be_taken_back():
         assert second.cancel()
     assert (first.result(5), third.result(5)) == ([1], [1])
     writer.close()
-    assert keys(backend.page([USER], limit=9)) == ["a", "c"]
+    assert keys(backend.page(PageRequest([USER], limit=9))) == ["a", "c"]
     with pytest.raises(StoreUnavailable, match="closed"):
         writer.submit([put("d")])
 

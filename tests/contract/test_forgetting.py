@@ -25,6 +25,7 @@ from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import put_of, record_of
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.stores.backend import Key, Put, Row, Write
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
@@ -45,7 +46,7 @@ def lifecycle(store: BaseStore, clock: FrozenClock, agent: str | None = None) ->
 def rows(service: AgentMemoryStoreService, user: str = "ada") -> dict[str, tuple[Any, ...]]:
     """All that is stored of the user's memories but versions, and what a foreign store says of its own writes."""
     scopes = service.ns_builder.read_scopes(user)
-    found: list[Row] = service.scope.engine.backend.page(scopes, limit=1_000)
+    found: list[Row] = service.scope.engine.backend.page(PageRequest(scopes, limit=1_000))
     own = isinstance(service.store, MemoryStore)
     return {
         row.key: (

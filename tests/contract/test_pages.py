@@ -25,7 +25,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.services.agent_memory_service import list_user_memories
 from inference_core.stores.backend import Backend, Delete, Expiry, Row, Tally
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.testing import FrozenClock
 
 OTHER: Namespace = ("u", "semantic", "x")
@@ -45,7 +45,7 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
 def pages(backend: Backend, scopes: list[Namespace], size: int, kinds: frozenset[str] | None = None) -> list[Row]:
     found: list[Row] = []
     after: Cursor | None = None
-    while page := backend.page(scopes, kinds=kinds, limit=size, after=after):
+    while page := backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after)):
         assert len(page) <= size
         found += page
         after = Cursor.decode(Cursor.of(page[-1]).encode())
@@ -57,7 +57,7 @@ def test_pages_by_cursor_are_the_list(backend: Backend, size: int):
     entries = [(f"k{number % 7}", number % 4, scope) for number in range(28) for scope in (USER, OTHER)]
     writes = {(scope, key): put(key, scope=scope, at=at, kind="abc"[at % 3]) for key, at, scope in entries}
     done(backend, *writes.values())
-    whole = backend.page([OTHER, USER], limit=99)
+    whole = backend.page(PageRequest([OTHER, USER], limit=99))
     assert len(whole) == 14
     order = [(-row.created_at.timestamp(), row.key, row.namespace != OTHER) for row in whole]
     assert order == sorted(order)  # the packed namespace of the longer one comes first
@@ -69,9 +69,9 @@ def test_pages_by_cursor_are_the_list(backend: Backend, size: int):
 
 def test_a_page_begins_after_a_row_that_is_gone(backend: Backend):
     done(backend, *(put(f"k{at}", at=at) for at in range(6)))
-    last = Cursor.of(backend.page([USER], limit=3)[-1])
+    last = Cursor.of(backend.page(PageRequest([USER], limit=3))[-1])
     done(backend, Delete(namespace=USER, key="k3"), Delete(namespace=USER, key="k1"), put("new", at=9))
-    assert keys(backend.page([USER], limit=9, after=last)) == ["k2", "k0"]
+    assert keys(backend.page(PageRequest([USER], limit=9, after=last))) == ["k2", "k0"]
 
 
 def test_a_row_that_is_over_is_on_no_page_and_in_no_count(own: Backend):
@@ -118,10 +118,10 @@ def test_what_is_no_cursor_is_refused(text: Any):
 INDEXES = ("memory_rows_by_age (scope=?", "memory_rows_by_kind (scope=?", "memory_rows_by_expiry (expires<?")
 BEHIND = Cursor(START, "k", USER)
 QUESTIONS: dict[str, Callable[[Backend], object]] = {
-    "page": lambda backend: backend.page([USER, OTHER], limit=5),
-    "page after": lambda backend: backend.page([USER, OTHER], limit=5, after=BEHIND),
+    "page": lambda backend: backend.page(PageRequest([USER, OTHER], limit=5)),
+    "page after": lambda backend: backend.page(PageRequest([USER, OTHER], limit=5, after=BEHIND)),
     "page of kinds": lambda backend: backend.page(
-        [USER], kinds=frozenset("ab"), limit=5, after=Cursor(START, "k", USER)
+        PageRequest([USER], kinds=frozenset("ab"), limit=5, after=Cursor(START, "k", USER))
     ),
     "count": lambda backend: backend.count([USER, OTHER]),
     "count of kinds": lambda backend: backend.count([USER], kinds=frozenset("ab")),
@@ -160,7 +160,7 @@ def test_a_page_is_full_beside_rows_that_cannot_be_read(tmp_path: Path, scopes: 
         with closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE memory_rows SET value = '{' WHERE CAST(substr(key, 2) AS INTEGER) % 10 > 1")
         every: list[Namespace] = [("u", str(at)) for at in range(scopes)]
-        assert len(backend.page(every, limit=5)) == 5
+        assert len(backend.page(PageRequest(every, limit=5))) == 5
         assert len(pages(backend, every, 5)) == 20
 
 

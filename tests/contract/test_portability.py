@@ -23,6 +23,7 @@ from inference_core.portability.writing import ConflictPolicy
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import EMBEDDING_META, Backend, Delete, Expiry, Put
 from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.stores.put_json import put_from_json, put_to_json
 
@@ -62,7 +63,7 @@ def contents(backend: Backend, *, with_vectors: bool = True) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for scope in backend.namespaces():
         documents = {change.key: (change.kind, change.document) for change in backend.changes(scope, 0)}
-        for row in backend.page([scope], limit=1_000):
+        for row in backend.page(PageRequest([scope], limit=1_000)):
             kind, document = documents[row.key]
             vector = document and (document.model, document.vector)
             known = document and (document.text, document.terms, document.situation, with_vectors and vector)

@@ -32,6 +32,7 @@ from inference_core.stores.backend import Delete, Put, Write
 from inference_core.stores.backends import postgres
 from inference_core.stores.backends.postgres import PostgresBackend
 from inference_core.stores.backends.postgres_schema import VERSION, WANTED
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 
 REFUSED_HERE: dict[str, Write] = {
@@ -74,7 +75,7 @@ def test_a_write_that_cannot_be_stored_fails_alone(backend: PostgresBackend, nam
     outcomes = backend.apply(batches)
     assert type(refused(outcomes.pop(3))) in (StoreError, *StoreError.__subclasses__())
     assert outcomes == [[1]] * 4
-    assert sorted(keys(backend.page([USER], limit=9))) == ["k0", "k1", "k2", "k4"]
+    assert sorted(keys(backend.page(PageRequest([USER], limit=9)))) == ["k0", "k1", "k2", "k4"]
 
 
 @pytest.mark.parametrize("name", UNASKABLE)

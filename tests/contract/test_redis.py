@@ -28,6 +28,7 @@ from inference_core.errors import (
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Backend, Delete, Expire, Expiry, Put, SetVector, Touch
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
@@ -41,7 +42,7 @@ def put(key: str, *, scope: Namespace = USER, expected: int | None = None, text:
 
 
 def keys(backend: Backend) -> list[str]:
-    return [row.key for row in backend.page([USER], limit=99)]
+    return [row.key for row in backend.page(PageRequest([USER], limit=99))]
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ class TestRaces:
             one.apply([[put(f"kept{number}") for number in range(9)]])
             thread = threading.Thread(target=changing, args=(other,))
             thread.start()
-            pages = [keys(one)[:9] for _ in range(5)] + [one.page([USER], limit=5) for _ in range(200)]
+            pages = [keys(one)[:9] for _ in range(5)] + [one.page(PageRequest([USER], limit=5)) for _ in range(200)]
             stopped.set()
             thread.join()
             assert {len(page) for page in pages} == {9, 5}

@@ -16,6 +16,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
@@ -101,7 +102,7 @@ def test_the_newest_are_those_of_the_database(backend: Backend, indexes: IndexCa
         for scopes, kinds, limit in product(
             ([FACTS], SCOPES), (None, frozenset({"facts"}), frozenset({"facts", "goals"})), (1, 4, 99)
         ):
-            expected = told(backend.page(scopes, kinds=kinds, limit=limit))
+            expected = told(backend.page(PageRequest(scopes, kinds=kinds, limit=limit)))
             assert told(cold.newest(scopes, kinds=kinds, limit=limit)) == expected
             assert told(warm.newest(scopes, kinds=kinds, limit=limit)) == expected
 
@@ -192,7 +193,7 @@ def test_a_blank_text_gives_the_newest_of_each_group_to_who_wants_some(
     search = Search(groups=[[FACTS], [RULES], []], text=" ", limit=2, fills=True)
     found = one.search(search).groups
     assert [[hit.row.key for hit in group] for group in found] == [
-        [row.key for row in backend.page(list(group), limit=2)] for group in search.groups
+        [row.key for row in backend.page(PageRequest(list(group), limit=2))] for group in search.groups
     ]
     assert one.search(replace(search, fills=False)).groups == [[], [], []]
 

@@ -19,6 +19,7 @@ from inference_core.drivers import run
 from inference_core.errors import InvalidInput, StoreUnavailable, VersionConflict
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Delete, Expire, Expiry, Put, SetVector, Touch
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
@@ -158,7 +159,7 @@ class TestBackends:
         with closing(open_backend(database_url, clock=clock)) as backend:
             backend.apply([[self.put(clock), self.put(clock, key="b", expiry=None)]])
             rows = backend.get([(NS, "a"), (NS, "b")])
-            newest = backend.page([NS], limit=5)
+            newest = backend.page(PageRequest([NS], limit=5))
         expiry = Expiry(clock.now() + timedelta(minutes=1), timedelta(minutes=1))
         assert [row and row.expiry for row in rows] == [row.expiry for row in newest] == [expiry, None]
 

@@ -16,6 +16,7 @@ from inference_core.errors import DeadlineExceeded, EmbeddingError
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.breaker import PATIENCE
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.search import RecallMode, Search, SearchResult
 from inference_core.stores.store import MemoryStore
@@ -142,5 +143,5 @@ async def test_a_write_in_a_transaction_is_applied_without_its_caller_and_a_queu
                 with pytest.raises(asyncio.CancelledError):
                     await gone
         await service.save_memory("ada", "next")
-        found = {row.value["content"] for row in backend.page([ADA], limit=9)}
+        found = {row.value["content"] for row in backend.page(PageRequest([ADA], limit=9))}
     assert found == {"before", "running", "next"}

@@ -18,6 +18,7 @@ from inference_core.embeddings.factory import make_embedder
 from inference_core.portability.copying import copy_store
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import EMBEDDING_META, Put
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.stores.reembed import reembed
 
@@ -58,7 +59,7 @@ def test_a_copy_that_is_killed_is_finished_by_the_next(source: str, shared_url: 
         assert report.already_there > 0
         assert report.written + report.already_there == report.total == 2 * COUNT
         for scope in SCOPES:
-            rows = {row.key: (row.value, row.version) for row in written.page([scope], limit=2 * COUNT)}
+            rows = {row.key: (row.value, row.version) for row in written.page(PageRequest([scope], limit=2 * COUNT))}
             assert rows == {f"k{at}": ({"n": at}, 1) for at in range(COUNT)}
         assert written.heads(SCOPES) == [COUNT] * 2
 

@@ -28,6 +28,7 @@ from inference_core.ingestion.candidates import Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Partition
 from inference_core.ingestion.worker import Worker
+from inference_core.stores.cursor import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA, BOB = {"user_id": "ada"}, {"user_id": "bob"}
@@ -66,7 +67,7 @@ def agent_with(store: Any, *others: Any, turns: Sequence[Any] = ("Noted.",), **o
 
 def captured(store: Any, user: str = "ada") -> list[str]:
     """What waits in the outbox, in its order."""
-    rows = store.engine.backend.page([Partition(user).messages], limit=1_000)
+    rows = store.engine.backend.page(PageRequest([Partition(user).messages], limit=1_000))
     return [f"{row.value['role']}: {row.value['text']}" for row in reversed(rows)]
 
 
@@ -79,7 +80,7 @@ async def test_what_user_and_assistant_said_is_captured_once(store: MemoryStore,
         await ask(agent, face, f"Question {number}", THREAD, context=ADA)
         expected += [f"user: Question {number}", f"assistant: Answer {number}"]
         assert sorted(captured(store)) == sorted(expected)
-    rows = store.engine.backend.page([Partition("ada").messages], limit=1)
+    rows = store.engine.backend.page(PageRequest([Partition("ada").messages], limit=1))
     assert (rows[0].value["session"], rows[0].value["at"]) == ("first", clock.now().isoformat())
 
 

@@ -24,6 +24,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryType, get_category_for_type
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import put_of
+from inference_core.stores.cursor import PageRequest
 from inference_core.testing import FrozenClock
 
 USER = "ada"
@@ -142,7 +143,9 @@ def test_the_newest_rows_of_several_scopes_are_not_sorted_out_of_all(two: tuple[
     scopes = MemoryNamespaceBuilder().read_scopes(USER)
     for kinds in (None, frozenset([MemoryType.WORKFLOW.value])):
         few, many = costs(
-            two, Costly.remember, lambda one, kinds=kinds: one.store.engine.backend.page(scopes, kinds=kinds, limit=32)
+            two,
+            Costly.remember,
+            lambda one, kinds=kinds: one.store.engine.backend.page(PageRequest(scopes, kinds=kinds, limit=32)),
         )
         assert many.steps <= GROWTH * few.steps + 1
 

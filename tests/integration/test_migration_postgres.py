@@ -19,6 +19,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import decode_label
 from inference_core.migration.migrate import MARKS, migrate_flat
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.factory import open_backend
 
 COUNT = 600
@@ -59,7 +60,7 @@ def originals(url: str) -> list[Any]:
 def stored(url: str) -> set[Expected]:
     with closing(open_backend(url)) as backend:
         names = [name for name in backend.namespaces() if name != MARKS]
-        rows = [row for name in names for row in backend.page([name], limit=COUNT)]
+        rows = [row for name in names for row in backend.page(PageRequest([name], limit=COUNT))]
     return {Expected(decode_label(row.namespace[0]), row.key, row.namespace[1], row.created_at) for row in rows}
 
 

@@ -21,6 +21,7 @@ from inference_core.memory.text import text_tokens
 from inference_core.memory.types import get_category_for_type
 from inference_core.services.operations.scope import put_of, record_of
 from inference_core.stores.backend import Row
+from inference_core.stores.cursor import PageRequest
 from inference_core.testing import FrozenClock
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -69,7 +70,7 @@ policies = st.builds(
 def rows(service: AgentMemoryStoreService) -> dict[Any, Row]:
     engine = service.scope.engine
     scopes = [name for name in engine.backend.namespaces(("ada",)) if name[1] not in ("usage", "forgotten")]
-    return {(row.namespace, row.key): row for row in engine.backend.page(scopes, limit=100)}
+    return {(row.namespace, row.key): row for row in engine.backend.page(PageRequest(scopes, limit=100))}
 
 
 def is_kept(left: list[MemoryRecord], budget: dict[str, int], *, tokens: bool) -> bool:

@@ -13,7 +13,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Delete, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCOPES: list[Namespace] = [("u", "a"), ("u", "a", "b"), ("u", "c")]
@@ -38,7 +38,7 @@ def check(backend: Backend, first: dict[Place, int], size: int, rounds: Rounds) 
     found: list[Place] = []
     after: Cursor | None = None
     following = iter(rounds)
-    while page := backend.page(SCOPES, limit=size, after=after):
+    while page := backend.page(PageRequest(SCOPES, limit=size, after=after)):
         found += [(row.namespace, row.key) for row in page]
         after = Cursor.decode(Cursor.of(page[-1]).encode())
         backend.apply([[write(place, age)] for place, age in next(following, [])])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,7 +25,7 @@ from inference_core.stores.backends.file_journal import sync_folder
 from inference_core.stores.backends.file_journals import DEFAULT_CACHE_BYTES, Journals, Summary
 from inference_core.stores.backends.file_manifest import Manifest
 from inference_core.stores.backends.file_writes import Transaction, commit, compact
-from inference_core.stores.cursor import Cursor, place_of
+from inference_core.stores.cursor import PageRequest, place_of
 from inference_core.stores.locks import FileLock
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import Table
@@ -96,22 +97,15 @@ class FileBackend:
         """The packed token vectors of each key."""
         return self._each(keys, Table.tokens)
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first; of scopes of several users, each one's newest are merged."""
         now = self._clock.now()
         rows: list[Row] = []
-        for root, owned in _by_root(scopes, lambda scope: scope):
+        end = request.offset + request.limit
+        for root, owned in _by_root(request.scopes, lambda scope: scope):
             with self._table(root) as table:
-                rows += table.page(owned, now, kinds=kinds, limit=offset + limit, after=after)
-        return sorted(rows, key=place_of)[offset : offset + limit]
+                rows += table.page(replace(request, scopes=owned, limit=end, offset=0), now)
+        return sorted(rows, key=place_of)[request.offset : end]
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""

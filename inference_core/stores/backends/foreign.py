@@ -51,7 +51,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.backends.mirror import EXTRA, Mirror, extra_of
-from inference_core.stores.cursor import Cursor, cut
+from inference_core.stores.cursor import PageRequest, cut
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
 
@@ -106,17 +106,9 @@ class ForeignBackend:
         """None: a foreign store keeps no token vectors, which would multiply the size of its values."""
         return [None] * len(keys)
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
-        return cut(self._rows(scopes, kinds), limit, after, offset)
+        return cut(self._rows(request.scopes, request.kinds), request)
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""

@@ -13,7 +13,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.cells import Staging
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import Table
 
@@ -47,18 +47,10 @@ class InMemoryBackend:
         with self._open() as table:
             return [table.tokens(key) for key in keys]
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
         with self._open() as table:
-            return table.page(scopes, self._clock.now(), kinds=kinds, limit=limit, after=after, offset=offset)
+            return table.page(request, self._clock.now())
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""

@@ -32,7 +32,7 @@ from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pe
 from inference_core.stores.backends.columns import namespace_of
 from inference_core.stores.cells import LOST, Cell, Staging
 from inference_core.stores.codec import near_micros, pack_namespace, to_micros
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
 
@@ -115,22 +115,15 @@ class MongoBackend:
             tokens = {fields["_id"]: fields.get("tokens") for fields in found}
         return [tokens.get(id_of(key)) for key in keys]
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
-        if not limit:
+        if not request.limit:
             return []
         with self._open():
-            found = self._alive(scopes, kinds, after).sort([("created", -1), ("key", 1), ("scope", 1)]).skip(offset)
+            alive = self._alive(request.scopes, request.kinds, request.after)
+            found = alive.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(request.offset)
             # As many as are needed, and more in the place of those that cannot be read.
-            return list(islice(filter(None, map(row_of, found.batch_size(limit))), limit))
+            return list(islice(filter(None, map(row_of, found.batch_size(request.limit))), request.limit))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -32,7 +33,7 @@ from inference_core.stores.backends.postgres_connections import Connections, Ref
 from inference_core.stores.backends.postgres_schema import SET_META, WANTED, has_tables, migrate
 from inference_core.stores.backends.postgres_writes import Place, apply, discard, refusal
 from inference_core.stores.codec import near_micros, pack_namespace, to_micros, unpack_namespace
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.scan import MAX_WORDS, forms_of
 from inference_core.stores.urls import shown_url
 
@@ -90,34 +91,26 @@ class PostgresBackend:
         found = {(unpack_namespace(name), key): tokens for name, key, tokens in rows}
         return [found.get(key) for key in keys]
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
         asked: dict[str, object] = {
-            "names": _packed(scopes),
-            "kinds": None if kinds is None else [*kinds],
-            "last": min(limit + offset, _LARGEST),
-            "limit": min(limit, _LARGEST),
-            "offset": offset,
+            "names": _packed(request.scopes),
+            "kinds": None if request.kinds is None else [*request.kinds],
+            "last": min(request.limit + request.offset, _LARGEST),
+            "limit": min(request.limit, _LARGEST),
+            "offset": request.offset,
         }
-        if after is not None:
-            age, key, of = after.place
+        if request.after is not None:
+            age, key, of = request.after.place
             # No key here has a NUL, which a parameter cannot have: what comes after the part before it is the same.
             asked |= {"created": -age, "key": key.partition("\x00")[0], "of": of}
-        query = _page(of_kind=kinds is not None, is_behind=after is not None)
+        query = _page(of_kind=request.kinds is not None, is_behind=request.after is not None)
         found = self._connections.read(query, asked | self._now())
         rows = list(filter(None, map(row_of, found)))
-        if len(rows) == len(found) or len(found) < limit:
+        if len(rows) == len(found) or len(found) < request.limit:
             return rows
-        behind = cursor_of(found[-1])  # others in the place of those that cannot be read
-        return rows + self.page(scopes, kinds=kinds, limit=limit - len(rows), after=behind)
+        # Others in the place of those that cannot be read.
+        return rows + self.page(replace(request, limit=request.limit - len(rows), after=cursor_of(found[-1]), offset=0))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold."""

@@ -42,7 +42,7 @@ from inference_core.stores.backends.redis_script import SCRIPT, Argument, Change
 from inference_core.stores.backends.redis_server import Server, parse_address
 from inference_core.stores.cells import Staging
 from inference_core.stores.codec import pack_namespace, to_micros
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
 
@@ -122,23 +122,16 @@ class RedisBackend:
         """The packed token vectors of each key."""
         return self._fields("tokens", keys)
 
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first."""
         rows: list[Row] = []
-        while (missing := limit - len(rows)) > 0:
-            found = self._page(list(dict.fromkeys(scopes)), kinds, missing, after, offset)
+        while (missing := request.limit - len(rows)) > 0:
+            found = self._page(replace(request, limit=missing))
             rows += filter(None, self.get([(one.namespace, one.key) for one in found]))
             if len(found) < missing:
                 break
-            after, offset = found[-1], 0  # others in the place of what was removed in between
+            # Others in the place of what was removed in between.
+            request = replace(request, after=found[-1], offset=0)
         return rows
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
@@ -301,10 +294,10 @@ class RedisBackend:
         }
         return [found[key] for key in keys]
 
-    def _page(
-        self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, limit: int, after: Cursor | None, offset: int
-    ) -> list[Cursor]:
+    def _page(self, request: PageRequest) -> list[Cursor]:
         """What is on a page, as the sorted sets know it."""
+        scopes, kinds, after = list(dict.fromkeys(request.scopes)), request.kinds, request.after
+        end = request.offset + request.limit
         ended = self._ended(scopes)
         sets: list[tuple[Namespace, set[str]]] = []
         questions: list[tuple[Any, ...]] = []
@@ -316,15 +309,14 @@ class RedisBackend:
                 first = edge + newest_first(after.created_at, after.key)
             for name in [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]:
                 sets.append((scope, dead))
-                last = offset + limit + len(dead)
-                questions.append(("ZRANGEBYLEX", self._keys.of(*name), first, "+", "LIMIT", 0, last))
+                questions.append(("ZRANGEBYLEX", self._keys.of(*name), first, "+", "LIMIT", 0, end + len(dead)))
         found = [
             cursor
             for (scope, dead), members in zip(sets, self._server.ask(questions), strict=True)
             for cursor in (cursor_of_member(scope, member) for member in members)
             if cursor.key not in dead
         ]
-        return sorted(found, key=lambda one: one.place)[offset : offset + limit]
+        return sorted(found, key=lambda one: one.place)[request.offset : end]
 
     def _ended(self, scopes: Sequence[Namespace]) -> list[set[str]]:
         """The keys of each scope whose time has come."""

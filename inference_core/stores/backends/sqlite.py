@@ -10,6 +10,7 @@ import heapq
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,7 @@ from inference_core.stores.backends.columns import (
 from inference_core.stores.backends.sqlite_connections import Connections, UndecodableText, despite_damage
 from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
 from inference_core.stores.codec import near_micros, pack_namespace, to_micros, unpack_namespace
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.cursor import Place as Listed
 from inference_core.stores.scan import MAX_WORDS, forms_of
 
@@ -101,31 +102,24 @@ class SqliteBackend:
         return [found.get(key) for key in keys]
 
     @despite_damage
-    def page(
-        self,
-        scopes: Sequence[Namespace],
-        *,
-        kinds: frozenset[str] | None = None,
-        limit: int,
-        after: Cursor | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first: each scope's as its index has them, merged as they come."""
-        lists = [(scope, kind) for scope in dict.fromkeys(scopes) for kind in ([None] if kinds is None else kinds)]
+        kinds = [None] if request.kinds is None else request.kinds
+        lists = [(scope, kind) for scope in dict.fromkeys(request.scopes) for kind in kinds]
+        offset, limit = min(request.offset, _LARGEST), min(request.limit, _LARGEST)
         if len(lists) > _MAX_LISTS:
-            return self._sorted(scopes, kinds, after, min(offset + limit, _LARGEST))[min(offset, _LARGEST) :]
+            return self._sorted(request, min(offset + limit, _LARGEST))[offset:]
         with self._reader() as reader, ExitStack() as opened:
             found = [
-                opened.enter_context(closing(_newest_first(reader, scope, kind, after, self._now())))
+                opened.enter_context(closing(_newest_first(reader, scope, kind, request.after, self._now())))
                 for scope, kind in lists
             ]
-            behind = islice(heapq.merge(*found, key=_listed), min(offset, _LARGEST), None)
-            return list(islice(filter(None, map(row_of, behind)), min(limit, _LARGEST)))
+            behind = islice(heapq.merge(*found, key=_listed), offset, None)
+            return list(islice(filter(None, map(row_of, behind)), limit))
 
-    def _sorted(
-        self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, after: Cursor | None, limit: int
-    ) -> list[Row]:
-        """A page of many scopes, whose rows SQLite sorts."""
+    def _sorted(self, request: PageRequest, limit: int) -> list[Row]:
+        """The first ``limit`` rows of a page of many scopes, which SQLite sorts."""
+        scopes, kinds, after = request.scopes, request.kinds, request.after
         condition, given = f"{_ALIVE} AND {_ANY_KIND}", [self._now()]
         if kinds is not None:
             condition, given = f"{_ALIVE} AND r.kind IN ({_marks(kinds)})", [self._now(), *kinds]
@@ -137,8 +131,8 @@ class SqliteBackend:
         rows = list(filter(None, map(row_of, page)))
         if len(rows) == len(page) or len(page) < limit:
             return rows
-        behind = cursor_of(page[-1])  # others in the place of those that cannot be read
-        return rows + self._sorted(scopes, kinds, behind, limit - len(rows))
+        behind = replace(request, after=cursor_of(page[-1]))  # others in the place of those that cannot be read
+        return rows + self._sorted(behind, limit - len(rows))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         """How many rows exactly ``scopes`` hold: by indexes alone.

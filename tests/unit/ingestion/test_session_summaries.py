@@ -24,6 +24,7 @@ from inference_core.ingestion.sessions import all_said
 from inference_core.ingestion.summarizing import MAX_PORTIONS, MIN_WINDOW_TOKENS, ModelSummarizer
 from inference_core.ingestion.summary_extractive import ExtractiveSummarizer
 from inference_core.memory.trust import Trust
+from inference_core.stores.cursor import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -136,7 +137,7 @@ def test_summaries_keep_to_their_user_agent_and_session(store: MemoryStore, cloc
     assert "secret" not in str(model.requests)
     assert len(model.requests) == 1
     assert ada.summaries() == bob.summaries() == []
-    rows = store.engine.backend.page([("ada", "episodic", "planner")], limit=9)
+    rows = store.engine.backend.page(PageRequest([("ada", "episodic", "planner")], limit=9))
     assert [row.value["content"] for row in rows] == ["Mine"]
     assert "bobs" not in str(rows[0].value)
 

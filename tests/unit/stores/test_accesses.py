@@ -16,6 +16,7 @@ from inference_core.errors import StoreUnavailable
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores import accesses
 from inference_core.stores.backend import Delete, Put
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
@@ -37,7 +38,7 @@ def service_on(store: MemoryStore, clock: FrozenClock | None = None, **options: 
 
 
 def counts(store: MemoryStore) -> dict[str, int]:
-    return {row.key: row.value["count"] for row in store.engine.backend.page([FIGURES], limit=100)}
+    return {row.key: row.value["count"] for row in store.engine.backend.page(PageRequest([FIGURES], limit=100))}
 
 
 def until(holds: Callable[[], object]) -> None:
