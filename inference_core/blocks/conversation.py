@@ -42,15 +42,11 @@ class Owners:
     def conversation(self, session_id: str | UUID) -> Conversation:
         """The conversation of this session. Raises ConfigurationError, IdentityError, InvalidId."""
         session = str(session_id) if isinstance(session_id, UUID) else session_id
-        if self._user_id is not None:
-            return _of(self._user_id, session)
-        if self._owner is None:
-            raise ConfigurationError("Whose memory is it? Pass user_id=, or owner=, a function of the session id")
-        user = self._owner(session)
-        if not user:
-            raise IdentityError(f"owner gives no user for session {session[:80]!r}")
-        return _of(user, session)
-
-
-def _of(user_id: str | UUID, session_id: str) -> Conversation:
-    return Conversation(str(user_id) if isinstance(user_id, UUID) else user_id, session_id)
+        user = self._user_id
+        if user is None:
+            if self._owner is None:
+                raise ConfigurationError("Whose memory is it? Pass user_id=, or owner=, a function of the session id")
+            user = self._owner(session)
+            if not user:
+                raise IdentityError(f"owner gives no user for session {session[:80]!r}")
+        return Conversation(str(user) if isinstance(user, UUID) else user, session)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.blocks.conversation import Conversation, Owner
 from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, DEFAULT_RESULTS, Block, text_of
-from inference_core.blocks.passages import passages
+from inference_core.blocks.passages import passage
 from inference_core.blocks.sessions import forget_session, sessions_of, told_in, with_sessions
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
@@ -111,30 +111,25 @@ class ExtractiveMemory(Block):
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
         """Plan: asks the model once for what is new of ``messages``, and stores its answer with their marks."""
         marks = marks_of(conversation.user_id)
-        said: dict[str, AnyMessage] = {self._key(conversation, one): one for one in messages if _says_something(one)}
+        said: dict[str, AnyMessage] = {}
+        for one in messages:
+            if isinstance(one, HumanMessage | AIMessage) and one.text.strip():
+                what = passage(one, conversation.session_id).text
+                key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
+                said[key] = HumanMessage(one.text) if isinstance(one, HumanMessage) else AIMessage(one.text)
         fresh = yield from unmarked(scope.engine, marks, said)
         for portion in _portions({key: said[key] for key in fresh}):
-            facts = yield from self._extracted(list(portion.values()))
-            yield from self._store(scope, conversation, facts, list(portion))
+            text = get_buffer_string(list(portion.values()), format="xml")
+            request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
+            answer = yield from ask(self._extractor, request, self.model_timeout)
+            if not isinstance(answer, ExtractedFacts):
+                raise ModelError("The chat model did not give facts in the required form")
+            yield from self._store(scope, conversation, answer.facts[:MAX_FACTS], list(portion))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Plan[None]:
         """Plan: removes the facts that this session alone has told; agents' own memories stay."""
         yield from forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
-
-    def _key(self, conversation: Conversation, message: AnyMessage) -> str:
-        """Names ``message`` among those that this block has dealt with."""
-        (what,) = passages([message], conversation.session_id)
-        return digest_of([self.name, conversation.session_id, mended(message.id or ""), mended(what.text)])
-
-    def _extracted(self, messages: Sequence[AnyMessage]) -> Plan[list[ExtractedFact]]:
-        """Plan: the facts of ``messages``. Raises ModelError, also for an answer that is not in the required form."""
-        text = get_buffer_string([_without_calls(message) for message in messages], format="xml")
-        request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
-        answer = yield from ask(self._extractor, request, self.model_timeout)
-        if not isinstance(answer, ExtractedFacts):
-            raise ModelError("The chat model did not give facts in the required form")
-        return answer.facts[:MAX_FACTS]
 
     def _store(
         self, scope: MemoryScope, conversation: Conversation, facts: Sequence[ExtractedFact], keys: Sequence[str]
@@ -144,28 +139,23 @@ class ExtractiveMemory(Block):
 
         def attempt() -> Plan[None]:
             left = yield from unmarked(scope.engine, marks, keys)
-            if left:  # or another process was faster
-                puts = yield from self._merged(scope, conversation, records)
-                yield from scope.engine.write([*puts, *(mark(marks, key, scope.clock) for key in left)], embeds=False)
+            if not left:  # another process was faster
+                return
+            rows = yield from scope.engine.get([(record.namespace, record.id) for record in records.values()])
+            writes: list[Write] = []
+            for record, row in zip(records.values(), rows, strict=True):
+                if row is None:
+                    writes.append(put_of(record, expected=0))
+                    continue
+                known = record_of(row)
+                sessions = sessions_of(known, self.name)
+                if sessions is not None and conversation.session_id not in sessions:
+                    told = with_sessions(known, self.name, [*sessions, conversation.session_id])
+                    writes.append(put_of(told, expected=known.version))
+            writes += [mark(marks, key, scope.clock) for key in left]
+            yield from scope.engine.write(writes, embeds=False)
 
         yield from retried(attempt)
-
-    def _merged(
-        self, scope: MemoryScope, conversation: Conversation, records: dict[str, MemoryRecord]
-    ) -> Plan[list[Write]]:
-        """Plan: the writes after which each fact is there, told also by this session."""
-        rows = yield from scope.engine.get([(record.namespace, record.id) for record in records.values()])
-        writes: list[Write] = []
-        for record, row in zip(records.values(), rows, strict=True):
-            if row is None:
-                writes.append(put_of(record, expected=0))
-                continue
-            known = record_of(row)
-            sessions = sessions_of(known, self.name)
-            if sessions is not None and conversation.session_id not in sessions:
-                told = with_sessions(known, self.name, [*sessions, conversation.session_id])
-                writes.append(put_of(told, expected=known.version))
-        return writes
 
     def _record(self, scope: MemoryScope, conversation: Conversation, fact: ExtractedFact) -> MemoryRecord | None:
         """What is stored of ``fact``; the same fact has the same id. None if nothing of it can be stored."""
@@ -192,15 +182,6 @@ class ExtractiveMemory(Block):
             source=source,
             trust=source.trust,
         )
-
-
-def _says_something(message: AnyMessage) -> bool:
-    return isinstance(message, HumanMessage | AIMessage) and bool(message.text.strip())
-
-
-def _without_calls(message: AnyMessage) -> AnyMessage:
-    """``message`` with its text alone."""
-    return HumanMessage(message.text) if isinstance(message, HumanMessage) else AIMessage(message.text)
 
 
 def _portions(messages: dict[str, AnyMessage]) -> list[dict[str, AnyMessage]]:

@@ -18,10 +18,13 @@ _THOUGHTS: Final = ("reasoning", "thinking")
 def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
     """What ``message`` says, tool calls and what it shows besides text as text too."""
     is_result = isinstance(message, ToolMessage | FunctionMessage)
+    is_answer = isinstance(message, AIMessage)
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    told = (f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})" for call in calls)
     return Message(
         session_id=session_id,
-        role=_role(message),
-        text=_text(message),
+        role=Role.TOOL if is_result else Role.ASSISTANT if is_answer else Role.USER,
+        text="\n".join(part for part in (text_in(message), *told) if part),
         id=message.id,
         position=position,
         author=label(message.name) if is_result or isinstance(message, HumanMessage) else None,
@@ -45,18 +48,6 @@ def is_call(block: str | Mapping[str, Any]) -> bool:
     return not isinstance(block, str) and block.get("type") in _CALLS
 
 
-def _role(message: AnyMessage) -> Role:
-    if isinstance(message, ToolMessage | FunctionMessage):
-        return Role.TOOL
-    return Role.ASSISTANT if isinstance(message, AIMessage) else Role.USER
-
-
-def _text(message: AnyMessage) -> str:
-    calls = message.tool_calls if isinstance(message, AIMessage) else []
-    parts = [text_in(message), *(f"{call['name']}({_json(call['args'])})" for call in calls)]
-    return "\n".join(part for part in parts if part)
-
-
 def _part(block: str | Mapping[str, Any]) -> str:
     if isinstance(block, str):
         return block
@@ -76,7 +67,3 @@ def _reference(block: Mapping[str, Any]) -> str:
     url = fields.get("url")
     name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
     return f" {name or ''}".rstrip()[:_MAX_REFERENCE]
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)

@@ -41,7 +41,7 @@ class PluggedBlock(Block):
         """Plan: gives the memory each message that it has not taken in yet. Raises BlockFailed, StoreError."""
         marks = marks_of(conversation.user_id)
         for message in messages:
-            key = self._key(conversation, message)
+            key = digest_of([self.name, conversation.session_id, message.id, message.text])
             if (yield from unmarked(scope.engine, marks, [key])):
                 yield from self._call(self._memory.update, conversation.session_id, message)
                 yield from scope.engine.write([mark(marks, key, scope.clock)])
@@ -60,9 +60,6 @@ class PluggedBlock(Block):
             reason = f"{type(error).__name__}: {in_one_line(error)}"
             raise BlockFailed(f"The block {self.name!r} failed: {reason}") from error
         return result
-
-    def _key(self, conversation: Conversation, message: AnyMessage) -> str:
-        return digest_of([self.name, conversation.session_id, message.id, message.text])
 
 
 def as_block(memory: Memory | Block) -> Block:

@@ -46,19 +46,17 @@ def forget_session(scope: MemoryScope, conversation: Conversation, block: str, c
     scopes = scope.namespaces.read_scopes(conversation.user_id, category)
 
     def attempt() -> Plan[None]:
-        records = yield from all_of(scope.engine, scopes)
-        writes = [write for record in records if (write := _without(record, block, conversation.session_id))]
+        writes: list[Write] = []
+        for record in (yield from all_of(scope.engine, scopes)):
+            sessions = sessions_of(record, block) or []
+            if conversation.session_id not in sessions:
+                continue
+            others = [one for one in sessions if one != conversation.session_id]
+            if others:
+                writes.append(put_of(with_sessions(record, block, others), expected=record.version))
+            else:
+                writes.append(Delete(namespace=record.namespace, key=record.id, expected=record.version))
         for at in range(0, len(writes), PORTION):
             yield from scope.engine.write(writes[at : at + PORTION])
 
     yield from retried(attempt)
-
-
-def _without(record: MemoryRecord, block: str, session_id: str) -> Write | None:
-    sessions = sessions_of(record, block)
-    if sessions is None or session_id not in sessions:
-        return None
-    others = [one for one in sessions if one != session_id]
-    if others:
-        return put_of(with_sessions(record, block, others), expected=record.version)
-    return Delete(namespace=record.namespace, key=record.id, expected=record.version)

@@ -56,7 +56,7 @@ class StaticMemory(Block):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         timeout: float | None = None,
     ) -> None:
-        super().__init__(store, name=name, owner=_anyone, timeout=timeout)
+        super().__init__(store, name=name, owner=lambda _: "anyone", timeout=timeout)
         self.max_tokens = max_tokens
         self._namespace: Namespace = global_namespace(MemoryCategory.SEMANTIC, name)
         self._facts = None if facts is None else dict(map(_identified, facts))
@@ -114,43 +114,30 @@ class StaticMemory(Block):
 
         def attempt() -> Plan[None]:
             known = {record.id: record for record in (yield from self._records(scope))}
-            yield from scope.engine.write(self._writes(scope, facts, known))
+            writes: list[Write] = [
+                Delete(namespace=self._namespace, key=record.id, expected=record.version)
+                for record in known.values()
+                if record.id not in facts
+            ]
+            now = scope.clock.now()
+            for position, (fact_id, content) in enumerate(facts.items()):
+                old = known.get(fact_id)
+                if old is None or old.content != content or _position(old) != position:
+                    record = MemoryRecord(
+                        id=fact_id,
+                        content=content,
+                        memory_type=MemoryType.FACTS,
+                        category=MemoryCategory.SEMANTIC,
+                        namespace=self._namespace,
+                        created_at=now,
+                        updated_at=now,
+                        extra_metadata={_POSITION: position},
+                    )
+                    writes.append(put_of(record, expected=old.version if old else 0))
+            yield from scope.engine.write(writes)
 
         yield from retried(attempt)
         self._loaded.add(scope.engine)
-
-    def _writes(self, scope: MemoryScope, facts: Mapping[str, str], known: Mapping[str, MemoryRecord]) -> list[Write]:
-        """What makes ``known`` into ``facts``."""
-        writes: list[Write] = [
-            Delete(namespace=self._namespace, key=record.id, expected=record.version)
-            for record in known.values()
-            if record.id not in facts
-        ]
-        for position, (fact_id, content) in enumerate(facts.items()):
-            old = known.get(fact_id)
-            if old is None or old.content != content or _position(old) != position:
-                record = self._record(scope, fact_id, content, position)
-                writes.append(put_of(record, expected=old.version if old else 0))
-        return writes
-
-    def _record(self, scope: MemoryScope, fact_id: str, content: str, position: int) -> MemoryRecord:
-        now = scope.clock.now()
-        return MemoryRecord(
-            id=fact_id,
-            content=content,
-            memory_type=MemoryType.FACTS,
-            category=MemoryCategory.SEMANTIC,
-            namespace=self._namespace,
-            created_at=now,
-            updated_at=now,
-            extra_metadata={_POSITION: position},
-        )
-
-
-def _anyone(session_id: str) -> str:
-    """Static memory is the same for everybody."""
-    del session_id
-    return "anyone"
 
 
 def _identified(fact: StaticFact) -> tuple[str, str]:

@@ -58,21 +58,14 @@ class VectorMemory(Block):
 
         By turns those that fit by themselves, whoever said them, and those that fit with what was said around them.
         """
-        kinds = MemoryType.INTERACTION.value
-        asked = scope, conversation.user_id, text_of(message), self.max_results, kinds
+        asked = scope, conversation.user_id, text_of(message), self.max_results, MemoryType.INTERACTION.value
         alone = yield from recall(*asked, by_itself=True)
         around = yield from recall(*asked)
         taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
-        return self._within_budget(list(taken.values())[: self.max_results])
-
-    def _within_budget(self, found: list[MemoryStoreDocument]) -> list[MemoryStoreDocument]:
-        """The first of ``found`` that fit; one of them, however long."""
-        ends = accumulate(len(one.content) for one in found)
-        return [
-            one
-            for at, (one, end) in enumerate(zip(found, ends, strict=True))
-            if at == 0 or end <= self.max_tokens * CHARACTERS_PER_TOKEN
-        ]
+        chosen = list(taken.values())[: self.max_results]
+        ends = accumulate(len(one.content) for one in chosen)
+        budget = self.max_tokens * CHARACTERS_PER_TOKEN
+        return [one for one, end in zip(chosen, ends, strict=True) if one is chosen[0] or end <= budget]
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Plan[None]:
         """Plan: stores each message once, however often it comes, together with a mark that outlives its deletion."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from contextlib import suppress
+from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
@@ -19,7 +20,6 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.update import retried
 from inference_core.short_term import sessions
 from inference_core.short_term.content import MemoryContent, recalled_for
-from inference_core.short_term.overflow import Relief
 from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
 from inference_core.short_term.tokens import TokenCounter, count_tokens
@@ -101,8 +101,9 @@ class AgentMemory:
             now=self._scope.clock.now(),
             zone=self._scope.zone,
         )
-        if self._policy.into_system_prompt:
-            system = _with_memory(system, content.render())
+        if self._policy.into_system_prompt and (block := content.render()):
+            text = fenced(with_notice(block))
+            system = SystemMessage(f"{system.text}\n\n{text}" if system else text)
         window = Window(stored.messages, self._policy.counter)
         shown = view(window, self._policy.room(system))
         content.messages.extend([*([system] if system else []), *shown])
@@ -119,7 +120,7 @@ class AgentMemory:
         if isinstance(added, SystemMessage):
             yield from sessions.write_system(self._system_scope, conversation, added)
             return None
-        stored = yield from self._added(conversation, added)
+        stored = yield from retried(partial(self._with, conversation, added))
         return (yield from self._relieved(conversation, stored))
 
     def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Plan[None]:
@@ -142,25 +143,25 @@ class AgentMemory:
     delete = _synchronous(_delete)
     adelete = _asynchronous(_delete)
 
-    def _added(self, conversation: Conversation, message: AnyMessage) -> Plan[sessions.StoredWindow]:
-        def attempt() -> Plan[sessions.StoredWindow]:
-            stored = yield from sessions.read(self._scope, conversation)
-            messages = {one.id: one for one in stored.messages} | {message.id: message}
-            return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
-
-        return retried(attempt)
+    def _with(self, conversation: Conversation, message: AnyMessage) -> Plan[sessions.StoredWindow]:
+        stored = yield from sessions.read(self._scope, conversation)
+        messages = {one.id: one for one in stored.messages} | {message.id: message}
+        return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
 
     def _relieved(self, conversation: Conversation, stored: sessions.StoredWindow) -> Plan[str | None]:
-        """Plan: relieves the session; whoever changes it meanwhile does that too, so a conflict needs no other try."""
+        """Plan: relieves the session; what could not be done."""
         system = yield from sessions.read_system(self._system_scope, conversation)
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
         relief = yield from self._policy.relieved(Window(stored.messages, self._policy.counter), eviction)
         if relief.evicted:
-            messages = _with_new_summary(relief, self._scope.clock.now().isoformat())
-            try:
+            messages = relief.messages
+            if relief.summary:
+                # An id of its own, so that a message that comes again under its old id does not replace the summary.
+                new = _stamped(relief.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
+                messages = [new if one is relief.summary else one for one in messages]
+            # Whoever changed the session meanwhile has relieved it too: a conflict needs no other try.
+            with suppress(VersionConflict):
                 yield from sessions.replace(self._scope, conversation, stored, messages)
-            except VersionConflict:
-                return relief.notice
         return relief.notice
 
 
@@ -172,16 +173,3 @@ def _stamped(message: AnyMessage, now: str) -> AnyMessage:
             "additional_kwargs": {TIMESTAMP: now, **message.additional_kwargs},
         }
     )
-
-
-def _with_new_summary(relief: Relief, now: str) -> list[AnyMessage]:
-    """The messages that stay; a new summary has an id of its own, so that a message that comes again spares it."""
-    summary = relief.summary and _stamped(relief.summary.model_copy(update={"id": None}), now)
-    return [summary if summary and one is relief.summary else one for one in relief.messages]
-
-
-def _with_memory(system: AnyMessage | None, block: str) -> AnyMessage | None:
-    if not block:
-        return system
-    text = fenced(with_notice(block))
-    return SystemMessage(f"{system.text}\n\n{text}" if system else text)

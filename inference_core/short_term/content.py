@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
+from itertools import chain
 from typing import Any, Literal
 
 from langchain_core.messages import AnyMessage, convert_to_openai_messages
@@ -66,15 +67,17 @@ class MemoryContent:
         """
         if form == "memory":
             return render_blocks({name: [one.content for one in found] for name, found in self.recalled.items()})
-        return render_memories(self._by_category(), now=self.now, zone=self.zone)
-
-    def _by_category(self) -> dict[MemoryCategory, list[MemoryRecord]]:
-        found: dict[MemoryCategory, list[MemoryRecord]] = {}
-        for documents in self.recalled.values():
-            for document in documents:
-                record = _record(document, self.now)
-                found.setdefault(record.category, []).append(record)
-        return found
+        by_category: dict[MemoryCategory, list[MemoryRecord]] = {}
+        for document in chain.from_iterable(self.recalled.values()):
+            record = MemoryRecord.from_value(
+                document.value,
+                memory_id=document.id,
+                namespace=(),
+                stored_at=document.created_at or self.now,
+                updated_at=document.updated_at or self.now,
+            )
+            by_category.setdefault(record.category, []).append(record)
+        return render_memories(by_category, now=self.now, zone=self.zone)
 
 
 def recalled_for(
@@ -93,13 +96,3 @@ def recalled_for(
         else:
             recalled.setdefault(block.section, []).extend(found)
     return recalled, notices
-
-
-def _record(document: MemoryStoreDocument, now: datetime) -> MemoryRecord:
-    return MemoryRecord.from_value(
-        document.value,
-        memory_id=document.id,
-        namespace=(),
-        stored_at=document.created_at or now,
-        updated_at=document.updated_at or now,
-    )

@@ -40,26 +40,30 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
     Only developers' mistakes are raised, as ConfigurationError.
     """
     room = threshold(strategies, eviction.room)
-    start = _start(window, strategies, eviction.room, room)
+    previous = window.summary()
+    known = window.counter([previous]) if previous else 0
+    added = max(0, *(strategy.reserve(room) - known for strategy in strategies))
+    # What stays is what the last strategy wants, and no more than makes room for a new summary.
+    start = max(strategies[-1].start(window, eviction.room), window.start_for(room - added))
     leaving = window.leaving(start)
     if not leaving:
         return Relief(window.messages)
-    given = replace(eviction, room=room, messages=leaving, previous=window.summary())
-    summary, failed = yield from _secured(strategies, given)
+    summary, failed = yield from _secured(strategies, replace(eviction, room=room, messages=leaving, previous=previous))
     notice = "; ".join(f"{strategy.name}: {error}" for strategy, error in failed) or None
     model_failed = any(isinstance(error, ModelError) for _, error in failed)
-    if not _is_safe(strategies, [strategy for strategy, _ in failed]):
+    flush_failed = any(isinstance(strategy, FlushToLongTerm) for strategy, _ in failed)
+    # Messages leave when all flushes are durable, and a strategy has taken care of them or was told to drop them.
+    is_dealt_with = len(failed) < len(strategies) or any(strategy.drops for strategy in strategies)
+    if flush_failed or not is_dealt_with:
         return Relief(window.messages, notice=notice, model_failed=model_failed)
-    messages = _without(window, start, given.previous or leaving[0], summary)
+    anchor = previous or leaving[0]
+    messages: list[AnyMessage] = []
+    for at, unit in enumerate(window.units):
+        if summary is not None and unit.first is anchor:
+            messages.append(summary)
+        elif window.stays(at, start):
+            messages += unit.messages
     return Relief(messages, leaving, summary, notice, model_failed)
-
-
-def _start(window: Window, strategies: Sequence[OverflowStrategy], room: int, most: int) -> int:
-    """The first unit that stays, as the last strategy wants it, and so that the window is not full any more then."""
-    previous = window.summary()
-    known = window.counter([previous]) if previous else 0
-    added = max(0, *(strategy.reserve(most) - known for strategy in strategies))
-    return max(strategies[-1].start(window, room), window.start_for(most - added))
 
 
 def _secured(strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Plan[tuple[AnyMessage | None, Failures]]:
@@ -76,21 +80,3 @@ def _secured(strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Plan
             if isinstance(strategy, FlushToLongTerm):
                 break
     return summary, failed
-
-
-def _is_safe(strategies: Sequence[OverflowStrategy], failed: Sequence[OverflowStrategy]) -> bool:
-    """Whether messages may leave: all flushes are durable, and somebody has taken care of them or was told to drop."""
-    if any(isinstance(strategy, FlushToLongTerm) for strategy in failed):
-        return False
-    return len(failed) < len(strategies) or any(strategy.drops for strategy in strategies)
-
-
-def _without(window: Window, start: int, anchor: AnyMessage, summary: AnyMessage | None) -> list[AnyMessage]:
-    """What stays, with ``summary`` in the place of the message ``anchor``."""
-    kept: list[AnyMessage] = []
-    for at, unit in enumerate(window.units):
-        if summary is not None and unit.first is anchor:
-            kept.append(summary)
-        elif window.stays(at, start):
-            kept += unit.messages
-    return kept

@@ -42,7 +42,10 @@ class OverflowPolicy:
             raise ConfigurationError("overflow must be a strategy such as FlushToLongTerm(), or several")
         if max_tokens < 1 or (max_ratio is not None and not 0 < max_ratio <= 1):
             raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")
-        _check_names([block.name for block in self.blocks])
+        names = [block.name for block in self.blocks]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            # Blocks tell by their names which messages they have taken in, and which facts are theirs.
+            raise ConfigurationError(f"Two blocks are named {twice!r}: give each its own name")
         self.counter = counter
         self._max_tokens = max_tokens
         self._max_ratio = max_ratio
@@ -76,24 +79,13 @@ class OverflowPolicy:
 
     def relieved(self, window: Window, eviction: Eviction) -> Plan[Relief]:
         """Plan: what becomes of ``window``; nothing if it is not too full. Raises ConfigurationError."""
-        if self._is_paused(eviction.conversation) or not self.is_full(window, eviction.room):
+        now = time.monotonic()
+        is_paused = now < self._paused_until.get(eviction.conversation, 0.0)
+        if is_paused or not self.is_full(window, eviction.room):
             return Relief(window.messages)
         relief = yield from relieved(window, self.strategies, eviction)
         if relief.model_failed:
-            self._pause(eviction.conversation)
+            now = time.monotonic()
+            running = {one: until for one, until in list(self._paused_until.items()) if until > now}
+            self._paused_until = {**running, eviction.conversation: now + _PAUSE_S}
         return relief
-
-    def _is_paused(self, conversation: Conversation | None) -> bool:
-        return time.monotonic() < self._paused_until.get(conversation, 0.0)
-
-    def _pause(self, conversation: Conversation | None) -> None:
-        now = time.monotonic()
-        running = {one: until for one, until in list(self._paused_until.items()) if until > now}
-        self._paused_until = {**running, conversation: now + _PAUSE_S}
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """Blocks tell by their names which messages they have taken in, and which facts are theirs."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigurationError(f"Two blocks are named {twice!r}: give each its own name")

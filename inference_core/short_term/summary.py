@@ -39,10 +39,14 @@ def summarized(
     Only a history larger than the model's own window takes more calls, each of which is given the summary so far.
     Raises ModelError, also for an empty answer.
     """
+    window = model_window(model) or _UNKNOWN_WINDOW_TOKENS
+    size = max(1, int(window * _SHARE_OF_MODEL)) * CHARACTERS_PER_TOKEN
+    history = get_buffer_string(messages, format="xml")
+    instructions = SystemMessage(prompt.replace("{max_tokens}", str(max_tokens)))
     summary = ""
-    for text in _portions(model, messages):
+    for at in range(0, len(history), size):
         earlier = f"<earlier_summary>\n{summary}\n</earlier_summary>\n" if summary else ""
-        request = [SystemMessage(prompt.replace("{max_tokens}", str(max_tokens))), HumanMessage(earlier + text)]
+        request = [instructions, HumanMessage(earlier + history[at : at + size])]
         answer = yield from ask(model, request, timeout)
         summary = shortened(answer.text, max_tokens)
         if not summary:
@@ -66,11 +70,3 @@ def shortened(text: str, max_tokens: int) -> str:
         end = max(head.rfind("\n"), head.rfind(" "))
         clean = head[: end if end > limit // 2 else limit].rstrip()
     return clean
-
-
-def _portions(model: BaseChatModel, messages: Sequence[AnyMessage]) -> list[str]:
-    """``messages`` as text in parts that fit the model's window; nearly always one."""
-    window = model_window(model) or _UNKNOWN_WINDOW_TOKENS
-    room = max(1, int(window * _SHARE_OF_MODEL)) * CHARACTERS_PER_TOKEN
-    text = get_buffer_string(messages, format="xml")
-    return [text[at : at + room] for at in range(0, len(text), room)]

@@ -26,7 +26,14 @@ _tool_tokens: dict[int, tuple[object, int]] = {}
 
 def count_tokens(messages: Sequence[BaseMessage]) -> int:
     """The tokens of ``messages``: a quarter of the bytes of English, about one for each letter of Chinese."""
-    return sum(map(_message_tokens, messages))
+    count = 0
+    for message in messages:
+        content: Any = message.content
+        count += MESSAGE_TOKENS
+        count += text_tokens(content) if isinstance(content, str) else sum(map(_block_tokens, content))
+        if isinstance(message, AIMessage) and message.tool_calls:
+            count += sum(text_tokens(call["name"] + _json(call["args"])) for call in message.tool_calls)
+    return count
 
 
 def model_window(model: object) -> int | None:
@@ -38,14 +45,14 @@ def model_window(model: object) -> int | None:
 
 def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]]) -> int:
     """The tokens of the schemas of ``tools``; each tool is looked at once."""
-    return sum(map(_one_tool, tools))
-
-
-def _message_tokens(message: BaseMessage) -> int:
-    content: Any = message.content
-    count = MESSAGE_TOKENS + (text_tokens(content) if isinstance(content, str) else sum(map(_block_tokens, content)))
-    if isinstance(message, AIMessage) and message.tool_calls:
-        count += sum(text_tokens(call["name"] + _json(call["args"])) for call in message.tool_calls)
+    count = 0
+    for tool in tools:
+        known = _tool_tokens.get(id(tool))
+        if known is None or known[0] is not tool:  # an id that another tool had before
+            if len(_tool_tokens) >= _MAX_TOOLS:
+                _tool_tokens.clear()
+            known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(_schema(tool))))
+        count += known[1]
     return count
 
 
@@ -58,15 +65,6 @@ def _block_tokens(block: str | Mapping[str, Any]) -> int:
     if is_call(block):
         return 0  # counted with the message's tool calls
     return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
-
-
-def _one_tool(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> int:
-    known = _tool_tokens.get(id(tool))
-    if known is None or known[0] is not tool:
-        if len(_tool_tokens) >= _MAX_TOOLS:
-            _tool_tokens.clear()
-        known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(_schema(tool))))
-    return known[1]
 
 
 def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:

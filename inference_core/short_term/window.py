@@ -69,7 +69,17 @@ class Window:
     @cached_property
     def units(self) -> list[Unit]:
         """The messages as units, in their order."""
-        return list(_units(self.messages))
+        units: list[Unit] = []
+        at = 0
+        while at < len(self.messages):
+            first, end = self.messages[at], at + 1
+            if isinstance(first, AIMessage) and first.tool_calls:
+                waiting = {call["id"] for call in first.tool_calls}
+                while end < len(self.messages) and _answers(self.messages[end], waiting):
+                    end += 1
+            units.append(Unit(tuple(self.messages[at:end]), is_orphan=isinstance(first, ToolMessage)))
+            at = end
+        return units
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -142,19 +152,6 @@ class Window:
         return self.counter(messages) if messages else 0
 
 
-def _units(messages: Sequence[AnyMessage]) -> Iterable[Unit]:
-    at = 0
-    while at < len(messages):
-        end = at + 1
-        message = messages[at]
-        if isinstance(message, AIMessage) and message.tool_calls:
-            waiting = {call["id"] for call in message.tool_calls}
-            while end < len(messages) and _answers(messages[end], waiting):
-                end += 1
-        yield Unit(tuple(messages[at:end]), is_orphan=isinstance(message, ToolMessage))
-        at = end
-
-
 def _answers(message: BaseMessage, waiting: set[str | None]) -> bool:
     """Whether ``message`` is the result of a call that waits for one; it does not any more then."""
     if not isinstance(message, ToolMessage) or message.tool_call_id not in waiting:
@@ -192,7 +189,11 @@ def _answered(unit: Unit) -> Iterable[AnyMessage]:
     if len(calls) < len(first.tool_calls) or first.invalid_tool_calls:
         first = _with_calls(first, calls)
     there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
-    missing = [_no_result(call) for name, call in calls.items() if name not in there]
+    missing = [
+        ToolMessage(NO_RESULT, tool_call_id=name, name=call["name"] or "unknown", status="error")
+        for name, call in calls.items()
+        if name not in there
+    ]
     return [first, *unit.messages[1:], *missing]
 
 
@@ -200,20 +201,14 @@ def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:
     """``message`` with no other tool calls than ``calls``, in none of the forms in which models keep them."""
     content: Any = message.content
     if not isinstance(content, str):
-        left: set[str | None] = set(calls)
-        content = [block for block in content if not is_call(block) or _is_next(block, left)]
+        left = set(calls)
+        kept: list[Any] = []
+        for block in content:
+            name = (block.get("call_id") or block.get("id")) if is_call(block) else None
+            if not is_call(block) or name in left:
+                kept.append(block)
+                left.discard(name)
+        content = kept
     other = {name: value for name, value in message.additional_kwargs.items() if name != "tool_calls"}
     calls_now = {"tool_calls": list(calls.values()), "invalid_tool_calls": []}
     return message.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
-
-
-def _is_next(block: Mapping[str, Any], left: set[str | None]) -> bool:
-    """Whether the call in ``block`` is one of ``left``; it is not any more then."""
-    name = block.get("call_id") or block.get("id")
-    is_there = name in left
-    left.discard(name)
-    return is_there
-
-
-def _no_result(call: Any) -> ToolMessage:
-    return ToolMessage(NO_RESULT, tool_call_id=call["id"], name=call["name"] or "unknown", status="error")

@@ -152,10 +152,10 @@ def test_a_fault_in_a_run_of_the_middleware(combination: str, fault: BaseExcepti
                 for _ in range(2)
             )
             if at is None:
-                effects = effects_of(first._fitted(request_of(state, store)))
+                effects = effects_of(first.before_call(request_of(state, store)))
             else:
-                state = applied(state, with_fault(first._fitted(request_of(state, store)), at, fault, after=after))
-            state = applied(state, run(second._fitted(request_of(state, store))))
+                state = applied(state, with_fault(first.before_call(request_of(state, store)), at, fault, after=after))
+            state = applied(state, run(second.before_call(request_of(state, store))))
             check_once(state, store, flushes="F" in combination)
             assert len(state) < len(HISTORY)
         return effects, asked.calls
@@ -178,7 +178,7 @@ def request_of(messages: Sequence[AnyMessage], store: MemoryStore) -> ModelReque
 
 def applied(messages: Sequence[AnyMessage], fitted: Any) -> list[AnyMessage]:
     """What the graph makes of the state; without a result, what it was."""
-    changes = fitted.update.get("messages", []) if fitted else []
+    changes = fitted[1].get("messages", []) if fitted else []
     merged: Any = add_messages(list(messages), changes)
     return merged
 
@@ -260,10 +260,10 @@ def test_what_another_middleware_puts_before_the_model_does_not_move_the_summary
         middleware = ShortTermMemoryMiddleware(Summarize(asked.summarizer), max_tokens=LIMIT, user_id=USER)
         request = request_of([*HISTORY, QUESTION], store)
         passing = HumanMessage("Today is Monday. " * 20, id="passing")
-        fitted = run(middleware._fitted(request.override(messages=[passing, *request.messages])))
+        fitted = run(middleware.before_call(request.override(messages=[passing, *request.messages])))
         state = applied([*HISTORY, QUESTION], fitted)
         only_passing = request_of([QUESTION], store).override(messages=[passing, QUESTION])
-        nothing = applied([QUESTION], run(middleware._fitted(only_passing)))
+        nothing = applied([QUESTION], run(middleware.before_call(only_passing)))
     assert [one.id for one in state] == ["m0", "m8"]
     assert state[0].text.startswith("CONVERSATION SUMMARY: ")
     assert nothing == [QUESTION]

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr
+from langchain.agents.middleware.types import AgentState, ModelRequest, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, configurable_of, thread_of
-from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_update
+from inference_core.agents.middleware.calls import PlanMiddleware, Update
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD, Message, Role
@@ -43,7 +43,7 @@ class CaptureState(AgentState[Any]):
     captured: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
 
 
-class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
+class CaptureMiddleware(PlanMiddleware[CaptureState]):
     """Captures each message of user and assistant once, at the end of a run, with one durable commit.
 
     Messages of runs that failed or were interrupted are captured with the next run of their thread, before the model is
@@ -59,6 +59,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
     """
 
     state_schema = CaptureState
+    start_timeout = call_timeout = _TIMEOUT_S
 
     def __init__(
         self,
@@ -91,29 +92,39 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         """Its name in the agent's graph."""
         return "MemoryCapture"
 
-    def before_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Notes for whom the messages of this run are captured."""
-        return self._begun(state, runtime)
+    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[Update | None]:
+        """Plan: notes for whom the messages of this run are captured."""
+        yield from ()
+        try:
+            user = self._binding.user(runtime)
+        except (IdentityError, InvalidInput) as error:
+            _say(error)
+            user = ""
+        captured: Mapping[str, str] | None = state.get("captured")
+        if captured is not None and captured["user"] == user:
+            return None
+        messages: Sequence[AnyMessage] = state.get("messages") or []
+        start = 0 if captured is None else _last_of_user(messages)
+        return {"captured": {"user": user, "id": _last_id(messages[:start])}}
 
-    async def abefore_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Like `before_agent`."""
-        return self._begun(state, runtime)
+    def before_call(self, request: ModelRequest[Any]) -> Plan[tuple[ModelRequest[Any], Update | None]]:
+        """Plan: captures what is older than the last exchange, which may leave the window with this call.
 
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
-        """Puts what may leave the window with this call into the outbox before. Raises ConfigurationError."""
-        update = run(self._secured(request), _TIMEOUT_S)
-        return with_update(handler(request), update)
+        Does nothing as long as the user's last message is all there is.
+        """
+        messages: Sequence[AnyMessage] = request.state.get("messages") or []
+        asked = _last_of_user(messages)
+        new = [at for at in _new(request.state) if at != asked]
+        end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
+        if not any(at < end for at in new):
+            return request, None
+        return request, (yield from self._captured(request.state, request.runtime, end))
 
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
-        """Like `wrap_model_call`."""
-        update = await arun(self._secured(request), _TIMEOUT_S)
-        return with_update(await handler(request), update)
-
-    def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Puts what is new into the outbox. Raises ConfigurationError."""
         return run(self._captured(state, runtime), _TIMEOUT_S)
 
-    async def aafter_agent(self, state: CaptureState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def aafter_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Like `after_agent`."""
         return await arun(self._captured(state, runtime), _TIMEOUT_S)
 
@@ -128,32 +139,7 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
             if worker:
                 worker.close()
 
-    def _begun(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
-        try:
-            user = self._binding.user(runtime)
-        except (IdentityError, InvalidInput) as error:
-            _say(error)
-            user = ""
-        captured: Mapping[str, str] | None = state.get("captured")
-        if captured is not None and captured["user"] == user:
-            return None
-        messages: Sequence[AnyMessage] = state.get("messages") or []
-        start = 0 if captured is None else _last_of_user(messages)
-        return {"captured": {"user": user, "id": _last_id(messages[:start])}}
-
-    def _secured(self, request: ModelRequest[Any]) -> Plan[dict[str, Any] | None]:
-        """Plan: captures what is older than the last exchange, if the user's last message is not all there is."""
-        messages: Sequence[AnyMessage] = request.state.get("messages") or []
-        asked = _last_of_user(messages)
-        new = [at for at in _new(request.state) if at != asked]
-        end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
-        if not any(at < end for at in new):
-            return None
-        return (yield from self._captured(request.state, request.runtime, end))
-
-    def _captured(
-        self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None
-    ) -> Plan[dict[str, Any] | None]:
+    def _captured(self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None) -> Plan[Update | None]:
         """Plan: puts what is new, before ``end``, into the outbox; what becomes of the state."""
         scope = self._binding.scope_of(runtime)
         pipeline, worker = self._pipeline(scope)
@@ -161,7 +147,8 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            told = _first_result(messages)
+            # What the assistant says behind the first result of a tool may be the tool's words.
+            told = next((at for at, one in enumerate(messages) if isinstance(one, ToolMessage)), len(messages))
             new = [_message(messages[at], at, scope.clock.now(), is_told=at > told) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
@@ -172,39 +159,32 @@ class CaptureMiddleware(AgentMiddleware[CaptureState, Any, Any]):
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
             return None
         if self._dispatch and count:
-            yield from self._dispatched(scope, self._dispatch, partition)
+            try:
+                yield from scope.engine.pool.call(self._dispatch, partition)
+            except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
+                _LOG.warning("No worker was called: %s", error)
         if worker and count:
             worker.note(partition, count)
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
-
-    def _dispatched(
-        self, scope: MemoryScope, dispatch: Callable[[Partition], object], partition: Partition
-    ) -> Plan[None]:
-        try:
-            yield from scope.engine.pool.call(dispatch, partition)
-        except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
-            _LOG.warning("No worker was called: %s", error)
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
         """The way from the outbox into ``scope``'s store, with its worker; made once a store."""
         with self._lock:
             found = self._workers.get(scope.engine)
             if found is None:
-                pipeline = Pipeline(scope, self._extractor, outbox=self._outbox_of(scope), periodic=self._periodic)
+                engine = scope.engine if self._outbox is None else any_engine_of(self._outbox)
+                if not engine.backend.capabilities.compare_and_set:
+                    raise ConfigurationError(
+                        f"{engine.backend.name} cannot hold an outbox: it has no compare-and-set. "
+                        "Pass CaptureMiddleware(…, outbox=open_store('sqlite:///outbox.db'))"
+                    )
+                outbox = Outbox(engine, scope.clock, self._limits)
+                pipeline = Pipeline(scope, self._extractor, outbox=outbox, periodic=self._periodic)
                 worker = Worker(pipeline, interval_s=self._interval_s) if self._works else None
                 found = self._workers[scope.engine] = (pipeline, worker)
                 if worker:
                     worker.start()
         return found
-
-    def _outbox_of(self, scope: MemoryScope) -> Outbox:
-        engine = scope.engine if self._outbox is None else any_engine_of(self._outbox)
-        if not engine.backend.capabilities.compare_and_set:
-            raise ConfigurationError(
-                f"{engine.backend.name} cannot hold an outbox: it has no compare-and-set. "
-                "Pass CaptureMiddleware(…, outbox=open_store('sqlite:///outbox.db'))"
-            )
-        return Outbox(engine, scope.clock, self._limits)
 
 
 def _say(error: Exception) -> None:
@@ -227,11 +207,6 @@ def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
 def _last_of_user(messages: Sequence[AnyMessage]) -> int:
     """Where the user's last message is; behind all, if there is none."""
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
-
-
-def _first_result(messages: Sequence[AnyMessage]) -> int:
-    """Where the first result of a tool is: what the assistant says behind it may be the tool's words."""
-    return next((at for at, message in enumerate(messages) if isinstance(message, ToolMessage)), len(messages))
 
 
 def _last_id(messages: Sequence[AnyMessage]) -> str:

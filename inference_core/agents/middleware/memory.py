@@ -14,13 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Unpack, get_args
 
-from langchain.agents.middleware.types import (
-    AgentMiddleware,
-    AgentState,
-    ModelRequest,
-    OmitFromSchema,
-    PrivateStateAttr,
-)
+from langchain.agents.middleware.types import AgentState, ModelRequest, OmitFromSchema, PrivateStateAttr
 from langchain_core.tools import BaseTool
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
@@ -28,20 +22,18 @@ from langgraph.runtime import Runtime
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource
 from inference_core.agents.middleware.calls import (
-    AsyncHandler,
-    Handler,
-    Response,
+    PlanMiddleware,
+    Update,
     marked_for_cache,
     with_system_blocks,
     with_text_behind_user,
-    with_update,
 )
 from inference_core.agents.middleware.receipts import evidence_of, note_receipt
 from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.render import fenced
-from inference_core.drivers import Plan, arun, run
+from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
@@ -99,10 +91,7 @@ class MemoryState(AgentState[Any]):
     memory_categories_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
 
 
-Update = dict[str, Any]
-
-
-class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
+class MemoryMiddleware(PlanMiddleware[MemoryState]):
     """Long-term memory for an agent.
 
     Without a ``memory_service`` it uses the store that the agent was compiled with, as ``options`` (`BindingOptions`)
@@ -176,7 +165,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             engineer=engineer,
             explains=receipts,
         )
-        self._timeout = recall_timeout
+        self.start_timeout = self.call_timeout = recall_timeout
         self._silent_until = 0.0
         self.tools: Sequence[BaseTool] = get_memory_tools(
             self._binding,
@@ -218,38 +207,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         }
         return cls(memory_service, **chosen | options)
 
-    def before_agent(self, state: MemoryState, runtime: Runtime[Any]) -> Update:
-        """Recalls for the user of this run. Raises ConfigurationError if there is no memory to use."""
-        return run(self._prepare(state, runtime), self._timeout)
-
-    async def abefore_agent(self, state: MemoryState, runtime: Runtime[Any]) -> Update:
-        """Like `before_agent`."""
-        return await arun(self._prepare(state, runtime), self._timeout)
-
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
-        """Puts the memory block behind the caller's own system text; recalls again if a resumed run has lost it."""
-        update = run(self._recovered(request), self._timeout)
-        return with_update(handler(self._injected(request, update or request.state)), update)
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
-        """Like `wrap_model_call`."""
-        update = await arun(self._recovered(request), self._timeout)
-        return with_update(await handler(self._injected(request, update or request.state)), update)
-
-    def _recovered(self, request: ModelRequest[Any]) -> Plan[Update | None]:
-        """Plan: what a resumed run has lost of its state; None if nothing."""
-        if request.state.get("memory_status") is not None:
-            return None
-        return (yield from self._prepare(request.state, request.runtime, is_resumed=True))
-
-    def _warn(self, problem: str) -> None:
-        """Logs ``problem``, at most once in a while: an outage shows in every turn's status anyway."""
-        now = time.monotonic()
-        if now >= self._silent_until:
-            self._silent_until = now + _WARNING_PERIOD_S
-            _LOG.warning("%s", problem)
-
-    def _prepare(self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False) -> Plan[Update]:
+    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False) -> Plan[Update]:
         """Plan: what this run's state says about memory. Only developers' mistakes are raised."""
         started = time.perf_counter()
         owner = state.get("memory_owner") if is_resumed else None
@@ -263,21 +221,39 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         if not self._auto_recall:
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
-            told = yield from build_turn_context(scope, user, _question(state), self._options, _frozen(state, user))
+            asked = last_of_user(state.get("messages") or [])
+            frozen = _profile_of(state, user)
+            told = yield from build_turn_context(scope, user, asked.text if asked else None, self._options, frozen)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
         status = MemoryStatus.RECALLED if told.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         kept = {"owner": user, "lines": told.profile.to_value()} if self._options.has_profile else None
-        told_of = _update(status, started, user, told, told.reason)
-        return told_of | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
+        update = _update(status, started, user, told, told.reason)
+        return update | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
+
+    def before_call(self, request: ModelRequest[Any]) -> Plan[tuple[ModelRequest[Any], Update | None]]:
+        """Plan: puts the memory block behind the caller's own system text; recalls again if a resumed run lost it."""
+        update: Update | None = None
+        if request.state.get("memory_status") is None:
+            update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
+        return self._injected(request, update or request.state), update
+
+    def _warn(self, problem: str) -> None:
+        """Logs ``problem``, at most once in a while: an outage shows in every turn's status anyway."""
+        now = time.monotonic()
+        if now >= self._silent_until:
+            self._silent_until = now + _WARNING_PERIOD_S
+            _LOG.warning("%s", problem)
 
     def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
         context = fenced(state["memory_context"]) if state.get("memory_context") else ""
         blocks: list[Mapping[str, Any]] = [_text(self._instructions)] if self._instructions else []
         profile = told_profile(state)
         if context:
-            self._note(request, state, profile)
+            told = profile if self._options.has_profile else None
+            scope = self._binding.scope_of(request.runtime)
+            note_receipt(scope, request, state, told, self._placement, self._receipt_days)
         if profile:
             blocks.append(marked_for_cache(request, _text(fenced_profile(profile))))
         asked = with_text_behind_user(request, context) if context and self._placement == "last_user" else None
@@ -285,39 +261,17 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             blocks.append(_text(context))
         return with_system_blocks(asked or request, blocks)
 
-    def _note(self, request: ModelRequest[Any], state: Mapping[str, Any], profile: str) -> None:
-        note_receipt(
-            self._binding.scope_of(request.runtime),
-            request,
-            state,
-            profile if self._options.has_profile else None,
-            self._placement,
-            self._receipt_days,
-        )
-
 
 def told_profile(state: Mapping[str, Any]) -> str:
     """The text of the profile that the model is told in a run with this ``state``; "" if it is told none."""
-    if not state.get("memory_context") or (kept := _kept(state, state.get("memory_owner"))) is None:
-        return ""
-    profile = Profile.from_value(kept["lines"])
+    profile = _profile_of(state, state.get("memory_owner")) if state.get("memory_context") else None
     return profile.text if profile else ""
 
 
-def _frozen(state: Mapping[str, Any], user: str) -> Profile | None:
+def _profile_of(state: Mapping[str, Any], user: str | None) -> Profile | None:
     """The thread's profile, if it is the ``user``'s."""
-    kept = _kept(state, user)
-    return None if kept is None else Profile.from_value(kept["lines"])
-
-
-def _kept(state: Mapping[str, Any], user: str | None) -> Mapping[str, Any] | None:
     kept = state.get("memory_profile")
-    return kept if kept and kept["owner"] == user else None
-
-
-def _question(state: Mapping[str, Any]) -> str | None:
-    asked = last_of_user(state.get("messages") or [])
-    return asked.text if asked else None
+    return Profile.from_value(kept["lines"]) if kept and kept["owner"] == user else None
 
 
 def _text(text: str) -> Mapping[str, Any]:

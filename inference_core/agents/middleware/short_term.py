@@ -8,25 +8,23 @@ shown as much as fits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict, Unpack
 
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr
+from langchain.agents.middleware.types import AgentState, ModelRequest, PrivateStateAttr
 from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
 from inference_core.agents.binding import BindingOptions, MemoryBinding
 from inference_core.agents.identity import UserSource, thread_of
-from inference_core.agents.middleware.calls import AsyncHandler, Handler, Response, with_system_text, with_update
+from inference_core.agents.middleware.calls import PlanMiddleware, Update, with_system_text
 from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, told_profile
 from inference_core.blocks.conversation import Conversation
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
-from inference_core.drivers import Plan, arun, run
+from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD
-from inference_core.memory.document import MemoryStoreDocument
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.content import recalled_for
 from inference_core.short_term.overflow import Relief
@@ -65,15 +63,7 @@ class ShortTermMemoryState(AgentState[Any]):
     short_term_recalled: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    """A request that fits, and what becomes of the state."""
-
-    request: ModelRequest[Any]
-    update: dict[str, Any]
-
-
-class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any]):
+class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
     """Short-term memory for an agent; stands last among ``middleware``, so that it sees what the others add.
 
     ``overflow`` is what happens when the conversation takes more than its limit, a strategy or several; None moves
@@ -100,7 +90,8 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
         super().__init__()
         self._policy = OverflowPolicy(overflow, max_tokens, max_ratio, token_counter)
         self._binding = MemoryBinding(memory_service, user_id, **options)
-        self._timeout = timeout
+        self.start_timeout = RECALL_TIMEOUT_S
+        self.call_timeout = timeout
         self._needs_store = any(not block.has_store for block in self._policy.blocks)
 
     @property
@@ -108,26 +99,8 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
         """Its name in the agent's graph."""
         return "ShortTermMemory"
 
-    def before_agent(self, state: ShortTermMemoryState, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Notes whose run it is, and recalls what goes behind the system prompt. Raises ConfigurationError."""
-        return run(self._begun(state, runtime), RECALL_TIMEOUT_S)
-
-    async def abefore_agent(self, state: ShortTermMemoryState, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Like `before_agent`."""
-        return await arun(self._begun(state, runtime), RECALL_TIMEOUT_S)
-
-    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
-        """Gives the model what fits; what left the window leaves the state with its answer."""
-        fitted = run(self._fitted(request), self._timeout)
-        return with_update(handler(fitted.request), fitted.update)
-
-    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
-        """Like `wrap_model_call`."""
-        fitted = await arun(self._fitted(request), self._timeout)
-        return with_update(await handler(fitted.request), fitted.update)
-
-    def _begun(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[dict[str, Any]]:
-        """Plan: whose run it is; a thread stays with the user who was the first in it."""
+    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[Update]:
+        """Plan: whose run it is, and what goes behind the system prompt; a thread stays with its first user."""
         self._scope(runtime)
         try:
             user = self._binding.user(runtime)
@@ -152,13 +125,17 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
             found, notices = {}, [str(error)]
         if notices:
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
+        # What the block of MemoryMiddleware tells already is not told twice.
         told = contents_in(f"{told_profile(state)}\n{state.get('memory_context') or ''}")
-        return render_blocks({name: _untold(documents, told) for name, documents in found.items()})
+        contents = {name: [document.content for document in documents] for name, documents in found.items()}
+        return render_blocks(
+            {name: [one for one in own if neutral_line(one) not in told] for name, own in contents.items()}
+        )
 
-    def _fitted(self, request: ModelRequest[Any]) -> Plan[_Fitted]:
-        """Plan: ``request`` with no more than there is room for. Raises ConfigurationError."""
+    def before_call(self, request: ModelRequest[Any]) -> Plan[tuple[ModelRequest[Any], Update]]:
+        """Plan: gives the model what fits; what left the window leaves the state with its answer."""
         recalled = request.state.get("short_term_recalled")
-        update: dict[str, Any] = {}
+        update: Update = {}
         if recalled is None:
             recalled = yield from self._recalled(request.state, request.runtime)
             update = {"short_term_recalled": recalled}
@@ -166,32 +143,27 @@ class ShortTermMemoryMiddleware(AgentMiddleware[ShortTermMemoryState, Any, Any])
             request = with_system_text(request, [fenced(with_notice(recalled))])
         room = self._policy.room(request.system_message, request.tools, request.model)
         window = Window(request.messages, self._policy.counter)
-        relief = yield from self._relieved(request, window, room)
+        relief = Relief(window.messages)
+        if self._policy.is_full(window, room):  # as long as it is not, nobody is asked whose conversation it is
+            relief = yield from self._policy.relieved(window, self._eviction(request, room))
         shown = view(Window(relief.messages, self._policy.counter) if relief.evicted else window, room)
         if relief.evicted or relief.notice:
             self._tell(request.runtime, window, relief, shown)
         if relief.evicted:
             update["messages"] = _changes(request.state.get("messages") or [], relief)
-        return _Fitted(_shown(request, shown), update)
-
-    def _relieved(self, request: ModelRequest[Any], window: Window, room: int) -> Plan[Relief]:
-        """Plan: what becomes of ``window``; nobody is asked whose it is as long as it is not too full."""
-        if not self._policy.is_full(window, room):
-            return Relief(window.messages)
-        return (yield from self._policy.relieved(window, self._eviction(request, room)))
+        # A summary in the role of the system stands behind the system prompt.
+        summaries = [one for one in shown if isinstance(one, SystemMessage) and is_summary(one)]
+        request = with_system_text(request, [one.text for one in summaries])
+        return request.override(messages=[one for one in shown if one not in summaries]), update
 
     def _eviction(self, request: ModelRequest[Any], room: int) -> Eviction:
+        conversation, problem = None, None
         try:
-            conversation, problem = self._conversation(request.state, request.runtime), None
+            conversation = self._conversation(request.state, request.runtime)
         except (IdentityError, InvalidInput) as error:
-            conversation, problem = None, str(error)
-        return Eviction(
-            room=room,
-            model=request.model,
-            conversation=conversation,
-            scope=self._scope(request.runtime),
-            problem=problem,
-        )
+            problem = str(error)
+        scope = self._scope(request.runtime)
+        return Eviction(room=room, model=request.model, conversation=conversation, scope=scope, problem=problem)
 
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:
         """Raises IdentityError if nobody knows the user, or if the thread or the run is another user's."""
@@ -232,17 +204,3 @@ def _changes(state: Sequence[AnyMessage], relief: Relief) -> list[Any]:
     place = relief.summary.id if relief.summary.id in there else gone[0]
     summary = relief.summary.model_copy(update={"id": place})
     return [summary, *(RemoveMessage(id=message_id) for message_id in gone if message_id and message_id != place)]
-
-
-def _shown(request: ModelRequest[Any], messages: list[AnyMessage]) -> ModelRequest[Any]:
-    """``request`` with ``messages``; a summary in the role of the system stands behind the system prompt."""
-    summaries = [one for one in messages if isinstance(one, SystemMessage) and is_summary(one)]
-    if summaries:
-        request = with_system_text(request, [one.text for one in summaries])
-        messages = [one for one in messages if one not in summaries]
-    return request.override(messages=messages)
-
-
-def _untold(documents: Sequence[MemoryStoreDocument], told: Collection[str]) -> list[str]:
-    """The contents of ``documents`` that are none of ``told``, the memories in the block of `MemoryMiddleware`."""
-    return [document.content for document in documents if neutral_line(document.content) not in told]
