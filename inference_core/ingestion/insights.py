@@ -1,4 +1,4 @@
-"""InsightWork: higher-level memories of a user, citing those that they follow from, with which they end."""
+"""InsightWork: higher-level memories of a user, which cite their sources and end with them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import JOB, Effects
+from inference_core.ingestion.derived import write_derived
 from inference_core.ingestion.groups import Group, groups_of
 from inference_core.ingestion.messages import mended
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import Partition, digest
-from inference_core.memory.fields import mapping_field, text_field
+from inference_core.memory.fields import mapping_field
 from inference_core.memory.record import CITES, MemoryRecord
 from inference_core.memory.text import canonical_text, encode_json
 from inference_core.memory.trust import MemorySource
@@ -26,14 +27,14 @@ from inference_core.services.operations.scope import MemoryScope, UserId, put_of
 from inference_core.stores.backend import Put, Write
 
 INSIGHT: Final = "insight"
-"""What made a higher-level memory, as its source names it."""
+"""The source tool of higher-level memories."""
 MAX_MEMORIES: Final = 1_000
-"""So many of a user's newest semantic memories are looked at."""
+"""How many of a user's newest semantic memories are read."""
 MAX_GROUPS: Final = 5
-"""So many groups a model is asked about at once; others wait for the next time."""
+"""How many groups a model is asked about in one run; others wait for the next."""
 _GROUP: Final = "group"
 _SAID: Final = "said"
-"""The name in a higher-level memory's metadata of what tells whether its sources say the same still."""
+"""Metadata name: a digest of the sources' texts, which tells whether they still say the same."""
 _ANSWERED: Final = "answered"
 
 
@@ -42,7 +43,7 @@ class InsightWriter(Protocol):
 
     @property
     def has_model(self) -> bool:
-        """Whether it can."""
+        """Whether there is a model to ask."""
         ...
 
     def draw(self, groups: Sequence[Group], now: datetime, zone: tzinfo) -> Plan[Extraction]:
@@ -55,19 +56,19 @@ class InsightWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """What is known of a user: memories, the higher-level ones among them, and the groups that the others make."""
+    """What is known of a user: semantic ``memories`` by id, and the higher-level memories drawn from them."""
 
     memories: Mapping[str, MemoryRecord]
     insights: Sequence[MemoryRecord]
 
     @property
     def orphans(self) -> list[MemoryRecord]:
-        """Higher-level memories of which a source does not hold any more or says something else; not pinned ones."""
-        return [one for one in self.insights if not self._is_founded(one) and not one.pinned]
+        """Higher-level memories of which a source no longer holds or says something else; pinned ones never are."""
+        return [one for one in self.insights if not one.pinned and not self._is_founded(one)]
 
     @property
     def groups(self) -> list[Group]:
-        """What may belong together."""
+        """The memories that may belong together."""
         return groups_of(list(self.memories.values()))
 
     def hold(self, memory_ids: Sequence[str]) -> bool:
@@ -75,12 +76,11 @@ class Beliefs:
         return all(key in self.memories for key in memory_ids)
 
     def said_by(self, memory_ids: Sequence[str]) -> str:
-        """The same as long as these memories say the same."""
+        """A digest of what these memories say."""
         return digest([[key, self.memories[key].content] for key in sorted(memory_ids)])
 
     def _is_founded(self, insight: MemoryRecord) -> bool:
-        cited = cited_by(insight)
-        return self.hold(cited) and self.said_by(cited) == insight.extra_metadata.get(_SAID)
+        return self.hold(insight.cites) and self.said_by(insight.cites) == insight.extra_metadata.get(_SAID)
 
 
 class InsightWork:
@@ -101,7 +101,7 @@ class InsightWork:
         return (yield from self._writer.draw(groups[:MAX_GROUPS], scope.clock.now(), scope.zone))
 
     def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
-        """Plan: new ones stand beside their sources, in the place of those of the same group. Raises StoreError."""
+        """Plan: new ones, each superseding those of its group; orphans end. Raises StoreError."""
         effects = Effects(claim.job_id)
         found = yield from beliefs(scope, claim.partition.user_id)
         for candidate in extraction.candidates:
@@ -113,29 +113,32 @@ class InsightWork:
             except InvalidMemory as error:
                 effects.problems.append(mended(str(error)))
                 continue
-            yield from _place(scope, found, effects, record)
+            group = [one for one in found.insights if one.extra_metadata.get(_GROUP) == candidate.topic]
+            if not any(_says_the_same(one, record) for one in group):
+                yield from write_derived(scope, effects, record, [one for one in group if not one.pinned])
+        now = scope.clock.now()
         for orphan in found.orphans:
-            if effects.get(orphan) is orphan:
-                effects.set(replace(orphan, valid_to=scope.clock.now(), updated_at=scope.clock.now()))
+            if effects.get(orphan) is orphan:  # else it has just been superseded
+                effects.set(replace(orphan, valid_to=now, updated_at=now))
         return effects
 
     def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
-        """Plan: the work is done until the next time, if there is anything to look after. Raises StoreError."""
+        """Plan: the work is done; it comes again if there is anything to look after. Raises StoreError."""
         found = yield from beliefs(scope, claim.partition.user_id)
         asked = yield from groups_answered(self._outbox, claim.partition)
-        answered = {**asked, **mapping_field(extraction.notes, _ANSWERED)}
         names = {group.name for group in found.groups}
-        kept = {name: mark for name, mark in answered.items() if name in names}
+        answered = {**asked, **mapping_field(extraction.notes, _ANSWERED)}
+        kept = {name: fingerprint for name, fingerprint in answered.items() if name in names}
         is_left = self._writer.has_model and changed_groups(found, kept)
-        goes_on = bool(found.insights or extraction.candidates or is_left)
-        again = scope.clock.now() + self._every if goes_on else None
+        now = scope.clock.now()
+        again = now + self._every if found.insights or extraction.candidates or is_left else None
         value = encode_json(kept, what="outbox")
-        note = Put(namespace=claim.partition.state, key=_ANSWERED, value=value, updated_at=scope.clock.now())
+        note = Put(namespace=claim.partition.state, key=_ANSWERED, value=value, updated_at=now)
         return [*self._outbox.settled(claim, again), note]
 
 
 def groups_answered(outbox: Outbox, partition: Partition) -> Plan[Mapping[str, Any]]:
-    """Plan: the fingerprints of the groups that a model has spoken on, by name. Raises StoreError."""
+    """Plan: the fingerprints of the groups that a model has answered for, by name. Raises StoreError."""
     (row,) = yield from outbox.engine.get([(partition.state, _ANSWERED)])
     return {} if row is None else row.value
 
@@ -143,41 +146,36 @@ def groups_answered(outbox: Outbox, partition: Partition) -> Plan[Mapping[str, A
 def beliefs(scope: MemoryScope, user_id: UserId) -> Plan[Beliefs]:
     """Plan: the newest semantic memories of the user that hold. Raises StoreError."""
     scopes = scope.namespaces.read_scopes(user_id, MemoryCategory.SEMANTIC)
-    rows = yield from newest(scope, scopes, None, MAX_MEMORIES, scope.clock.now())
-    records = [record_of(row) for row in rows]
-    insights = [one for one in records if is_insight(one)]
-    cited = {key for one in insights for key in cited_by(one)} - {one.id for one in records}
-    older = yield from scope.engine.get([(scopes[0], key) for key in sorted(cited)])
-    records += [record_of(row) for row in older if row and why_invalid(row.value, scope.clock.now()) is None]
-    return Beliefs({one.id: one for one in records if not is_insight(one)}, insights)
+    now = scope.clock.now()
+    records = [record_of(row) for row in (yield from newest(scope, scopes, None, MAX_MEMORIES, now))]
+    insights = [one for one in records if one.source.tool == INSIGHT]
+    missing = {key for one in insights for key in one.cites} - {one.id for one in records}
+    older = yield from scope.engine.get([(scopes[0], key) for key in sorted(missing)])
+    records += [record_of(row) for row in older if row and why_invalid(row.value, now) is None]
+    return Beliefs({one.id: one for one in records if one.source.tool != INSIGHT}, insights)
 
 
 def changed_groups(found: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
-    """The groups that no model has spoken on as they are now, or whose higher-level memory ends."""
+    """The groups that no model has answered for as they are now, or whose higher-level memory ends."""
     ended = {one.extra_metadata.get(_GROUP) for one in found.orphans}
     return [one for one in found.groups if answered.get(one.name) != one.fingerprint or one.name in ended]
 
 
-def is_insight(record: MemoryRecord) -> bool:
-    """Whether periodic work drew it from others."""
-    return record.source.tool == INSIGHT
-
-
-def cited_by(record: MemoryRecord) -> tuple[str, ...]:
-    """The memories that a higher-level one follows from."""
-    return record.cites
+def _says_the_same(one: MemoryRecord, record: MemoryRecord) -> bool:
+    """Whether ``one`` is what another job made before of the same sources, which have not changed since."""
+    known, new = one.extra_metadata, record.extra_metadata
+    return one.content == record.content and known.get(_SAID) == new[_SAID] and known.get(JOB) != new[JOB]
 
 
 def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, found: Beliefs) -> MemoryRecord:
     """The higher-level memory that ``candidate`` would be. Raises InvalidMemory."""
-    content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
     namespace = scope.namespaces.namespace_for(claim.partition.user_id, MemoryCategory.SEMANTIC)
     source = MemorySource(origin=candidate.origin, tool=INSIGHT)
     cites = list(candidate.cites)
     now = scope.clock.now()
     record = MemoryRecord(
-        id=digest([*namespace, INSIGHT, candidate.topic, content, *sorted(candidate.cites)]),
-        content=content,
+        id=digest([*namespace, INSIGHT, candidate.topic, claim.job_id]),
+        content=canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes),
         memory_type=candidate.memory_type,
         category=MemoryCategory.SEMANTIC,
         namespace=namespace,
@@ -187,33 +185,5 @@ def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, found: Belie
         source=source,
         trust=source.trust,
     )
-    put_of(record)  # what cannot be written is told here
+    put_of(record)  # raises for what cannot be written, here where it can be noted
     return record
-
-
-def _place(scope: MemoryScope, found: Beliefs, effects: Effects, record: MemoryRecord) -> Plan[None]:
-    """Plan: ``record`` is to be there, and those of its group end; nothing if it is there already and holds."""
-    while True:
-        (row,) = yield from scope.engine.get([(record.namespace, record.id)])
-        if row is None:
-            heir = record
-            break
-        heir = record_of(row)
-        if heir.extra_metadata.get(JOB) == effects.job_id:
-            break
-        if why_invalid(row.value, record.created_at) is None:
-            return
-        record = replace(record, id=digest([record.id]))
-    effects.added.append(heir.id)
-    before = [one for one in found.insights if _is_replaced(one, heir)]
-    ids = [one.id for one in before]
-    effects.set(replace(heir, supersedes=tuple(dict.fromkeys([*heir.supersedes, *ids]))))
-    for one in before:
-        now = record.created_at
-        effects.set(replace(one, valid_to=now, superseded_by=heir.id, updated_at=now))
-    effects.superseded += ids
-
-
-def _is_replaced(one: MemoryRecord, heir: MemoryRecord) -> bool:
-    group = text_field(one.extra_metadata, _GROUP)
-    return one.id != heir.id and group == heir.extra_metadata.get(_GROUP) and not one.pinned

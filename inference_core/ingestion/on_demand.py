@@ -1,4 +1,4 @@
-"""Periodic work when somebody asks for it: what there is to do for a user, and doing it now."""
+"""Periodic work on demand: what there is to do for a user, and doing it now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from inference_core.services.operations.scope import MemoryScope
 
 @dataclass(frozen=True, slots=True)
 class SessionNews:
-    """How much a session has told since its last summary: messages and memories, the last of them at ``last``."""
+    """A session with ``sources`` messages and memories since its last summary, the latest of them at ``last``."""
 
     session_id: str
     sources: int
@@ -32,7 +32,7 @@ class SessionNews:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done: pieces of work, and those that failed and are tried again later, or died."""
+    """Counts the pieces of work that were done, and those that failed: they are retried later, or died."""
 
     done: int = 0
     failed: int = 0
@@ -44,21 +44,18 @@ def partition_of(scope: MemoryScope, user_id: str) -> Partition:
 
 
 def sessions_with_news(scope: MemoryScope, outbox: Outbox, user_id: str) -> Plan[list[SessionNews]]:
-    """Plan: the user's sessions that have told something since their last summary, the oldest first."""
+    """Plan: the user's sessions with something new since their last summary, the oldest first."""
     now = scope.clock.now()
-    records = yield from all_of(scope.engine, scope.namespaces.read_scopes(user_id))
-    said = yield from all_said(outbox, partition_of(scope, user_id))
     by_session: dict[str, tuple[list[MemoryRecord], list[Waiting]]] = {}
-    for record in records:
+    for record in (yield from all_of(scope.engine, scope.namespaces.read_scopes(user_id))):
         if record.session_id and why_invalid(record.to_value(), now) is None:
             by_session.setdefault(record.session_id, ([], []))[0].append(record)
-    for one in said:
+    for one in (yield from all_said(outbox, partition_of(scope, user_id))):
         by_session.setdefault(one.message.session_id or "", ([], []))[1].append(one)
-    contents = {name: content_of(*told, now) for name, told in by_session.items()}
     found = [
         SessionNews(name, content.news, max(one.at for one in content.sources))
-        for name, content in contents.items()
-        if content.news
+        for name, (records, said) in by_session.items()
+        if (content := content_of(records, said, now)).news
     ]
     return sorted(found, key=lambda one: (one.last, one.session_id))
 
@@ -71,7 +68,7 @@ def insights_to_do(pipeline: Pipeline, user_id: str) -> Plan[tuple[Beliefs, list
 
 
 def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Plan[Done]:
-    """Plan: sums up these sessions of the user, which are over. Raises StoreError; a session that fails waits."""
+    """Plan: summarizes these sessions of the user, which are over. Raises StoreError; a session that fails waits."""
     partition = partition_of(pipeline.scope, user_id)
     works = [session_work(partition, session_name(session) or "") for session in sessions]
     return (yield from _done_now(pipeline, works))
@@ -83,12 +80,12 @@ def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Plan[Done]:
 
 
 def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Message]]) -> Plan[Done]:
-    outbox, now = pipeline.outbox, pipeline.scope.clock.now()
+    outbox, scope = pipeline.outbox, pipeline.scope
     for partition, work in works:
-        writes = yield from outbox.planned(partition, work, now, str(pipeline.scope.zone), puts_off=True)
+        writes = yield from outbox.planned(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
         yield from outbox.engine.write(writes)
     done = failed = 0
-    for partition, _ in works:  # as often as there is work: what fails once waits longer than this
+    for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends
         report = yield from pipeline.process(partition, 0)
         done += report.periodic - report.dead
         failed += report.dead or report.outcome not in (Outcome.DONE, Outcome.NOTHING)

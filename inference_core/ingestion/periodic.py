@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from inference_core.drivers import Plan
@@ -13,7 +13,6 @@ from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.ingestion.sessions import SessionWork, Summarizer
-from inference_core.ingestion.waiting import Waiting
 from inference_core.ingestion.work import Work
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
@@ -25,10 +24,10 @@ _TICK: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class PeriodicWork:
-    """Summaries of sessions by ``summarizer``, higher-level memories by ``insights``; what is None is not done.
+    """Summaries of sessions by ``summarizer``, higher-level memories by ``insights``; None disables either.
 
-    A session is summed up when none of its messages has become memory for ``quiet_s`` seconds. Higher-level memories
-    are made and looked after at most every ``every_s`` seconds a user.
+    A session is summarized when none of its messages has become memory for ``quiet_s`` seconds. Higher-level memories
+    are made and checked at most every ``every_s`` seconds per user.
     """
 
     summarizer: Summarizer | None = None
@@ -37,7 +36,7 @@ class PeriodicWork:
     every_s: float = EVERY_S
 
     def works(self, outbox: Outbox) -> Mapping[str, Work]:
-        """The kinds of work, by task."""
+        """The enabled kinds of work, by task."""
         found: dict[str, Work] = {}
         if self.summarizer:
             found[SESSIONS] = SessionWork(outbox, self.summarizer)
@@ -46,22 +45,19 @@ class PeriodicWork:
         return found
 
     def following(self, scope: MemoryScope, outbox: Outbox, claim: Claim) -> Plan[list[Write]]:
-        """Plan: the writes in the outbox by which this work follows from messages that become memories now.
-
-        Raises StoreError.
-        """
+        """Plan: the outbox writes that schedule this work once the claimed messages are memories. Raises StoreError."""
         writes: list[Write] = []
-        session = claim.batch[0].message.session_id
+        session, zone = claim.batch[0].message.session_id, claim.batch[0].zone
         now = scope.clock.now()
         if self.summarizer and session and session != NO_THREAD:
-            said = [_dated(one, now).put(claim.partition.said, now + at * _TICK) for at, one in enumerate(claim.batch)]
+            for at, one in enumerate(claim.batch):
+                message = replace(one.message, at=one.message.at or now)
+                writes.append(replace(one, message=message).put(claim.partition.said, now + at * _TICK))
             due = now + timedelta(seconds=self.quiet_s)
-            partition, work = session_work(claim.partition, session)
-            writes += [*said, *(yield from outbox.planned(partition, work, due, claim.batch[0].zone, puts_off=True))]
+            writes += yield from outbox.planned(*session_work(claim.partition, session), due, zone, puts_off=True)
         if self.insights:
-            partition, work = insight_work(claim.partition.user_id)
             due = now + timedelta(seconds=self.every_s)
-            writes += yield from outbox.planned(partition, work, due, claim.batch[0].zone)
+            writes += yield from outbox.planned(*insight_work(claim.partition.user_id), due, zone)
         return writes
 
 
@@ -72,11 +68,6 @@ def session_work(partition: Partition, session_id: str) -> tuple[Partition, Mess
 
 
 def insight_work(user_id: str) -> tuple[Partition, Message]:
-    """The higher-level memories of a user as work: of all agents, since they share semantic memory."""
+    """The higher-level memories of a user as work: one for all agents, since they share semantic memory."""
     work = Message(session_id=None, role=Role.USER, text="Higher-level memories")
     return Partition(user_id, task=INSIGHTS), work
-
-
-def _dated(one: Waiting, now: datetime) -> Waiting:
-    """``one`` with the time at which it was said, as far as that is known."""
-    return replace(one, message=replace(one.message, at=one.message.at or now))

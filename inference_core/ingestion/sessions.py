@@ -1,4 +1,4 @@
-"""SessionWork: one memory that sums up a session, written when the session has been quiet for a while."""
+"""SessionWork: one memory that summarizes a session, written when the session has been quiet for a while."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import JOB, Effects
+from inference_core.ingestion.derived import write_derived
 from inference_core.ingestion.messages import mended, session_name
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import Partition, digest
@@ -26,7 +27,6 @@ from inference_core.ingestion.session_content import (
 )
 from inference_core.ingestion.splitting import split_text
 from inference_core.ingestion.waiting import Waiting
-from inference_core.memory.fields import texts_field
 from inference_core.memory.record import CITES, MemoryRecord
 from inference_core.memory.text import canonical_text, optional_text
 from inference_core.memory.trust import MemorySource
@@ -38,7 +38,7 @@ MAX_SUMMARY_BYTES: Final = 64 * 1024
 
 
 class Summarizer(Protocol):
-    """Sums up what a session has told, by a language model or without one."""
+    """Summarizes what is new in a session, with a language model or without one."""
 
     def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Plan[Extraction]:
         """Plan: one candidate, or none if there is nothing to say. Raises ModelError."""
@@ -46,7 +46,7 @@ class Summarizer(Protocol):
 
 
 class SessionWork:
-    """Writes the summary of a session, which takes the place of an earlier one; what it sums up stays as it is."""
+    """Writes the summary of a session, which supersedes the one before; its sources stay as they are."""
 
     def __init__(self, outbox: Outbox, summarizer: Summarizer) -> None:
         self._outbox = outbox
@@ -54,7 +54,7 @@ class SessionWork:
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
         """Plan: the summary; nothing if nothing is new since the last one. Raises ModelError, StoreError."""
-        said = yield from messages_said(self._outbox, claim.partition, _session(claim))
+        said = yield from self._said(claim)
         records = yield from session_records(scope, claim.partition.user_id, _session(claim))
         now = scope.clock.now()
         content = content_of(records, said, now)
@@ -64,36 +64,32 @@ class SessionWork:
         return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
 
     def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
-        """Plan: the summary beside the earlier one, which ends unless it is pinned. Raises StoreError."""
+        """Plan: the new summary; the earlier one ends unless it is pinned. Raises StoreError."""
         effects = Effects(claim.job_id)
-        user = claim.partition.user_id
-        records = yield from session_records(scope, user, _session(claim))
-        summaries = sorted(filter(is_summary, records), key=generation_of)
-        made = next((one for one in summaries if one.extra_metadata.get(JOB) == claim.job_id), None)
-        before = [one for one in summaries if one is not made]
+        records = yield from session_records(scope, claim.partition.user_id, _session(claim))
+        earlier = sorted(
+            (one for one in records if is_summary(one) and one.extra_metadata.get(JOB) != claim.job_id),
+            key=generation_of,
+        )
         for candidate in extraction.candidates:
             try:
-                record = _record(scope, claim, candidate, extraction, before[-1] if before else None)
+                record = _record(scope, claim, candidate, extraction, earlier[-1] if earlier else None)
             except InvalidMemory as error:
                 effects.problems.append(mended(str(error)))
-                continue
-            heir = yield from _place(scope, effects, record, made)
-            _end(effects, [one for one in before if not one.pinned], heir)
+            else:
+                yield from write_derived(scope, effects, record, [one for one in earlier if not one.pinned])
         return effects
 
     def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
-        """Plan: the work is done, and the messages need not be kept for it any more. Raises StoreError."""
+        """Plan: the work is done, and the messages need no longer be kept for it. Raises StoreError."""
         del scope, extraction
-        said = yield from messages_said(self._outbox, claim.partition, _session(claim))
+        said = yield from self._said(claim)
         gone = [Delete(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
         return [*self._outbox.settled(claim), *gone]
 
-
-def messages_said(outbox: Outbox, partition: Partition, session_id: str) -> Plan[list[Waiting]]:
-    """Plan: the messages of the session that became memories and are in no summary, the oldest first."""
-    name = session_name(session_id)
-    found = yield from all_said(outbox, partition)
-    return [one for one in found if one.message.session_id == name]
+    def _said(self, claim: Claim) -> Plan[list[Waiting]]:
+        found = yield from all_said(self._outbox, claim.partition)
+        return [one for one in found if one.message.session_id == session_name(_session(claim))]
 
 
 def all_said(outbox: Outbox, partition: Partition) -> Plan[list[Waiting]]:
@@ -112,23 +108,22 @@ def _record(
     """The memory that the summary would be, of the generation after ``earlier``. Raises InvalidMemory."""
     session = optional_text(session_name(_session(claim)), what="session_id")
     namespace = scope.namespaces.namespace_for(claim.partition.user_id, MemoryCategory.EPISODIC)
-    generation = 1 + (generation_of(earlier) if earlier else 0)
-    before = texts_field(earlier.extra_metadata, CITES) if earlier else ()
     source = MemorySource(
         origin=candidate.origin, thread_id=session, message_ids=candidate.message_ids[:MAX_CITED], tool=SUMMARY
     )
+    cited = [*candidate.cites, *(earlier.cites if earlier else ())]
     metadata: dict[str, Any] = {
         JOB: claim.job_id,
-        GENERATION: generation,
+        GENERATION: 1 + (generation_of(earlier) if earlier else 0),
         READ_TO: extraction.notes.get(READ_TO),
-        CITES: list(dict.fromkeys([*candidate.cites, *before]))[:MAX_CITED],
+        CITES: list(dict.fromkeys(cited))[:MAX_CITED],
         "participants": [mended(one.name) for one in candidate.entities],
         "until": candidate.valid_to and candidate.valid_to.isoformat(),
     }
     text = canonical_text(mended(candidate.content), max_bytes=MAX_SUMMARY_BYTES)
     now = scope.clock.now()
     record = MemoryRecord(
-        id=digest([*namespace, SUMMARY, session, generation]),
+        id=digest([*namespace, SUMMARY, claim.job_id]),
         content=split_text(text, scope.max_content_bytes)[0],
         memory_type=MemoryType.SESSION_SUMMARY,
         category=MemoryCategory.EPISODIC,
@@ -143,29 +138,5 @@ def _record(
         trust=source.trust,
         valid_from=candidate.valid_from,
     )
-    put_of(record)  # what cannot be written is told here
+    put_of(record)  # raises for what cannot be written, here where it can be noted
     return record
-
-
-def _place(scope: MemoryScope, effects: Effects, record: MemoryRecord, made: MemoryRecord | None) -> Plan[str]:
-    """Plan: ``record`` is to be there, beside what is there, unless this very job has ``made`` it before; its id."""
-    while made is None:
-        (row,) = yield from scope.engine.get([(record.namespace, record.id)])
-        if row is None:
-            made = record
-        else:
-            record = replace(record, id=digest([record.id]))
-    effects.set(made)
-    effects.added.append(made.id)
-    return made.id
-
-
-def _end(effects: Effects, before: list[MemoryRecord], heir_id: str) -> None:
-    """The summary of this id takes the place of those ``before``."""
-    heir = next(one for one in effects.changed.values() if one.id == heir_id)
-    for one in before:
-        now = heir.created_at
-        effects.set(replace(one, valid_to=now, superseded_by=heir.id, updated_at=now))
-        effects.superseded.append(one.id)
-    known = [*heir.supersedes, *(one.id for one in before)]
-    effects.set(replace(heir, supersedes=tuple(dict.fromkeys(known))))

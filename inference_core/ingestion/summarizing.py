@@ -1,4 +1,4 @@
-"""ModelSummarizer: a language model sums a session up, a long one in parts."""
+"""ModelSummarizer: a language model summarizes a session, a long one in parts."""
 
 from __future__ import annotations
 
@@ -10,35 +10,28 @@ from typing import Final, cast
 from langchain_core.language_models import BaseChatModel
 
 from inference_core.asking import MODEL_TIMEOUT_S
+from inference_core.context.render import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError
 from inference_core.ingestion.candidates import Extraction
+from inference_core.ingestion.derived import Shown, extraction_of, shown_source
 from inference_core.ingestion.session_content import SessionContent, Summary, candidate_of
-from inference_core.ingestion.structured import Asking, shown, structured
-from inference_core.ingestion.summary_form import (
-    REPAIR,
-    SUMMARY_PROMPT,
-    SessionSummary,
-    Shown,
-    read_summary,
-    shown_part,
-    shown_source,
-    summary_request,
-)
+from inference_core.ingestion.structured import Asking, structured
+from inference_core.ingestion.summary_form import REPAIR, SUMMARY_PROMPT, SessionSummary, read_summary, summary_request
 from inference_core.memory.text import text_tokens
 
 WINDOW_TOKENS: Final = 8_000
 MIN_WINDOW_TOKENS: Final = 1_000
 MAX_PORTIONS: Final = 16
-"""Of a session that takes more requests than these, the oldest is not summarized."""
+"""Of a session that takes more requests than these, the oldest part is not summarized."""
 
 
 class ModelSummarizer:
-    """Summarizes with the first of ``models`` that answers in a form that can be used.
+    """Summarizes with the first of ``models`` that gives a usable answer.
 
-    A request shows at most about ``window_tokens`` of sources. What is longer is summarized in portions, and those
-    summaries together; of one source at most ``window_tokens`` characters are shown. ``prompt`` says what a good
-    summary is, ``timeout`` (s) bounds each call. Raises ConfigurationError for arguments that make no sense.
+    A request shows about ``window_tokens`` of sources at most. A longer session is summarized in portions, and those
+    summaries together; a source is cut to ``window_tokens`` characters. ``prompt`` says what a good summary is,
+    ``timeout`` (s) bounds each call. Raises ConfigurationError without models and for less than MIN_WINDOW_TOKENS.
     """
 
     def __init__(
@@ -61,33 +54,26 @@ class ModelSummarizer:
     def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Plan[Extraction]:
         """Plan: the summary of ``content``, which cites sources of it. Raises ModelError if no model gave one."""
         asking = Asking(self._models, self.timeout, REPAIR)
-        lines = [
-            shown_source(f"s{at}", source, zone, self.window_tokens) for at, source in enumerate(content.sources, 1)
-        ]
+        named = enumerate(content.sources, 1)
+        lines = [shown_source(f"s{at}", source, zone, self.window_tokens) for at, source in named]
         portions = _portions(lines, self.window_tokens)
-        left_out = [f"The oldest {_count(portions[:-MAX_PORTIONS])} sources were left out"] * (
-            len(portions) > MAX_PORTIONS
-        )
+        left_out = sum(map(len, portions[:-MAX_PORTIONS]))
         portions = portions[-MAX_PORTIONS:]
         while len(portions) > 1:
             parts: list[Shown] = []
             for number, portion in enumerate(portions, 1):
                 part = yield from self._summary(asking, portion, now, zone)
-                parts.append(shown_part(f"p{number}", part))
+                line = f'<part id="p{number}">{neutral_line(part.text)}</part>'
+                parts.append(Shown(f"p{number}", line, part.cited))
             portions = _portions(parts, self.window_tokens)
         summary = yield from self._summary(asking, portions[0], now, zone)
-        return Extraction(
-            (candidate_of(content, summary),),
-            tuple(shown([*left_out, *asking.problems])),
-            asking.model_calls,
-            asking.input_tokens,
-            asking.output_tokens,
-        )
+        problems = [f"The oldest {left_out} sources were left out"] if left_out else []
+        return extraction_of(asking, [candidate_of(content, summary)], problems)
 
     def _summary(self, asking: Asking, lines: Sequence[Shown], now: datetime, zone: tzinfo) -> Plan[Summary]:
         request = summary_request(lines, self.prompt, now, zone)
         answer = yield from asking.answered(request, partial(read_summary, lines, now, zone), "a summary")
-        return cast("Summary", answer)  # nothing is wrong with it, so it is there
+        return cast("Summary", answer)  # read_summary gives None only with a problem, and then no answer is returned
 
 
 def _portions(lines: Sequence[Shown], room: int) -> list[list[Shown]]:
@@ -102,7 +88,3 @@ def _portions(lines: Sequence[Shown], room: int) -> list[list[Shown]]:
         portions[-1].append(line)
         left -= tokens
     return portions
-
-
-def _count(portions: Sequence[Sequence[Shown]]) -> int:
-    return sum(map(len, portions))

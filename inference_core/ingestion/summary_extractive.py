@@ -1,8 +1,7 @@
-"""ExtractiveSummarizer: the sentences that stand for a session best, word for word; no model.
+"""ExtractiveSummarizer: the most central sentences of a session, word for word, without a model.
 
-A sentence counts by how near it is to the session as a whole: the cosine of its tf-idf vector with the sum of all, the
-centroid of Radev et al. (Centroid-based summarization of multiple documents, 2004). What repeats a sentence that is
-taken already is left out.
+A sentence's score is the cosine of its tf-idf vector with the sum of all, the centroid of Radev et al. (Centroid-based
+summarization of multiple documents, 2004). Sentences that repeat a chosen one are left out.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from typing import Final
 
 from inference_core.drivers import Plan
 from inference_core.ingestion.candidates import Extraction
+from inference_core.ingestion.derived import Source
 from inference_core.ingestion.messages import Role, mended
-from inference_core.ingestion.session_content import SessionContent, Source, Summary, candidate_of
+from inference_core.ingestion.session_content import SessionContent, Summary, candidate_of
 from inference_core.retrieval.analysis import analyze
 
 MAX_CHARACTERS: Final = 800
 MAX_SENTENCES: Final = 2_000
-"""Of a session, the newest sentences beyond this many are not looked at further."""
+"""Of a longer session only the newest sentences are considered."""
 MAX_SENTENCE: Final = 300
 _END: Final = re.compile("(?<=[.!?])\\s+|\n+|(?<=[\u3002\uff01\uff1f])")
 _SAME: Final = 0.6
 _ASSISTANTS_SHARE: Final = 0.5
 _MIN_TERMS: Final = 2
-Vector = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """``at`` is its place in the session."""
+    """``at`` is its position in the session."""
 
     at: int
     text: str
@@ -43,7 +42,7 @@ class _Sentence:
 
 
 class ExtractiveSummarizer:
-    """Takes sentences of at most ``max_characters`` together. It can neither conclude nor put in other words."""
+    """Takes sentences of at most ``max_characters`` in all. It can neither conclude nor rephrase."""
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self.max_characters = max_characters
@@ -75,14 +74,21 @@ def _sentences(sources: Sequence[Source]) -> list[_Sentence]:
 
 
 def _chosen(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
-    """The best that fit, in the order in which they were said; the very best also if it is too long."""
-    vectors = _vectors(sentences)
+    """The best that fit, in the order in which they were said; the very best even if it is too long."""
+    holding = Counter(term for one in sentences for term in one.terms)
+    rarity = {term: math.log(1 + len(sentences) / count) for term, count in holding.items()}
+    vectors = {one.at: {term: count * rarity[term] for term, count in one.terms.items()} for one in sentences}
     centroid: Counter[str] = Counter()
     for vector in vectors.values():
         centroid.update(vector)
-    ranked = sorted(sentences, key=lambda one: (-_cosine(vectors[one.at], centroid) * _share(one.source), one.at))
+
+    def score(one: _Sentence) -> float:
+        # What the user says tells more of the session than what the assistant answers.
+        share = _ASSISTANTS_SHARE if one.source.role is Role.ASSISTANT else 1.0
+        return share * _cosine(vectors[one.at], centroid)
+
     taken: list[_Sentence] = []
-    for one in ranked:
+    for one in sorted(sentences, key=lambda one: (-score(one), one.at)):
         is_new = all(_cosine(vectors[one.at], vectors[other.at]) < _SAME for other in taken)
         if not taken or (is_new and len(one.text) < room):
             taken.append(one)
@@ -90,18 +96,7 @@ def _chosen(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
     return sorted(taken, key=lambda one: one.at)
 
 
-def _vectors(sentences: Sequence[_Sentence]) -> dict[int, Vector]:
-    held = Counter(term for one in sentences for term in one.terms)
-    rarity = {term: math.log(1 + len(sentences) / count) for term, count in held.items()}
-    return {one.at: {term: count * rarity[term] for term, count in one.terms.items()} for one in sentences}
-
-
-def _cosine(one: Vector, other: Vector) -> float:
+def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     product = sum(weight * other[term] for term, weight in one.items() if term in other)
     size = math.hypot(*one.values()) * math.hypot(*other.values())
     return product / size if size else 0.0
-
-
-def _share(source: Source) -> float:
-    """What the user says tells more of the session than what the assistant answers."""
-    return _ASSISTANTS_SHARE if source.role is Role.ASSISTANT else 1.0

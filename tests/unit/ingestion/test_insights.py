@@ -122,7 +122,7 @@ def test_a_hostile_model_reaches_no_other_user(store: MemoryStore, clock: Frozen
     (found,) = drawn(life)
     assert (found.content, found.metadata["cites"]) == ("Mine", ["ada-c0", "ada-c1"])
     assert "bob" not in str(life.model.requests[0])
-    assert "names 1 of the ids" in life.model.requests[1][-1].text
+    assert "names 1 of the listed ids" in life.model.requests[1][-1].text
 
 
 def test_it_is_believed_no_more_than_the_least_of_its_group(store: MemoryStore, clock: FrozenClock) -> None:
@@ -201,6 +201,17 @@ def test_what_ended_and_is_true_again_is_a_memory_of_its_own(store: MemoryStore,
     service.update_memory("ada", "ada-c0", CLIMBS[0])
     life.works(DAY)
     assert len(drawn(life)) == 2
+    assert life.holding(drawn(life)) == ["Same"]
+
+
+def test_regression_the_same_conclusion_from_a_reworded_source_is_not_lost(
+    store: MemoryStore, clock: FrozenClock
+) -> None:
+    life = climber(store, clock, insight("Same"), insight("Same"), ModelError("asked again"))
+    life.works(DAY)
+    life.service.sync.update_memory("ada", "ada-c0", "Climbs on Mondays")
+    life.works(DAY)
+    life.works(DAY)
     assert life.holding(drawn(life)) == ["Same"]
 
 

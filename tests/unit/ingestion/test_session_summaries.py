@@ -16,9 +16,10 @@ from inference_core.drivers import Plan, run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs, queue
 from inference_core.ingestion.candidates import Candidate, Extraction
+from inference_core.ingestion.derived import Source
 from inference_core.ingestion.messages import NO_THREAD, Role
 from inference_core.ingestion.partitions import Partition
-from inference_core.ingestion.session_content import MAX_CITED, Source
+from inference_core.ingestion.session_content import MAX_CITED
 from inference_core.ingestion.session_content import SessionContent as Content
 from inference_core.ingestion.sessions import all_said
 from inference_core.ingestion.summarizing import MAX_PORTIONS, MIN_WINDOW_TOKENS, ModelSummarizer
@@ -214,8 +215,8 @@ def test_a_long_session_is_summed_up_in_parts_that_cite_what_their_whole_cites()
     ("answer", "problem"),
     [
         ("Just prose.", "it holds no summary"),
-        (summary("Cites nothing", []), "names none of the ids"),
-        (summary("Cites another's", ["s2", "memory-1"]), "names none of the ids"),
+        (summary("Cites nothing", []), "names none of the listed ids"),
+        (summary("Cites another's", ["s2", "memory-1"]), "names none of the listed ids"),
         (summary("x" * 2_001), "characters"),
         (summary(" "), "empty"),
     ],

@@ -1,0 +1,145 @@
+"""Memories derived from others: the sources that a model is shown, what its answer cites, and writing the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+from itertools import islice
+from typing import Any, Final
+
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+
+from inference_core.context.render import neutral_line
+from inference_core.drivers import Plan
+from inference_core.errors import InvalidMemory
+from inference_core.ingestion.candidates import Candidate, Extraction
+from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.extraction_parsing import CONTENT, Entry, first_of, texts_of
+from inference_core.ingestion.extraction_prompt import short, stamp
+from inference_core.ingestion.messages import Role, mended
+from inference_core.ingestion.structured import Asking, shown
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_text
+from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.services.operations.scope import MemoryScope, record_of
+
+_MAX_NAMED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a derived memory may cite: a message, a memory, or a session's earlier summary, which has no id."""
+
+    text: str
+    at: datetime
+    origin: Origin
+    trust: Trust
+    role: Role | None = None
+    author: str | None = None
+    memory_id: str | None = None
+    message_id: str | None = None
+
+    @classmethod
+    def of(cls, record: MemoryRecord) -> Source:
+        """A memory as a source, dated when it happened."""
+        return cls(
+            text=record.content,
+            at=record.happened_at,
+            origin=record.source.origin,
+            trust=record.trust,
+            memory_id=record.id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A line of a request, the name by which a model may cite it, and the sources that this cites."""
+
+    name: str
+    line: str
+    cited: Sequence[Source]
+
+
+def lowest_origin(sources: Sequence[Source]) -> Origin:
+    """The origin of what follows from ``sources``: an external one if any of them is, else the agent, who wrote it."""
+    external = [one.origin for one in sources if one.trust is Trust.EXTERNAL]
+    if not external:
+        return Origin.AGENT
+    return next((one for one in external if MemorySource(origin=one).trust is Trust.EXTERNAL), Origin.TOOL)
+
+
+def shown_source(name: str, source: Source, zone: tzinfo, most: int) -> Shown:
+    """``source`` as a line of a request, its text cut to ``most`` characters."""
+    kind = "message" if source.role else "memory" if source.memory_id else "earlier_summary"
+    by = f' from="{source.role.value}"' if source.role else ""
+    by += f' name="{short(source.author)}"' if source.author else ""
+    text = neutral_line(source.text, most)
+    return Shown(name, f'<{kind} id="{name}"{by} at="{stamp(source.at, zone)}">{text}</{kind}>', [source])
+
+
+def request_for(lines: Sequence[Shown], tag: str, instructions: str, now: datetime, zone: tzinfo) -> list[BaseMessage]:
+    """The messages that ask a model about ``lines``, which stand as data in an element ``tag``."""
+    body = [f"<now>{stamp(now, zone)}</now>", f"<{tag}>", *(f"  {one.line}" for one in lines), f"</{tag}>"]
+    return [SystemMessage(instructions), HumanMessage("\n".join(body))]
+
+
+def short_text(given: Any, most: int) -> str:
+    """``given`` as the text of a memory of at most ``most`` characters. Raises InvalidMemory."""
+    if isinstance(given, str) and len(given) > most:
+        raise InvalidMemory(f"it has {len(given)} characters, and {most} are enough")
+    return canonical_text(mended(given) if isinstance(given, str) else given, max_bytes=most * 4)
+
+
+def text_and_cited(
+    entry: Entry, name: str, lines: Sequence[Shown], most: int, min_cited: int = 1
+) -> tuple[str, list[Source]]:
+    """The text of an answer, best called ``name``, and the sources that it cites of ``lines``; other ids are ignored.
+
+    Raises InvalidMemory for a text of more than ``most`` characters and for less than ``min_cited`` cited lines.
+    """
+    text = short_text(first_of(entry, (name, *CONTENT)), most)
+    offered: Mapping[str, Sequence[Source]] = {one.name: one.cited for one in lines}
+    named = (text.strip("[]<>\"' ").casefold() for text in islice(texts_of(entry.get("sources")), _MAX_NAMED))
+    cited = dict.fromkeys(name for name in named if name in offered)
+    if len(cited) < min_cited:
+        raise InvalidMemory(
+            f"sources names {len(cited) or 'none'} of the listed ids, and {min_cited} or more are needed"
+        )
+    return text, [source for name in cited for source in offered[name]]
+
+
+def extraction_of(
+    asking: Asking,
+    candidates: Sequence[Candidate],
+    problems: Sequence[str] = (),
+    notes: Mapping[str, Any] | None = None,
+) -> Extraction:
+    """``candidates`` with what ``asking`` for them took and what went wrong."""
+    return Extraction(
+        tuple(candidates),
+        tuple(shown([*problems, *asking.problems])),
+        asking.model_calls,
+        asking.input_tokens,
+        asking.output_tokens,
+        dict(notes or {}),
+    )
+
+
+def write_derived(
+    scope: MemoryScope, effects: Effects, record: MemoryRecord, replaced: Sequence[MemoryRecord]
+) -> Plan[None]:
+    """Plan: adds ``record`` and ends those ``replaced`` in its favour. Raises StoreError.
+
+    The id of ``record`` names the job: if a memory is there under it, an earlier attempt of this very job wrote it.
+    """
+    (row,) = yield from scope.engine.get([(record.namespace, record.id)])
+    successor = record if row is None else record_of(row)
+    ids = [one.id for one in replaced if one.id != successor.id]
+    effects.added.append(successor.id)
+    effects.set(replace(successor, supersedes=tuple(dict.fromkeys([*successor.supersedes, *ids]))))
+    for one in replaced:
+        if one.id != successor.id:
+            now = record.created_at
+            effects.set(replace(one, valid_to=now, superseded_by=successor.id, updated_at=now))
+    effects.superseded += ids
