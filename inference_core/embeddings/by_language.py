@@ -15,14 +15,16 @@ from langchain_core.embeddings import Embeddings
 from inference_core.embeddings.local import DIMENSIONS as ENGLISH_DIMENSIONS
 from inference_core.embeddings.local import FINGERPRINT as ENGLISH_FINGERPRINT
 from inference_core.embeddings.local import LocalEmbeddings
-from inference_core.embeddings.multilingual import DIMENSIONS as MULTILINGUAL_DIMENSIONS
-from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
-from inference_core.embeddings.multilingual import MultilingualEmbeddings
+from inference_core.embeddings.multilingual import (
+    MULTILINGUAL_DIMENSIONS,
+    MULTILINGUAL_FINGERPRINT,
+    MultilingualEmbeddings,
+)
 from inference_core.embeddings.tokens import TextEncoding
 from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.vectors import Floats
 
-FINGERPRINT: Final = f"local-by-language:{ENGLISH_FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
+BY_LANGUAGE_FINGERPRINT: Final = f"local-by-language:{ENGLISH_FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
 _ENGLISH: Final = ("en", "")
 """Text without a sign of its language counts as English."""
 

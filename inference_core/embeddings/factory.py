@@ -46,19 +46,19 @@ def _local() -> Embedder:
 
 
 def _multilingual() -> Embedder:
-    from inference_core.embeddings.multilingual import FINGERPRINT, MultilingualEmbeddings  # noqa: PLC0415 - an extra
+    from inference_core.embeddings.multilingual import MULTILINGUAL_FINGERPRINT, MultilingualEmbeddings  # noqa: PLC0415 - an extra
 
     model = MultilingualEmbeddings()
-    return Embedder(model, FINGERPRINT, model.load)
+    return Embedder(model, MULTILINGUAL_FINGERPRINT, model.load)
 
 
 def _by_language() -> Embedder:
     try:
-        from inference_core.embeddings.by_language import FINGERPRINT, LanguageEmbeddings  # noqa: PLC0415 - extras
+        from inference_core.embeddings.by_language import BY_LANGUAGE_FINGERPRINT, LanguageEmbeddings  # noqa: PLC0415 - extras
     except ImportError as error:
         raise MissingExtra("embeddings='local-by-language'", "local,local-multilingual") from error
     model = LanguageEmbeddings()
-    return Embedder(model, FINGERPRINT, model.load)
+    return Embedder(model, BY_LANGUAGE_FINGERPRINT, model.load)
 
 
 _LOCAL: Final = {"local-by-language": _by_language, "local": _local, "local-multilingual": _multilingual}

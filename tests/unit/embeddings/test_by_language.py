@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inference_core.embeddings.by_language import FINGERPRINT, LanguageEmbeddings
+from inference_core.embeddings.by_language import BY_LANGUAGE_FINGERPRINT, LanguageEmbeddings
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.local import DIMENSIONS as ENGLISH
 from inference_core.embeddings.local import FINGERPRINT as LOCAL
-from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL
+from inference_core.embeddings.multilingual import MULTILINGUAL_FINGERPRINT as MULTILINGUAL
 
 TEA = "The user likes green tea very much"
 TEE = "Der Nutzer mag gr\u00fcnen Tee sehr gerne"
@@ -46,7 +46,7 @@ def test_a_query_finds_texts_of_both_models(model: LanguageEmbeddings):
     assert query @ model.encode([TEE])[0].vector > query @ fern
 
 
-@pytest.mark.parametrize("known", [LOCAL, MULTILINGUAL, FINGERPRINT], ids=["local", "multilingual", "both"])
+@pytest.mark.parametrize("known", [LOCAL, MULTILINGUAL, BY_LANGUAGE_FINGERPRINT], ids=["local", "multilingual", "both"])
 def test_auto_stays_with_the_model_that_made_the_vectors(known: str):
     embedder = make_embedder("auto", known)
     assert embedder is not None
@@ -57,4 +57,4 @@ def test_auto_takes_both_models_for_a_new_store():
     for known in (None, "a model that is not installed"):
         embedder = make_embedder("auto", known)
         assert embedder is not None
-        assert embedder.fingerprint == FINGERPRINT
+        assert embedder.fingerprint == BY_LANGUAGE_FINGERPRINT

@@ -13,10 +13,10 @@ import pytest
 from inference_core.embeddings import model_files, multilingual
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.multilingual import (
-    DIMENSIONS,
     FILES,
-    FINGERPRINT,
     MAX_CHARACTERS,
+    MULTILINGUAL_DIMENSIONS,
+    MULTILINGUAL_FINGERPRINT,
     WEIGHTS,
     MultilingualEmbeddings,
 )
@@ -52,7 +52,7 @@ def test_a_translation_is_closer_than_unrelated_text(model: MultilingualEmbeddin
 )
 def test_a_vector_has_512_dimensions_and_unit_length(model: MultilingualEmbeddings, text: str):
     vector = np.array(model.embed_query(text))
-    assert vector.shape == (DIMENSIONS,)
+    assert vector.shape == (MULTILINGUAL_DIMENSIONS,)
     assert float(np.linalg.norm(vector)) == pytest.approx(1, abs=1e-5)
 
 
@@ -105,7 +105,7 @@ class CountingEncoder:
         self.most = max(self.most, self.callers)
         time.sleep(0.01)
         self.callers -= 1
-        return np.ones((len(texts), DIMENSIONS), np.float32)
+        return np.ones((len(texts), MULTILINGUAL_DIMENSIONS), np.float32)
 
 
 def test_one_caller_at_a_time_changes_the_number_of_blas_threads(monkeypatch: pytest.MonkeyPatch):
@@ -171,10 +171,10 @@ def test_it_is_made_by_name_without_being_loaded():
     embedder = make_embedder("local-multilingual")
     assert embedder is not None
     assert isinstance(embedder.model, MultilingualEmbeddings)
-    assert embedder.fingerprint == FINGERPRINT
+    assert embedder.fingerprint == MULTILINGUAL_FINGERPRINT
     assert not embedder.is_ready
     assert embedder.model._encoder is None
 
 
 def test_the_fingerprint_follows_from_the_weights():
-    assert FILES[WEIGHTS].startswith(FINGERPRINT.rpartition(":")[2])
+    assert FILES[WEIGHTS].startswith(MULTILINGUAL_FINGERPRINT.rpartition(":")[2])
