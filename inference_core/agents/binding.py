@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from typing import Any, TypedDict
@@ -79,8 +80,13 @@ class MemoryBinding:
         return resolve_user(runtime, self._user, owner=owner)
 
     def scope_of(self, runtime: Runtime[Any]) -> MemoryScope:
-        """The `scope` of a run, in the time zone that its context names. Raises ConfigurationError."""
-        return _in_zone(self.scope(runtime.store), field_of(runtime.context, "timezone"))
+        """The `scope` of a run, in the time zone that its context names, if any. Raises ConfigurationError."""
+        scope = self.scope(runtime.store)
+        name = field_of(runtime.context, "timezone")
+        if isinstance(name, str) and name:
+            with suppress(ConfigurationError):  # it is not the name of a time zone
+                return replace(scope, zone=time_zone(name))
+        return scope
 
     def scope(self, store: BaseStore | None) -> MemoryScope:
         """The agent's view of its memory; made once for each store object and forgotten with it."""
@@ -93,27 +99,14 @@ class MemoryBinding:
             )
         with self._lock:
             if store not in self._scopes:
-                self._scopes[store] = self._new_scope(store)
+                engine = engine_of(store, self._embeddings)
+                self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
+                self._scopes[store] = MemoryScope(
+                    engine=engine,
+                    namespaces=self._namespaces,
+                    clock=self._clock,
+                    zone=self._zone,
+                    max_content_bytes=self._max_content_bytes,
+                    counts_access=self._counts_access,
+                )
             return self._scopes[store]
-
-    def _new_scope(self, store: BaseStore) -> MemoryScope:
-        engine = engine_of(store, self._embeddings)
-        self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
-        return MemoryScope(
-            engine=engine,
-            namespaces=self._namespaces,
-            clock=self._clock,
-            zone=self._zone,
-            max_content_bytes=self._max_content_bytes,
-            counts_access=self._counts_access,
-        )
-
-
-def _in_zone(scope: MemoryScope, name: object) -> MemoryScope:
-    """``scope`` in the time zone ``name``; unchanged if that is not the name of one."""
-    if not isinstance(name, str) or not name:
-        return scope
-    try:
-        return replace(scope, zone=time_zone(name))
-    except ConfigurationError:
-        return scope

@@ -30,29 +30,21 @@ def make_extractor(settings: MemorySettings) -> Extractor:
 
 
 def make_periodic(settings: MemorySettings) -> PeriodicWork:
-    """The periodic work that ``settings`` ask for. Raises ConfigurationError, MissingExtra."""
-    return PeriodicWork(
-        make_summarizer(settings) if settings.summaries else None,
-        make_insights(settings) if settings.insights else None,
-        settings.session_quiet,
-        settings.insights_hours * _HOUR_S,
-    )
+    """The periodic work that ``settings`` ask for. Raises ConfigurationError, MissingExtra.
 
-
-def make_summarizer(settings: MemorySettings) -> Summarizer:
-    """A language model's, if ``settings`` name one, else an extractive one. Raises ConfigurationError, MissingExtra."""
-    if settings.model:
+    A language model sums up sessions, if they name one, else an extractive summarizer does; insights need a model.
+    """
+    summarizer: Summarizer | None = None
+    if settings.summaries and settings.model:
         from inference_core.ingestion.summarizing import ModelSummarizer  # noqa: PLC0415 - only for those who have one
 
-        return ModelSummarizer(make_chat_models(settings.model))
-    from inference_core.ingestion.summary_extractive import ExtractiveSummarizer  # noqa: PLC0415 - slow to import
+        summarizer = ModelSummarizer(make_chat_models(settings.model))
+    elif settings.summaries:
+        from inference_core.ingestion.summary_extractive import ExtractiveSummarizer  # noqa: PLC0415 - slow to import
 
-    return ExtractiveSummarizer()
-
-
-def make_insights(settings: MemorySettings) -> ModelInsights:
-    """With the models that ``settings`` name; without one none are made. Raises ConfigurationError, MissingExtra."""
-    return ModelInsights(make_chat_models(settings.model) if settings.model else ())
+        summarizer = ExtractiveSummarizer()
+    insights = ModelInsights(make_chat_models(settings.model or ())) if settings.insights else None
+    return PeriodicWork(summarizer, insights, settings.session_quiet, settings.insights_hours * _HOUR_S)
 
 
 def make_capture(

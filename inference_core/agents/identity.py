@@ -100,30 +100,15 @@ def _authenticated(runtime: RunContext | None) -> str | None:
 
 
 def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
-    found = (
-        _given(source, runtime),
-        field_of(getattr(runtime, "context", None), "user_id"),
-        configurable_of().get("user_id"),
-    )
-    for claim in found:
-        if claim is not None:
-            yield _named(claim)
-
-
-def _given(source: UserSource, runtime: RunContext | None) -> str | UUID | None:
-    if not callable(source):
-        return source
+    """Who the user is said to be, by those who are not authenticated."""
     try:
-        return source(runtime)
+        given = source(runtime) if callable(source) else source
     except (IdentityError, InvalidInput):
         raise
     except Exception as error:
         raise IdentityError(f"user_id failed: {error}") from error
-
-
-def _named(claim: object) -> str:
-    if isinstance(claim, UUID):
-        return str(claim)
-    if not isinstance(claim, str):
-        raise IdentityError(f"user_id must be a string or a UUID, not {type(claim).__name__}")
-    return claim
+    for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
+        if isinstance(claim, str | UUID):
+            yield str(claim) if isinstance(claim, UUID) else claim
+        elif claim is not None:
+            raise IdentityError(f"user_id must be a string or a UUID, not {type(claim).__name__}")

@@ -103,28 +103,23 @@ def explain(model: BaseChatModel, error: Exception) -> str:
     """What went wrong between us and ``model``, and what to do about it, in one line."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__
     key = next(iter(model.lc_secrets.values()), "")
-    return f"The chat model {name} {_failure(_status(error), key, error)}"
-
-
-def _failure(status: int | None, key: str, error: Exception) -> str:
-    if status in _REFUSED:
-        return f"refused the key ({status}): check {key or 'that of its provider'}"
-    if status in _ADVICE:
-        return f"{_ADVICE[status]} ({status})"
-    if status is not None and status >= _SERVER_FAULT:
-        return f"failed at its server: try again, or set AGENT_MODEL_FALLBACKS ({status})"
-    if status is not None:
-        return f"refused the request ({status}): {in_one_line(error)}"
-    if any(isinstance(one, OSError) for one in _causes(error)):
-        address = key.replace("_API_KEY", "_BASE_URL") or "its address"
-        return f"cannot be reached: is its server running, and {address} right?"
-    return f"failed or answered nonsense; is that the right server? ({type(error).__name__}: {in_one_line(error)})"
-
-
-def _status(error: Exception) -> int | None:
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
-    return status if isinstance(status, int) and status >= _CLIENT_FAULT else None
+    status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
+    if not isinstance(status, int) or status < _CLIENT_FAULT:
+        if any(isinstance(one, OSError) for one in _causes(error)):
+            address = key.replace("_API_KEY", "_BASE_URL") or "its address"
+            failure = f"cannot be reached: is its server running, and {address} right?"
+        else:
+            what = f"{type(error).__name__}: {in_one_line(error)}"
+            failure = f"failed or answered nonsense; is that the right server? ({what})"
+    elif status in _REFUSED:
+        failure = f"refused the key ({status}): check {key or 'that of its provider'}"
+    elif status in _ADVICE:
+        failure = f"{_ADVICE[status]} ({status})"
+    elif status >= _SERVER_FAULT:
+        failure = f"failed at its server: try again, or set AGENT_MODEL_FALLBACKS ({status})"
+    else:
+        failure = f"refused the request ({status}): {in_one_line(error)}"
+    return f"The chat model {name} {failure}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -137,8 +132,9 @@ def _named(name: str) -> BaseChatModel:
     from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
 
     provider = name.partition(":")[0]
+    unknown = f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini"
     if not _NAME.fullmatch(name):
-        raise _unknown(name)
+        raise ConfigurationError(unknown)
     try:
         return init_chat_model(name)
     except ImportError as error:
@@ -146,15 +142,12 @@ def _named(name: str) -> BaseChatModel:
             raise MissingExtra(f"The chat model {name!r}", provider) from error
         raise ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}") from error
     except Exception as error:
+        problem = f"The chat model {name!r} cannot be made: {in_one_line(error)}"
         if "model provider" in str(error):
-            raise _unknown(name) from error
-        if provider == "openai" and _KEY_MISSING.search(str(error)):
-            raise ConfigurationError(
+            problem = unknown
+        elif provider == "openai" and _KEY_MISSING.search(str(error)):
+            problem = (
                 f"The chat model {name!r} needs a key: set OPENAI_API_KEY. "
                 "For a compatible server set OPENAI_BASE_URL too, and whatever key it wants"
-            ) from error
-        raise ConfigurationError(f"The chat model {name!r} cannot be made: {in_one_line(error)}") from error
-
-
-def _unknown(name: str) -> ConfigurationError:
-    return ConfigurationError(f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini")
+            )
+        raise ConfigurationError(problem) from error

@@ -157,7 +157,9 @@ class AgentService:
                 self._remember({name: value for name, value in given.items() if value is not None})
             self._middleware += self._short_term(short_term, use_memory)
             if use_checkpoints and checkpointer is None:
-                self._checkpointer = self._opened_checkpointer()
+                self._checkpointer = open_checkpointer(self._agent_settings.checkpoint_url)
+                if isinstance(self._checkpointer, OnWorkers):
+                    self._owned.callback(self._checkpointer.close)
         except BaseException:
             self.close()
             raise
@@ -268,7 +270,11 @@ class AgentService:
         if not isinstance(self._store, MemoryStore):
             self._owned.callback(self.memory.scope.engine.flush)
         if not any(isinstance(one, MemoryMiddleware) for one in self._middleware):
-            self._middleware.insert(0, self._memory_middleware(options))
+            given = {"user_id": self._user_id, "session_id": self._session_id} | options
+            made = MemoryMiddleware.from_settings(settings, self.memory, **given)
+            if unknown := set(options.get("include_tools", ())) - {tool.name for tool in made.tools}:
+                raise ConfigurationError(f"Unknown memory_tools: {', '.join(sorted(map(repr, unknown)))}")
+            self._middleware.insert(0, made)
         elif options:
             raise ConfigurationError(
                 "memory_* arguments do not reach a MemoryMiddleware that is passed: set them there"
@@ -277,14 +283,6 @@ class AgentService:
             capture = make_capture(settings, self.memory, self._user_id)
             self._owned.callback(capture.close)
             self._middleware.append(capture)
-
-    def _memory_middleware(self, options: dict[str, Any]) -> MemoryMiddleware:
-        given = {"user_id": self._user_id, "session_id": self._session_id} | options
-        made = MemoryMiddleware.from_settings(self._settings, self.memory, **given)
-        unknown = set(options.get("include_tools", ())) - {tool.name for tool in made.tools}
-        if unknown:
-            raise ConfigurationError(f"Unknown memory_tools: {', '.join(sorted(map(repr, unknown)))}")
-        return made
 
     def _short_term(self, given: ShortTerm, use_memory: bool) -> list[AgentMiddleware[Any, Any, Any]]:
         """The middleware that keeps conversations within their limit, as a list of at most one."""
@@ -308,12 +306,6 @@ class AgentService:
         )
         return [] if made is None else [made]
 
-    def _opened_checkpointer(self) -> BaseCheckpointSaver[Any]:
-        opened = open_checkpointer(self._agent_settings.checkpoint_url)
-        if isinstance(opened, OnWorkers):
-            self._owned.callback(opened.close)
-        return opened
-
     def _given(
         self,
         *,
@@ -325,7 +317,13 @@ class AgentService:
         """The arguments with which the agent is run."""
         merged = merge_configs(self._config, config)
         configurable: dict[str, Any] = dict(merged.get("configurable") or {})
-        user = _one_user(self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
+        claims = (self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
+        users = {str(claim) if isinstance(claim, UUID) else claim for claim in claims if claim is not None}
+        if len(users) > 1:
+            raise IdentityError(
+                "This run names several users: the service's, user_id= and the context's must be the same"
+            )
+        user = next(iter(users), None)
         thread = configurable.get("thread_id", self._thread) if thread_id is None else thread_id
         configurable["thread_id"] = thread_label(user, thread)
         if user is not None:
@@ -340,13 +338,6 @@ def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
     """
     user = "" if user_id is None else encode_label(user_id)
     return user + _SEPARATOR + encode_label(thread_id, what="thread_id")
-
-
-def _one_user(*claims: str | UUID | None) -> str | None:
-    users = {str(claim) if isinstance(claim, UUID) else claim for claim in claims if claim is not None}
-    if len(users) > 1:
-        raise IdentityError("This run names several users: the service's, user_id= and the context's must be the same")
-    return next(iter(users), None)
 
 
 def _input(text: Ask) -> Any:

@@ -3,7 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
@@ -15,7 +15,6 @@ from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
     ListArguments,
-    MemoryToolArguments,
     RecallArguments,
     SaveArguments,
     UpdateArguments,
@@ -25,10 +24,7 @@ from inference_core.drivers import Plan, arun, run
 from inference_core.errors import IdentityError, InvalidInput, WriteUnknown
 from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin
-from inference_core.memory.types import (
-    MemoryType,
-    format_memory_types_for_description,
-)
+from inference_core.memory.types import MemoryType, format_memory_types_for_description
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
@@ -43,14 +39,13 @@ WRITE_TIMEOUT_S: Final = 2.0
 _PAGE: Final = 20
 
 
-class Call:
+class Call(NamedTuple):
     """Whose memory a tool call works on, and where the call comes from."""
 
-    def __init__(self, scope: MemoryScope, user_id: str, source: MemorySource, session_id: str | None) -> None:
-        self.scope = scope
-        self.user_id = user_id
-        self.source = source
-        self.session_id = session_id
+    scope: MemoryScope
+    user_id: str
+    source: MemorySource
+    session_id: str | None
 
 
 def _explained(error: ValidationError | Any) -> str:
@@ -65,7 +60,6 @@ class MemoryTool(BaseTool):
     user_id: str | None = Field(default=None, exclude=True)
     session_id: str | None = Field(default=None, exclude=True)
     handle_validation_error: Any = _explained
-    arguments: ClassVar[type[MemoryToolArguments]] = MemoryToolArguments
     verb: ClassVar[str] = ""
     writes: ClassVar[bool] = True
     _binding: MemoryBinding = PrivateAttr()
@@ -77,13 +71,10 @@ class MemoryTool(BaseTool):
         self._binding = given if isinstance(given, MemoryBinding) else MemoryBinding(given, self.user_id)
 
     def _run(self, runtime: Injected = None, **arguments: Any) -> str:
-        return run(self._answer(runtime, arguments), self._timeout())
+        return run(self._answer(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
 
     async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
-        return await arun(self._answer(runtime, arguments), self._timeout())
-
-    def _timeout(self) -> float:
-        return WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S
+        return await arun(self._answer(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
 
     @abstractmethod
     def plan(self, call: Call, given: Any) -> Plan[str]:
@@ -91,7 +82,19 @@ class MemoryTool(BaseTool):
 
     def _answer(self, runtime: Any, arguments: Mapping[str, Any]) -> Plan[str]:
         try:
-            return (yield from self.plan(self._call(runtime), self.arguments.model_construct(**arguments)))
+            owner = field_of(getattr(runtime, "state", None), "memory_owner")
+            tool_call = getattr(runtime, "tool_call_id", None)
+            source = MemorySource(
+                origin=Origin.AGENT,
+                thread_id=thread_of(getattr(runtime, "config", None)),
+                message_ids=(str(tool_call),) if tool_call else (),
+                tool=self.name,
+            )
+            scope = self._binding.scope(getattr(runtime, "store", None))
+            user = self._binding.user(runtime, owner)
+            schema: Any = self.args_schema
+            call = Call(scope, user, source, self.session_id or source.thread_id)
+            return (yield from self.plan(call, schema.model_construct(**arguments)))
         except (InvalidInput, IdentityError) as error:
             return f"✗ {error}"
         except WriteUnknown:
@@ -101,18 +104,6 @@ class MemoryTool(BaseTool):
         except Exception as error:  # noqa: BLE001 - a tool answers, whatever happens
             _LOG.warning("%s failed: %s", self.name, error)
             return f"✗ Failed to {self.verb}: {error}"
-
-    def _call(self, runtime: Any) -> Call:
-        owner = field_of(getattr(runtime, "state", None), "memory_owner")
-        tool_call = getattr(runtime, "tool_call_id", None)
-        source = MemorySource(
-            origin=Origin.AGENT,
-            thread_id=thread_of(getattr(runtime, "config", None)),
-            message_ids=(str(tool_call),) if tool_call else (),
-            tool=self.name,
-        )
-        scope = self._binding.scope(getattr(runtime, "store", None))
-        return Call(scope, self._binding.user(runtime, owner), source, self.session_id or source.thread_id)
 
 
 class SaveMemoryStoreTool(MemoryTool):
@@ -124,7 +115,6 @@ class SaveMemoryStoreTool(MemoryTool):
         + format_memory_types_for_description()
     )
     args_schema: ArgsSchema | None = SaveArguments
-    arguments: ClassVar[type[MemoryToolArguments]] = SaveArguments
     verb: ClassVar[str] = "save memory"
 
     def plan(self, call: Call, given: SaveArguments) -> Plan[str]:
@@ -154,7 +144,6 @@ class RecallMemoryStoreTool(MemoryTool):
         "Searching for the id of a memory that was cut gives the whole of it."
     )
     args_schema: ArgsSchema | None = RecallArguments
-    arguments: ClassVar[type[MemoryToolArguments]] = RecallArguments
     default_max_results: int = Field(default=5, exclude=True)
     verb: ClassVar[str] = "recall memories"
     writes: ClassVar[bool] = False
@@ -178,7 +167,6 @@ class UpdateMemoryStoreTool(MemoryTool):
     name: str = "update_memory_store"
     description: str = "Replace the text of a memory that is no longer true. What you leave out stays as it is."
     args_schema: ArgsSchema | None = UpdateArguments
-    arguments: ClassVar[type[MemoryToolArguments]] = UpdateArguments
     verb: ClassVar[str] = "update memory"
 
     def plan(self, call: Call, given: UpdateArguments) -> Plan[str]:
@@ -204,7 +192,6 @@ class DeleteMemoryStoreTool(MemoryTool):
     name: str = "delete_memory_store"
     description: str = "Remove a memory for good."
     args_schema: ArgsSchema | None = DeleteArguments
-    arguments: ClassVar[type[MemoryToolArguments]] = DeleteArguments
     verb: ClassVar[str] = "delete memory"
 
     def plan(self, call: Call, given: DeleteArguments) -> Plan[str]:
@@ -220,7 +207,6 @@ class ListMemoryStoreTool(MemoryTool):
     name: str = "list_memories_store"
     description: str = "List all that is remembered about the user, the newest first, 20 a page."
     args_schema: ArgsSchema | None = ListArguments
-    arguments: ClassVar[type[MemoryToolArguments]] = ListArguments
     verb: ClassVar[str] = "list memories"
     writes: ClassVar[bool] = False
 
@@ -264,10 +250,6 @@ def get_memory_tools(
     """
     binding = memory_service if isinstance(memory_service, MemoryBinding) else MemoryBinding(memory_service, user_id)
     names = DEFAULT_TOOLS if include_tools is None else [name for name in include_tools if name in _TOOLS]
-    tools: list[BaseTool] = []
-    for name in names:
-        fields: dict[str, Any] = {"memory_service": binding, "user_id": user_id, "session_id": session_id}
-        if name == "recall_memories_store":
-            fields["default_max_results"] = max_recall_results
-        tools.append(_TOOLS[name](**fields))
-    return tools
+    shared: dict[str, Any] = {"memory_service": binding, "user_id": user_id, "session_id": session_id}
+    own: dict[str, dict[str, Any]] = {"recall_memories_store": {"default_max_results": max_recall_results}}
+    return [_TOOLS[name](**shared, **own.get(name, {})) for name in names]
