@@ -1,14 +1,14 @@
-"""Where forgotten memories lie until they are restored or erased: beside the others, where no recall looks.
+"""The archive: where forgotten memories lie until they are restored or erased; no recall reads it.
 
-The row there is the memory's own, with its text and vectors, and a note when it was forgotten and why.
+A row of the archive is the memory's own, with its text and vectors, and a note of when and why it was forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from inference_core.drivers import Plan
 from inference_core.lifecycle.choosing import Leaving
@@ -28,16 +28,17 @@ from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import UserId, record_of
 from inference_core.stores.accesses import Usage, usage_put
-from inference_core.stores.backend import Backend, Delete, Key, Put, Row, Write
+from inference_core.stores.backend import Delete, Key, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
+T = TypeVar("T")
 _NOTE: Final = "_forgotten"
 _PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ForgottenMemory:
-    """A memory that can be restored: itself, when it was forgotten, and why."""
+    """A memory that can be restored, when it was forgotten, and why."""
 
     document: MemoryStoreDocument
     forgotten_at: datetime
@@ -45,7 +46,7 @@ class ForgottenMemory:
 
 
 def forgotten_of(row: Row) -> ForgottenMemory:
-    """What a row of the archive holds."""
+    """The memory in a row of the archive."""
     note = mapping_field(row.value, _NOTE)
     at = moment_field(note, "at") or row.updated_at
     return ForgottenMemory(MemoryStoreDocument.of(record_of(row)), at, text_field(note, "reason") or "")
@@ -103,29 +104,28 @@ def homes(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
 
 
 def archives(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
-    """Plan: the namespaces that hold what was forgotten of the user's memories, every agent's."""
+    """Plan: the namespaces of the user's archives, every agent's."""
     names = yield from engine.namespaces((encode_label(user_id),))
     return [name for name in names if holds_forgotten(name)]
 
 
 def documents(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Document]]:
     """Plan: what indexes know of the rows of ``keys``, with their vectors."""
-    return engine.pool.call(_documents, engine.backend, keys)
+
+    def read() -> dict[Key, Document]:
+        backend, wanted = engine.backend, set(keys)
+        found: dict[Key, Document] = {}
+        for scope in dict.fromkeys(namespace for namespace, _ in keys):
+            backend.heads([scope])  # makes the mirror of a foreign store read it, which changes() answers from
+            for change in backend.changes(scope, 0):
+                if change.document and (scope, change.key) in wanted:
+                    found[scope, change.key] = change.document
+        tokens = backend.tokens(list(found))
+        return {key: document._replace(tokens=own) for (key, document), own in zip(found.items(), tokens, strict=True)}
+
+    return engine.pool.call(read)
 
 
-def _documents(backend: Backend, keys: Collection[Key]) -> dict[Key, Document]:
-    wanted = set(keys)
-    found: dict[Key, Document] = {}
-    for scope in dict.fromkeys(namespace for namespace, _ in keys):
-        backend.heads([scope])  # a foreign store is read by that
-        for change in backend.changes(scope, 0):
-            if change.document and (scope, change.key) in wanted:
-                found[scope, change.key] = change.document
-    tokens = backend.tokens(list(found))
-    return {key: document._replace(tokens=own) for (key, document), own in zip(found.items(), tokens, strict=True)}
-
-
-def portions(items: Iterable[Any], size: int) -> list[list[Any]]:
-    """``items`` by ``size``."""
-    listed = list(items)
-    return [listed[at : at + size] for at in range(0, len(listed), size)]
+def portions(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """``items`` in portions of at most ``size``."""
+    return [items[at : at + size] for at in range(0, len(items), size)]

@@ -1,4 +1,4 @@
-"""Which memories a policy forgets, and why: pure, so that a dry run and a real one agree."""
+"""Which memories a policy forgets, and why. Pure, so that a dry run and a real one agree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARED_LABELS: Final = 2
 
 
 class ForgettingReason(str, Enum):
-    """Why a memory is forgotten. HISTORY: a memory that took its place is forgotten."""
+    """Why a memory is forgotten. HISTORY: the memory that superseded it is forgotten."""
 
     EXPIRED = "expired"
     FADED = "faded"
@@ -31,7 +31,7 @@ class ForgettingReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A memory that is to be forgotten; ``heir`` is the one that goes with it, and must have gone before."""
+    """A memory to be forgotten. ``heir`` is the memory that superseded it, which must go before."""
 
     record: MemoryRecord
     usage: Usage
@@ -52,19 +52,19 @@ def key_of(record: MemoryRecord) -> Key:
 
 
 class Choice:
-    """Chooses among all of a user's ``records``."""
+    """Chooses which of all of a user's ``records`` the policy forgets; ``leaving`` has them in the order of going."""
 
     def __init__(
         self, records: Sequence[MemoryRecord], usages: Mapping[Key, Usage], policy: ForgettingPolicy, now: datetime
     ) -> None:
         self.leaving: dict[Key, Leaving] = {}
-        self._policy = policy
         self._usages = usages
-        self._lived = {
+        self._half_lives = {
             key_of(one): half_lives(one, usages.get(key_of(one), Usage()), now, policy.half_life_days)
             for one in records
         }
-        self._support(records, now)
+        holding = {key_of(one) for one in records if why_invalid(one.to_value(), now) is None}
+        self._support(records, [one for one in records if one.cites and key_of(one) in holding])
         self._ended = defaultdict[str, list[MemoryRecord]](list)
         for record in records:
             if record.superseded_by:
@@ -74,28 +74,28 @@ class Choice:
                 self._leave(record, ForgettingReason.EXPIRED, f"since {record.expires_at:%Y-%m-%d %H:%M} UTC")
             elif policy.fades(record.category) and self._strength(record) < policy.below:
                 self._leave(record, ForgettingReason.FADED, f"{self._strength(record):.1%} of its strength is left")
-        weakest = sorted(records, key=lambda record: self._rank(record, now))
+
+        def rank(one: MemoryRecord) -> tuple[object, ...]:
+            # What does not hold any more goes before what does, then the weaker, less important and older.
+            key = key_of(one)
+            return key in holding, -self._half_lives[key], one.importance, one.created_at, one.namespace, one.id
+
+        weakest = sorted(records, key=rank)
         self._keep(policy.max_memories, weakest, "memories")
         self._keep(policy.max_tokens, weakest, "tokens")
 
-    def _support(self, records: Sequence[MemoryRecord], now: datetime) -> None:
-        """What a memory that holds follows from fades no faster than that memory."""
-        citing = [one for one in records if one.cites and why_invalid(one.to_value(), now) is None]
+    def _support(self, records: Sequence[MemoryRecord], citing: Sequence[MemoryRecord]) -> None:
+        """Makes what a memory of ``citing`` follows from fade no faster than that memory."""
         by_id = defaultdict[str, list[MemoryRecord]](list)
         for record in records if citing else ():
             by_id[record.id].append(record)
         for one in citing:
             for source in (record for cited in one.cites for record in by_id.get(cited, ()) if _meet(record, one)):
                 key = key_of(source)
-                self._lived[key] = min(self._lived[key], self._lived[key_of(one)])
+                self._half_lives[key] = min(self._half_lives[key], self._half_lives[key_of(one)])
 
     def _strength(self, record: MemoryRecord) -> float:
-        return strength(self._lived[key_of(record)])
-
-    def _rank(self, record: MemoryRecord, now: datetime) -> tuple[object, ...]:
-        """What does not hold any more goes before what does, then the weaker, less important and older."""
-        holds = why_invalid(record.to_value(), now) is None
-        return holds, -self._lived[key_of(record)], record.importance, record.created_at, record.namespace, record.id
+        return strength(self._half_lives[key_of(record)])
 
     def _keep(self, budgets: Mapping[str, int], weakest: Sequence[MemoryRecord], what: str) -> None:
         """Lets the weakest go until ``budgets`` are kept, those of single types first."""
@@ -110,7 +110,7 @@ class Choice:
                 left -= sum(sizes.get(key, 0) for key in gone)
 
     def _leave(self, record: MemoryRecord, reason: ForgettingReason, detail: str) -> list[Key]:
-        """Lets ``record`` go, unless it is pinned, and with it its history; what goes now, in the order of going."""
+        """Lets ``record`` and its history go, unless they are pinned; the keys of what goes now."""
         gone: list[Key] = []
         waiting: list[tuple[MemoryRecord, MemoryRecord | None]] = [(record, None)]
         while waiting:

@@ -1,7 +1,7 @@
-"""What of a store cannot be read: found, named without a word of its content, and removed.
+"""Rows of a store that cannot be read: found, named without a word of their content, and removed.
 
-A row that is damaged is left out everywhere, so that it stops no other; here it is looked for. A memory that a newer
-version of this package has written is not damaged, and left out alike: this version cannot tell what it means.
+Reads leave out a damaged row, so that it stops no other. A memory that a newer version of this package wrote is not
+damaged, but left out alike, since this version cannot tell what it means.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Delete, Put, Row, Unreadable, Write
 
 Progress = Callable[[int, int], None]
-"""Hears how many rows are done, and of how many."""
+"""Is called with how many rows are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A row that cannot be read: whose it is, if that is known, where it stands, and why.
+    """A row that cannot be read: whose it is, if that is known, where it is, and why.
 
-    ``is_newer``: it is sound, and was written by a newer version. ``keeps_row``: only what indexes know of it is
-    damaged, and is made anew.
+    ``is_newer``: it is sound, and was written by a newer version. ``keeps_row``: only its index entry is damaged, which
+    `mend` rebuilds.
     """
 
     user_id: str | None
@@ -47,21 +47,27 @@ class Damage:
 
 
 def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progress | None = None) -> Iterator[Damage]:
-    """What of these users or of all cannot be read: every row is looked at. Raises InvalidId, StoreError."""
+    """What cannot be read of these users or of all; reads every row. Raises InvalidId, StoreError."""
     labels = [encode_label(user_id) for user_id in user_ids]
     rows = chain.from_iterable(map(backend.inspect, labels)) if labels else backend.inspect()
     total = backend.count(backend.namespaces()) if progress else 0
     for done, found in enumerate(rows, 1):
         if progress:
             progress(done, max(total, done))
-        if damage := _damage(found):
-            yield damage
+        if isinstance(found, Unreadable):
+            user, place = _user(found.root), "/".join((found.namespace or ())[1:])
+            keeps_row = found.only_index
+            yield Damage(user, place, found.key, found.reason, is_newer=False, keeps_row=keeps_row, found=found)
+        elif holds_memories(found.namespace) and not is_known(found):
+            user, place = _user(found.namespace[0]), "/".join(found.namespace[1:])
+            reason = "a newer version of this package wrote it"
+            yield Damage(user, place, found.key, reason, is_newer=True, keeps_row=False, found=found)
 
 
 def mend(backend: Backend, damages: Iterable[Damage]) -> int:
-    """Removes ``damages``, and makes anew what indexes know of rows of which only that is damaged.
+    """Removes ``damages``; of rows of which only the index entry is damaged, rebuilds that.
 
-    How many were still as they were found. Raises StoreError.
+    Returns how many were still as they were found. Raises StoreError.
     """
     return sum(_mended(backend, one.found) for one in damages)
 
@@ -70,14 +76,14 @@ def _mended(backend: Backend, found: Unreadable | Row) -> int:
     if isinstance(found, Row):
         write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
     elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
-        write = _anew(backend, row)
+        write = _reindexed(backend, row)
     else:
         return backend.discard([found])
     (outcome,) = backend.apply([[write]])
     return int(isinstance(outcome, list))
 
 
-def _anew(backend: Backend, row: Row) -> Put:
+def _reindexed(backend: Backend, row: Row) -> Put:
     """``row`` with a text that waits for its vector: the one that was indexed, or a memory's if that is damaged too."""
     change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
     if change and change.document:
@@ -98,17 +104,6 @@ def _anew(backend: Backend, row: Row) -> Put:
         expected=row.version,
         expiry=row.expiry,
     )
-
-
-def _damage(found: Row | Unreadable) -> Damage | None:
-    if isinstance(found, Unreadable):
-        place = "/".join(found.namespace[1:]) if found.namespace else ""
-        keeps = found.only_index
-        return Damage(_user(found.root), place, found.key, found.reason, is_newer=False, keeps_row=keeps, found=found)
-    if not holds_memories(found.namespace) or is_known(found):
-        return None
-    place, reason = "/".join(found.namespace[1:]), "a newer version of this package wrote it"
-    return Damage(_user(found.namespace[0]), place, found.key, reason, is_newer=True, keeps_row=False, found=found)
 
 
 def _user(label: str | None) -> str | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
 
 EVERY_TYPE: Final = "all"
-"""Stands in a budget for all of a user's memories together."""
+"""The key of a budget for all of a user's memories together."""
 DEFAULT_BELOW: Final = 0.1
 DEFAULT_KEEP_DAYS: Final = 90.0
 _MOST_DAYS: Final = 36_500.0
@@ -22,14 +22,12 @@ _KINDS: Final = (EVERY_TYPE, *MEMORY_TYPES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgettingPolicy:
-    """When a memory of a user is forgotten. Pinned memories never are.
+    """When a user's memories are forgotten. Pinned memories never are.
 
-    ``expired``: when its ``expires_at`` has come. ``half_life_days``: when it has faded (`lifecycle.retention`) until
-    less than ``below`` of its strength, from 0 to 1, is left, if it is of one of the ``fading`` categories; None:
-    never.
-    ``max_memories`` and ``max_tokens`` are budgets by memory type, or for all types together under ``"all"``: the
-    weakest go first until they are kept. What was forgotten can be restored for ``keep_days``; then the next run
-    erases it. Raises InvalidInput.
+    ``expired``: once its ``expires_at`` has come. ``half_life_days``: once less than ``below`` (0 to 1) of its strength
+    is left, for memories of the ``fading`` categories; None: never. ``max_memories`` and ``max_tokens`` are budgets by
+    memory type, or for all types under ``"all"``: the weakest are forgotten until they are kept. Forgotten memories can
+    be restored for ``keep_days``, then the next run erases them. Raises InvalidInput.
     """
 
     expired: bool = True
@@ -43,15 +41,18 @@ class ForgettingPolicy:
     def __post_init__(self) -> None:
         for category in self.fading:
             validate_memory_category(category)
-        _check("half_life_days", self.half_life_days is None or 0 < self.half_life_days <= _MOST_DAYS)
-        _check("below", 0 <= self.below <= 1)
-        _check("keep_days", 0 <= self.keep_days <= _MOST_DAYS)
-        for name in ("max_memories", "max_tokens"):
-            check_budget(name, getattr(self, name))
+        if self.half_life_days is not None and not 0 < self.half_life_days <= _MOST_DAYS:
+            raise InvalidInput(f"half_life_days is more than 0 and at most {_MOST_DAYS:g}, not {self.half_life_days}")
+        if not 0 <= self.below <= 1:
+            raise InvalidInput(f"below is from 0 to 1, not {self.below}")
+        if not 0 <= self.keep_days <= _MOST_DAYS:
+            raise InvalidInput(f"keep_days is from 0 to {_MOST_DAYS:g}, not {self.keep_days}")
+        check_budget("max_memories", self.max_memories)
+        check_budget("max_tokens", self.max_tokens)
 
     @classmethod
     def from_settings(cls, settings: MemorySettings) -> ForgettingPolicy:
-        """The policy that ``settings`` describe. Raises ConfigurationError."""
+        """The policy of ``settings``. Raises ConfigurationError."""
         try:
             return cls(
                 half_life_days=settings.forget_half_life,
@@ -64,21 +65,17 @@ class ForgettingPolicy:
             raise ConfigurationError(f"What to forget is not clear. {error}") from error
 
     def fades(self, category: MemoryCategory) -> bool:
-        """Whether memories of ``category`` fade away."""
+        """Whether memories of ``category`` fade."""
         return self.half_life_days is not None and category in self.fading
 
 
-def check_budget(name: str, budget: Mapping[str, int]) -> None:
-    """Raises InvalidInput unless ``budget`` gives whole numbers to memory types or to "all"."""
+def check_budget(name: str, budget: Mapping[str, object]) -> None:
+    """Raises InvalidInput unless ``budget`` maps memory types or "all" to whole numbers."""
     for kind, limit in budget.items():
         if kind not in _KINDS:
             raise InvalidInput(f"{name}: {kind!r:.60} is none of {', '.join(_KINDS)}")
-        if not _is_count(limit):
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
             raise InvalidInput(f"{name}: a budget is a whole number from 0, not {limit!r:.60}")
-
-
-def _is_count(limit: object) -> bool:
-    return isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0
 
 
 def parse_budget(text: str) -> dict[str, int]:
@@ -91,8 +88,3 @@ def parse_budget(text: str) -> dict[str, int]:
         budget[kind.strip() if separator else EVERY_TYPE] = int(number)
     check_budget("Budget", budget)
     return budget
-
-
-def _check(name: str, is_sensible: bool) -> None:
-    if not is_sensible:
-        raise InvalidInput(f"{name} of a forgetting policy makes no sense; see ForgettingPolicy")

@@ -8,28 +8,20 @@ from functools import partial
 from typing import Final
 
 from inference_core.drivers import Plan
-from inference_core.lifecycle.archive import (
-    ForgottenMemory,
-    archives,
-    documents,
-    forgotten_of,
-    portions,
-    restoring,
-)
+from inference_core.lifecycle.archive import ForgottenMemory, archives, documents, forgotten_of, portions, restoring
 from inference_core.memory.namespaces import home_of
 from inference_core.memory.text import canonical_id
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known
 from inference_core.services.operations.update import retried
-from inference_core.stores.backend import Key, Row
-from inference_core.stores.engine import StoreEngine
+from inference_core.stores.backend import Key, Row, Write
 
 _PORTION: Final = 100
 
 
 @dataclass(slots=True)
 class RestoreReport:
-    """Ids of memories that are back, that another memory has the place of, and that are not there to be restored."""
+    """Ids of memories that are back, whose id another memory has by now, and that are not in the archive."""
 
     restored: list[str] = field(default_factory=list[str])
     taken: list[str] = field(default_factory=list[str])
@@ -43,12 +35,17 @@ def forgotten(scope: MemoryScope, user_id: UserId) -> Plan[list[ForgottenMemory]
 
 
 def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Plan[RestoreReport]:
-    """Brings back memories that were forgotten, None: all, as they were, with ids, instants, history and vectors.
+    """Restores forgotten memories, None: all, as they were, with ids, instants, history and vectors.
 
     They count as used now. A memory that was saved under the same id since stays. Raises InvalidInput, StoreError.
     """
     engine = scope.engine
-    rows = yield from _found(engine, user_id, memory_ids)
+    scopes = yield from archives(engine, user_id)
+    if memory_ids is None:
+        rows = yield from engine.scan(scopes, accepts=is_known)
+    else:
+        keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
+        rows = [row for row in (yield from engine.get(keys)) if row and is_known(row)]
     report = RestoreReport()
     for portion in portions(rows, _PORTION):
         known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
@@ -61,23 +58,18 @@ def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | Non
     return report
 
 
-def _found(engine: StoreEngine, user_id: UserId, memory_ids: Sequence[str] | None) -> Plan[list[Row]]:
-    scopes = yield from archives(engine, user_id)
-    if memory_ids is None:
-        return (yield from engine.scan(scopes, accepts=is_known))
-    keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
-    rows = yield from engine.get(keys)
-    return [row for row in rows if row and is_known(row)]
-
-
 def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Document]) -> Plan[list[Key]]:
-    """Puts back those of ``portion`` that are still in the archive and whose places are free; which those were."""
+    """Puts back those of ``portion`` that are still archived and whose places are free; the archive's keys of those."""
     keys = [(row.namespace, row.key) for row in portion]
     rows = yield from scope.engine.get(keys)
     places = yield from scope.engine.get([(home_of(namespace), key) for namespace, key in keys])
-    free = [row for row, place in zip(rows, places, strict=True) if row and place is None]
     now = scope.clock.now()
-    writes = [write for row in free for write in restoring(row, known.get((row.namespace, row.key)), now)]
+    back: list[Key] = []
+    writes: list[Write] = []
+    for key, row, place in zip(keys, rows, places, strict=True):
+        if row and place is None:
+            back.append(key)
+            writes += restoring(row, known.get(key), now)
     if writes:
         yield from scope.engine.write(writes, embeds=False)
-    return [(row.namespace, row.key) for row in free]
+    return back

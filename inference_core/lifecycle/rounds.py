@@ -1,9 +1,10 @@
-"""Forgetting from time to time, for all users of a store."""
+"""Forgetting at intervals, for all users of a store."""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import Final
 
 from inference_core.drivers import Plan, run
@@ -20,7 +21,7 @@ _HOUR_S: Final = 3_600.0
 class ForgettingRounds:
     """Applies ``policy`` to each user of the store of ``scope``, at once and then every ``hours``; None: never.
 
-    Any number of processes may do so at the same time.
+    Several processes may do so at the same time.
     """
 
     def __init__(self, scope: MemoryScope, policy: ForgettingPolicy, hours: float | None) -> None:
@@ -30,35 +31,29 @@ class ForgettingRounds:
         self._due = 0.0 if hours else float("inf")
 
     def run_if_due(self) -> int:
-        """How many memories were forgotten; 0 too if it is not time yet. A user whose turn fails waits for the next."""
+        """How many memories were forgotten; 0 if it is not time yet. A user whose run fails waits for the next one."""
         if time.monotonic() < self._due:
             return 0
         self._due = time.monotonic() + self._every_s
+        forgotten = 0
         try:
             users = run(users_of(self._scope))
         except InferenceCoreError as error:
             _LOG.warning("Nothing is forgotten this time: %s", error)
             return 0
-        return sum(map(self._forgotten, users))
-
-    def _forgotten(self, user_id: str) -> int:
-        try:
-            return len(run(forget(self._scope, user_id, self._policy)).forgotten)
-        except InferenceCoreError as error:
-            _LOG.warning("Nothing of a user is forgotten this time: %s", error)
-            return 0
+        for user_id in users:
+            try:
+                forgotten += len(run(forget(self._scope, user_id, self._policy)).forgotten)
+            except InferenceCoreError as error:
+                _LOG.warning("Nothing of a user is forgotten this time: %s", error)
+        return forgotten
 
 
 def users_of(scope: MemoryScope) -> Plan[list[str]]:
-    """Plan: whoever has memories in the store, or forgotten ones."""
+    """Plan: the users who have memories in the store, or forgotten ones."""
     names = yield from scope.engine.namespaces()
-    found = [name[0] for name in names if holds_memories(name) or holds_forgotten(name)]
-    return [user for user in map(_user, dict.fromkeys(found)) if user is not None]
-
-
-def _user(label: str) -> str | None:
-    """The user that a label stands for; None for a label of the package's or an application's own."""
-    try:
-        return decode_label(label)
-    except InvalidId:
-        return None
+    users: list[str] = []
+    for label in dict.fromkeys(name[0] for name in names if holds_memories(name) or holds_forgotten(name)):
+        with suppress(InvalidId):  # an application's own namespace may look like one of ours
+            users.append(decode_label(label))
+    return users
