@@ -15,7 +15,7 @@ from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import gist, overlap, words_of
 from inference_core.slots import Comparison
-from inference_core.slots.comparing import Said, compare_said
+from inference_core.slots.reading import Said, compare_said
 from inference_core.slots.words import word_set
 
 DEFAULT_OVERLAP: Final = 0.6

@@ -19,103 +19,28 @@ from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.pasting import FENCE, SIGNS
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
-from inference_core.slots.comparing import Said, compare_said
-from inference_core.slots.plainness import expanded
-from inference_core.slots.reading import MAX_STATEMENT
-from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot
-from inference_core.slots.values import key_of, kind_of
-from inference_core.slots.words import MANY, PEOPLE, PETS, word_set
+from inference_core.slots.clauses import expanded
+from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said
+from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
+from inference_core.slots.words import pattern, words
 
 MAX_CHARACTERS: Final = 4_000
 """A message beyond this many characters is pasted, and what follows them is not looked at."""
 MAX_SENTENCES: Final = 40
 MAX_OFFERED: Final = 200
 _MIN_WORDS: Final = 3
+_FEW_WORDS: Final = 3
+_MAX_WORDS: Final = 8
+_MAX_GOAL_WORDS: Final = 25
 _PASTED: Final = re.compile(rf"{SIGNS}|^[^\n]{{0,200}}:[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _END: Final = re.compile(r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<=[.!?])[)\s]+|\n+")
-_FIRST_PERSON: Final = re.compile(r"\b(?:i|my|we|our|ich|meine?)\b", re.IGNORECASE)
-_AND_I: Final = re.compile(r",? (?:and|but) (?=(?:I|my)\b)")
-_LEAD: Final = r"(?:(?:please|from now on|in future|in the future|and|also|ok|okay|so|actually|,)[,:]?\s+)*"
-_ASK: Final = (
-    "answer|reply|respond|write|use|call me|format|include|cite|show|explain|sign|translate|address me|round"
-    "|convert|spell|mention|avoid using|stop using|keep (?:your|the|all) (?:answers|replies|responses)"
-)
-_STANDING: Final = re.compile(
-    r"\b(?:always|never|from now on|in future|in the future|any ?more|every time|whenever)\b", re.IGNORECASE
-)
-_REQUEST: Final = re.compile(
-    rf"{_LEAD}(?:please )?(?:(?:always|never|do not|do not ever)\s+)*(?:please )?(?:always |never )?(?:{_ASK})\b.+",
-    re.IGNORECASE,
-)
-_NAMING: Final = re.compile(r"(?:please )?(?:call me|keep your (?:answers|replies|responses)) \S.*", re.IGNORECASE)
-_UNCERTAIN: Final = re.compile(
-    r"\?|\b(?:this time|this once|just once|if you|could you|can you|would you|i guess|maybe|haha|lol)\b", re.IGNORECASE
-)
-_GOAL: Final = re.compile(
-    r"(?:i|we) (?:want|plan|intend|aim|hope|(?:am|are) (?:planning|aiming|going)) to (?P<aim>.+)"
-    r"|my goal (?:for [\w ]{1,30} )?is(?: to)? (?P<goal>.+)",
-    re.IGNORECASE,
-)
-_MAX_GOAL_WORDS: Final = 25
-_MONTH: Final = "january|february|march|april|may|june|july|august|september|october|november|december"
-_TIME: Final = (
-    rf"(?:the )?(?:end|middle|beginning) of|(?:{_MONTH}|spring|summer|autumn|winter|christmas|easter|(?:19|20)\d\d)\b"
-    rf"|\d{{1,2}}(?:st|nd|rd|th)? (?:of )?(?:{_MONTH})\b|(?:next|this) (?:week|month|year|spring|summer|autumn"
-    rf"|fall|winter)\b"
-    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|my (?:\w+ )?birthday\b"
-)
-_BY_WHEN: Final = re.compile(
-    rf"\b(?:(?:by|before|until|within|in|on) (?:the )?(?:{_TIME})|(?:this|next) (?:week|month|year|summer))",
-    re.IGNORECASE,
-)
-_NO_GOAL: Final = re.compile(
-    r"(?:know|ask|see|understand|say|hear|talk|check|mention|thank|add|be clear|go to bed|eat|sleep)\b", re.IGNORECASE
-)
-_DONE: Final = re.compile(
-    r"(?:i|we) (?:have )?(?:just |finally |now )*(?:finished|completed|achieved|submitted|handed in|passed)"
-    r" (?:with )?(?P<what>.+)",
-    re.IGNORECASE,
-)
-_ASIDE: Final = re.compile(r"\b(?:but|and i|and we)\b", re.IGNORECASE)
-_TELLING: Final = re.compile(
-    r"\b(?:i|my|we|our|ich|meine?|please|always|never|from now on|call me|use|answer|keep)\b", re.IGNORECASE
-)
-_DAILY: Final = re.compile(
-    r"(?:(?:my|the|a) )?(?:work|lunch|dinner|breakfast|coffee|tea|meeting|call|it|that|this|eating)\b", re.IGNORECASE
-)
-_IMPORTANCE: Final = {
+_LINK: Final = re.compile(r"\b(?:and|of|for|to|in|thing|goal|one|top)\b")
+_IMPORTANCE: Final = dict.fromkeys(("residence", "employer", "partner", "diet", "birthday", "job"), 0.8) | {
     "name": 0.9,
     "allergy": 0.9,
-    "residence": 0.8,
-    "employer": 0.8,
-    "partner": 0.8,
-    "diet": 0.8,
-    "birthday": 0.8,
-    "job": 0.8,
 }
 _GUIDING: Final = 0.8
 _PREFERENCES: Final = ("favourite", "prefer", "like", "diet", "length of", "tone of", "language of", "units")
-_LASTING: Final = re.compile(
-    r"name|form of address|residence|address|employer|job|diet|allergy|age|height|weigh #.*|birthday|origin|partner"
-    r"|phone|marital status|e-mail|speak|bank with|drive|units|(?:length|tone|language) of answers|prefer|timezone"
-    r"|deadline|favourite .+|\*"
-)
-"""Attributes that last, so that also what was counts."""
-_HABITS: Final = word_set("like play learn study collect use drink eat smoke read")
-_BELONGINGS: Final = word_set(
-    "car bike bicycle motorbike house flat apartment garden boat licence license van degree diabete asthma migraine"
-    " company business shop restaurant farm twin baby children camper piano guitar"
-)
-_POINTING: Final = re.compile(
-    r"\b(?:it|this|that|these|those|them|your|you|there|here|how|what|so much|so far|the way|a lot|a ton|each other)\b",
-    re.IGNORECASE,
-)
-_VAGUE: Final = re.compile(
-    r"\A(?:the|being|having|doing|getting|such|all|more|some|from|on|for|with|to)\b", re.IGNORECASE
-)
-_LINK: Final = re.compile(r"\b(?:and|of|for|to|in|thing|goal|one|top)\b")
-_MAX_WORDS: Final = 8
-_FEW_WORDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +62,6 @@ class _Sentence:
         return Candidate(content=self.text, memory_type=memory_type, importance=importance, message_ids=ids, **more)
 
 
-_Found = tuple[Candidate, _Sentence]
-
-
 def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], now: datetime) -> Extraction:
     """The candidates that plain statements of the user give, in their order; ``now``, aware, dates undated messages.
 
@@ -151,7 +73,7 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], no
     theirs = [message for message in messages if message.role is Role.USER]
     if len({message.author for message in theirs}) > 1:
         return Extraction([])
-    found: list[_Found] = []
+    found: list[tuple[Candidate, _Sentence]] = []
     for sentence in (sentence for message in theirs for sentence in _sentences(message, now)):
         candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence)
         if candidate is not None:
@@ -160,7 +82,27 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], no
     return Extraction([_placed(candidate, sentence, known) for candidate, sentence in found])
 
 
-def _add(found: list[_Found], candidate: Candidate, sentence: _Sentence) -> None:
+def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
+    """The sentences that are the user's own and may tell something, until the first sign of pasted text.
+
+    One whose parts each make sense by themselves comes part by part: what ends one must not end another.
+    """
+    text = FENCE.sub("\n", message.text[:MAX_CHARACTERS])
+    pasted = _PASTED.search(text)
+    for part in _END.split(text[: pasted.start()] if pasted else text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
+        text = part.strip()
+        if len(text) > MAX_STATEMENT or not pattern("telling").search(text) or len(text.split()) < _MIN_WORDS:
+            continue
+        sentence = _Sentence.of(text, message, now)
+        parts = [part.strip(" ,") for part in re.split(r",? (?:and|but) (?=(?:I|my)\b)", text)]
+        is_each = 1 < len(parts) == len(sentence.said.slots) == sentence.said.clauses
+        if is_each and all(map(pattern("first_person").search, parts)):
+            yield from (_Sentence.of(part, message, now) for part in parts)
+        else:
+            yield sentence
+
+
+def _add(found: list[tuple[Candidate, _Sentence]], candidate: Candidate, sentence: _Sentence) -> None:
     """Adds a candidate; one that says another again joins it, and one that takes its place says until when it held."""
     for place, (earlier, told) in enumerate(found):
         how = compare_said(told.said, sentence.said)
@@ -173,33 +115,11 @@ def _add(found: list[_Found], candidate: Candidate, sentence: _Sentence) -> None
     found.append((candidate, sentence))
 
 
-def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
-    """The sentences that are the user's own and may tell something, until the first sign of pasted text."""
-    text = FENCE.sub("\n", message.text[:MAX_CHARACTERS])
-    pasted = _PASTED.search(text)
-    text = text[: pasted.start()] if pasted else text
-    for part in _END.split(text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
-        sentence = part.strip()
-        if len(sentence) <= MAX_STATEMENT and _TELLING.search(sentence) and len(sentence.split()) >= _MIN_WORDS:
-            yield from _statements(_Sentence.of(sentence, message, now), now)
-
-
-def _statements(sentence: _Sentence, now: datetime) -> Iterator[_Sentence]:
-    """The sentence, or its statements one by one if each makes sense by itself: what ends one must not end another."""
-    parts = [part.strip(" ,") for part in _AND_I.split(sentence.text)]
-    said = sentence.said
-    if 1 < len(parts) == len(said.slots) == said.clauses and all(map(_FIRST_PERSON.search, parts)):
-        yield from (_Sentence.of(part, sentence.message, now) for part in parts)
-    else:
-        yield sentence
-
-
 def _instruction(sentence: _Sentence) -> Candidate | None:
     """A request for all answers to come."""
-    if _UNCERTAIN.search(sentence.plain):
-        return None
-    is_standing = _REQUEST.fullmatch(sentence.plain) and _STANDING.search(sentence.plain)
-    if not is_standing and not _NAMING.fullmatch(sentence.plain):
+    plain = sentence.plain
+    is_standing = pattern("request").fullmatch(plain) and pattern("standing").search(plain)
+    if pattern("uncertain").search(plain) or not (is_standing or pattern("naming").fullmatch(plain)):
         return None
     slots = sentence.said.slots
     return sentence.candidate(MemoryType.INSTRUCTION, _GUIDING, topic=slots[0].attribute if slots else None)
@@ -207,14 +127,15 @@ def _instruction(sentence: _Sentence) -> Candidate | None:
 
 def _goal(sentence: _Sentence) -> Candidate | None:
     """What the user wants to reach by some time, or has reached."""
-    if _UNCERTAIN.search(sentence.plain) or '"' in sentence.plain or len(sentence.plain.split()) > _MAX_GOAL_WORDS:
+    plain = sentence.plain
+    if pattern("uncertain").search(plain) or '"' in plain or len(plain.split()) > _MAX_GOAL_WORDS:
         return None
-    if found := _GOAL.fullmatch(sentence.plain):
+    if found := pattern("goal").fullmatch(plain):
         aim = found["aim"] or found["goal"]
-        is_one = not _NO_GOAL.match(aim) and (found["goal"] or _BY_WHEN.search(aim))
+        is_one = not pattern("no_goal").match(aim) and (found["goal"] or pattern("by_when").search(aim))
         return sentence.candidate(MemoryType.GOALS, _GUIDING, state="open") if is_one else None
-    found = _DONE.fullmatch(sentence.plain)
-    if found is None or _DAILY.match(found["what"]) or _ASIDE.search(found["what"]):
+    done = pattern("done").fullmatch(plain)
+    if done is None or pattern("daily").match(done["what"]) or pattern("aside").search(done["what"]):
         return None
     return sentence.candidate(MemoryType.GOALS, state="done", valid_from=sentence.message.at)
 
@@ -222,7 +143,7 @@ def _goal(sentence: _Sentence) -> Candidate | None:
 def _statement(sentence: _Sentence) -> Candidate | None:
     """What holds of the user and of those around."""
     slots = [slot for slot in sentence.said.slots if slot.subject.startswith(USER) and _is_telling(slot)]
-    if not slots or not _FIRST_PERSON.search(sentence.text):
+    if not slots or not pattern("first_person").search(sentence.text):
         return None
     slot = next((slot for slot in slots if slot.is_change and not slot.is_negated), slots[0])
     likes = slot.attribute.startswith(_PREFERENCES)
@@ -237,25 +158,21 @@ def _statement(sentence: _Sentence) -> Candidate | None:
 
 def _is_telling(slot: Slot) -> bool:
     """Whether the slot says something that another conversation may need, without what was said around it."""
-    words = slot.value.casefold().split()
-    if not words and not slot.is_negated:
+    value, attribute = slot.value.casefold().split(), slot.attribute
+    if len(value) > _MAX_WORDS or pattern("pointing").search(slot.value):
         return False
-    if _LASTING.fullmatch(slot.attribute):
-        return len(words) <= _MAX_WORDS and not _POINTING.search(slot.value)
-    if slot.is_past or _POINTING.search(slot.value) or not 0 < len(words) <= _MAX_WORDS:
+    if pattern("lasting").fullmatch(attribute):
+        return bool(value) or slot.is_negated
+    if slot.is_past or not value:
         return False
-    if slot.attribute in _HABITS:
-        return len(words) <= _FEW_WORDS and not _VAGUE.search(slot.value)
-    if slot.attribute == "have":
-        return words[-1].rstrip("s") in _BELONGINGS or words[-1] in PEOPLE | PETS
-    names_one = len(slot.attribute.split()) <= _FEW_WORDS and not _LINK.search(slot.attribute)
-    return (
-        names_one and (slot.holds is Holds.ONE or slot.attribute in PEOPLE | PETS | MANY) and _is_definite(slot.value)
-    )
-
-
-def _is_definite(value: str) -> bool:
-    return kind_of(value) in ("name", "number")
+    if attribute in words("habits"):
+        return len(value) <= _FEW_WORDS and not pattern("vague").search(slot.value)
+    living = words("people") | words("pets")
+    if attribute == "have":
+        return value[-1].rstrip("s") in words("belongings") or value[-1] in living
+    if len(attribute.split()) > _FEW_WORDS or _LINK.search(attribute) or kind_of(slot.value) not in ("name", "number"):
+        return False
+    return slot.holds is Holds.ONE or attribute in living | words("many")
 
 
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Offered, Said]]) -> Candidate:
@@ -272,12 +189,10 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Off
 
 def _reaches(sentence: _Sentence, memory: Offered) -> bool:
     """Whether the sentence says that the goal that ``memory`` is has been reached."""
-    goal = _GOAL.fullmatch(expanded(memory.content[:MAX_STATEMENT]).rstrip(".! "))
-    done = _DONE.fullmatch(sentence.plain)
-    if goal is None or done is None:
-        return False
-    what = set(key_of(done["what"]))
-    return bool(what) and what <= set(key_of(goal["aim"] or goal["goal"]))
+    goal = pattern("goal").fullmatch(expanded(memory.content[:MAX_STATEMENT]).rstrip(".! "))
+    done = pattern("done").fullmatch(sentence.plain)
+    what = set(key_of(done["what"])) if done else set[str]()
+    return goal is not None and bool(what) and what <= set(key_of(goal["aim"] or goal["goal"]))
 
 
 class RuleExtractor:

@@ -1,49 +1,31 @@
-"""Statements cut into clauses, each with what it says about time and change taken out of its words."""
+"""Plain statements cut into clauses, each with what it says about time and change taken out of its words."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
-from inference_core.slots.periods import NO_PERIOD, Period, without_period
+from inference_core.retrieval.time_expressions import interval_of
+from inference_core.slots.words import pattern, rows, words
 
 MAX_CLAUSES: Final = 6
-_CONTINUING: Final = ("joined", "moved", "started", "became", "switched", "bought", "got", "live", "work")
-_I: Final = r"(?:I|we|my|our|the user|it is|ich|mein|meine)\b"
-_CUT: Final = re.compile(
-    r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<!\bNo)[.!;]+\s+|\n+|:\s+|,?\s+(?:and|but|so)\s+(?:now\s+)?"
-    rf"(?=(?:I|we|my|our)\s)|,\s*(?:and\s+|but\s+|so\s+|now\s+)*(?={_I})|,?\s+and\s+(?=(?:{'|'.join(_CONTINUING)})\b)"
-    r"|,\s*(?:now\s+)?(?=not\s)",
-    re.IGNORECASE,
-)
-_TOGETHER: Final = re.compile(r"(?:(?<=[,.;] )|\A)(?P<whom>(?:(?:my|our) )?[\w-]+) and I\b", re.IGNORECASE)
-_LEAD: Final = re.compile(
-    r"(?:well|ok|okay|oh|hey|hi|hello|by the way|btw|fyi|just so you know|update|news|as planned|and|but|so|then|now|"
-    r"from now on|these days|finally|also|yes|please note|note|remember)\b\s*[,:.!-]?\s*",
-    re.IGNORECASE,
-)
-_CORRECTION: Final = re.compile(
-    r"(?:(?:actually|sorry|correction|oops|wait|my mistake|my bad|I meant(?: that)?|that (?:was|is) wrong|"
-    r"I (?:have )?made a mistake|I was wrong|it turn(?:s|ed) out(?: that)?|to correct myself)\b"
-    r"|no(?=[,:.!]))\s*[,:.!-]?\s*",
-    re.IGNORECASE,
-)
-_CHANGE: Final = re.compile(
-    r"\s*\b(?:now|nowadays|these days|from now on|any ?more|any longer|again|currently|at present|instead(?! of)|jetzt|"
-    r"inzwischen|mittlerweile|neuerdings|wieder)\b",
-    re.IGNORECASE,
-)
-_ADDITION: Final = re.compile(r"\s*\b(?:also|too|as well|additionally|auch)\b", re.IGNORECASE)
-_FILLER: Final = re.compile(
-    r"\s*\b(?:still|just|finally|recently|already|really|actually|usually|normally|immer noch)\b", re.IGNORECASE
-)
-_FORMER: Final = re.compile(r",?\s+(?:instead of|rather than)\s+(?P<former>[^,]{1,60})\Z", re.IGNORECASE)
-_BUT: Final = re.compile(r"\bnot\s+(?P<former>[^,]{1,60}?),?\s+but\s+(?:rather\s+)?", re.IGNORECASE)
-_NOT: Final = re.compile(r"not\s+(?P<former>\S+(?:\s\S+){0,4})\Z", re.IGNORECASE)
 _SPACES: Final = re.compile(r"\s+")
-_PREPOSITIONS: Final = ("from ", "in ", "at ", "for ", "on ", "the ", "an ", "a ")
+_BEFORE_VALUE: Final = re.compile(r"(?:from )?(?:in )?(?:at )?(?:for )?(?:on )?(?:the )?(?:an )?(?:a )?", re.IGNORECASE)
+_PERIOD_KINDS: Final = ("past", "range", "since", "until", "at")
+_YEAR: Final = re.compile(r"(?:19|20)\d\d\b")
+_ANY_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""From which to count what needs no counting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """When a clause holds; ``kind`` is how it was said: past, range, since, until, at; empty if nothing was said."""
+
+    kind: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +33,60 @@ class Clause:
     """Words of a statement in their order, without those that the other fields stand for."""
 
     text: str
-    period: Period = NO_PERIOD
+    period: Period = Period()
     replaced: str | None = None
     is_change: bool = False
     is_correction: bool = False
     is_addition: bool = False
 
 
+def expanded(text: str) -> str:
+    """``text`` with its contractions as whole words, and straight apostrophes."""
+    for contracted, expansion in rows("contractions"):
+        text = contracted.sub(expansion, text)
+    return text
+
+
+def is_plain(text: str) -> bool:
+    """Whether the expanded ``text`` says that something holds or has come to hold.
+
+    No question, guess, plan, quotation, hearsay, joke or passing state; what is not certain is not plain.
+    """
+    if pattern("question").search(text) or pattern("not_plain").search(text):
+        return False
+    return not pattern("today").search(text) or pattern("today_event").search(text) is not None
+
+
 def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
     """The clauses of an expanded, plain ``text``; what is corrected in one is corrected in those after it."""
     found: list[Clause] = []
     is_correction = False
-    for part in _CUT.split(_TOGETHER.sub(r"\g<whom> & I", text), maxsplit=MAX_CLAUSES):
+    for part in pattern("cut").split(pattern("together").sub(r"\g<whom> & I", text), maxsplit=MAX_CLAUSES):
         clause = _clause(part, said_at)
         is_correction = is_correction or clause.is_correction
-        if found and (denied := _NOT.match(clause.text)):
+        if found and (denied := pattern("denied").match(clause.text)):
             found[-1] = replace(found[-1], replaced=bare(denied["former"]), is_correction=True)
-        elif clause.text:
-            shared = found[-1].text if found else ""
-            found.append(replace(clause, text=_with_subject(clause.text, shared), is_correction=is_correction))
+        elif words_left := clause.text:
+            continues = words_left.split(" ", maxsplit=1)[0] in words("continuing")
+            if found and continues and found[-1].text.startswith(("I ", "We ", "we ")):
+                words_left = f"I {words_left}"
+            found.append(replace(clause, text=words_left, is_correction=is_correction))
     return found
 
 
-def _with_subject(text: str, before: str) -> str:
-    """A clause behind "and", with the subject of the one before it."""
-    is_without = text.split(" ", maxsplit=1)[0] in _CONTINUING and before.startswith(("I ", "We ", "we "))
-    return f"I {text}" if is_without else text
-
-
 def bare(value: str) -> str:
-    """``value`` without the preposition or article before it."""
-    for word in _PREPOSITIONS:
-        if value.lower().startswith(word):
-            value = value[len(word) :]
-    return value.strip()
+    """``value`` without the prepositions and the article before it."""
+    return _BEFORE_VALUE.sub("", value, count=1).strip()
 
 
 def _clause(text: str, said_at: datetime | None) -> Clause:
-    text, is_correction = _led(_SPACES.sub(" ", text).strip(" ,.!;:-()"))
-    text, replaced = _former(text)
-    text, changes = _CHANGE.subn("", text)
-    text, additions = _ADDITION.subn("", text)
-    text, period = without_period(_FILLER.sub("", text).strip(), said_at)
+    text, is_correction = _without_lead(_SPACES.sub(" ", text).strip(" ,.!;:-()"))
+    replaced = None
+    if former := pattern("former").search(text) or pattern("not_but").search(text):
+        text, replaced = text[: former.start()] + text[former.end() :], bare(former["former"])
+    text, changes = pattern("change").subn("", text)
+    text, additions = pattern("addition").subn("", text)
+    text, period = _without_period(pattern("filler").sub("", text).strip(), said_at)
     return Clause(
         _SPACES.sub(" ", text).strip(" ,.!;:-"),
         period,
@@ -103,22 +97,41 @@ def _clause(text: str, said_at: datetime | None) -> Clause:
     )
 
 
-def _led(text: str) -> tuple[str, bool]:
+def _without_lead(text: str) -> tuple[str, bool]:
     """``text`` behind the words that lead up to it, and whether they correct something."""
     is_correction = False
     for _ in range(MAX_CLAUSES):
-        if found := _CORRECTION.match(text):
+        if found := pattern("correction").match(text):
             is_correction = True
-        elif not (found := _LEAD.match(text)):
+        elif not (found := pattern("lead").match(text)):
             break
         text = text[found.end() :]
     return text, is_correction
 
 
-def _former(text: str) -> tuple[str, str | None]:
-    """``text`` without the value that it says holds no longer, and that value."""
-    if found := _FORMER.search(text):
-        return text[: found.start()], bare(found["former"])
-    if found := _BUT.search(text):
-        return text[: found.start()] + text[found.end() :], bare(found["former"])
-    return text, None
+def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:
+    """``text`` without the first phrase that says when, and that time; a date that is the value itself stays."""
+    for kind in _PERIOD_KINDS:
+        found = pattern(kind).search(text)
+        if found and not (kind == "at" and _is_value(text, found)):
+            rest = f"{text[: found.start()]} {text[found.end() :]}".strip()
+            return (rest, _period(kind, found["phrase"], said_at)) if rest else (text, Period())
+    return text, Period()
+
+
+def _is_value(text: str, found: re.Match[str]) -> bool:
+    return any(
+        date.start() < found.end() and found.start() < date.end() for date in pattern("bare_date").finditer(text)
+    )
+
+
+def _period(kind: str, phrase: str, said_at: datetime | None) -> Period:
+    counted_from = _ANY_DAY if said_at is None and _YEAR.search(phrase) else said_at
+    if kind in ("since", "until"):  # the point itself, as its interval is only a bound
+        phrase = pattern("before_point").sub("", phrase)
+        phrase = phrase if phrase.lower().startswith(("last", "this", "yesterday")) else f"in {phrase}"
+    interval = None if counted_from is None else interval_of(phrase, counted_from)
+    if interval is None:
+        return Period(kind)
+    start, end = interval
+    return Period(kind, None if kind == "until" else start, None if kind in ("since", "at") else end)

@@ -1,41 +1,28 @@
-"""Statements read as slots."""
+"""Statements read as slots, and what a newer statement does to an older one."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
-from inference_core.slots.clauses import Clause, bare, clauses_of
-from inference_core.slots.forms import Reading, imperative_of, reading_of
-from inference_core.slots.german import german_reading
-from inference_core.slots.plainness import expanded, is_plain
-from inference_core.slots.predicates import Predicate, owner_of, predicate_of
-from inference_core.slots.slot import USER, Holds, Slot
-from inference_core.slots.words import DATED, EVENTS
+from inference_core.slots.clauses import Clause, bare, clauses_of, expanded, is_plain
+from inference_core.slots.predicates import (
+    Predicate,
+    Reading,
+    german_reading,
+    owner_of,
+    predicate_of,
+    reading_of,
+    request_of,
+)
+from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
+from inference_core.slots.words import EVENTS, PEOPLE, pattern, words
 
 MAX_STATEMENT: Final = 300
 """A text with more characters is no plain statement."""
-_CALLED: Final = re.compile(
-    r"(?P<who>(?:I|we|the user) (?:have|has|own|owns)) an? (?:new )?(?P<what>[\w-]+(?: [\w-]+)?) (?:called|named) "
-    r"(?P<name>.+)",
-    re.IGNORECASE,
-)
-_ONE_OF: Final = re.compile(
-    r"(?:one|some|two|three) of (?:my|the user's|our) (?P<what>[\w ]+?) (?:is|are) (?P<value>.+)", re.IGNORECASE
-)
-_TURNED: Final = re.compile(
-    r"(?!(?:it|this|that|these|those|they|he|she|here|there|which|what)\b)(?P<value>[^ ].{0,60}?) (?:is|are) "
-    r"(?P<whose>(?:my|our|the user's) [\w' -]+|[A-Z]\w+'s [\w' -]+)",
-    re.IGNORECASE,
-)
-_BROKE_UP: Final = re.compile(r"(?P<name>[\w-]+) & I (?:have )?(?:broke|broken|split|separated)(?: up)?", re.IGNORECASE)
-_MARRIED: Final = re.compile(
-    r"(?:[\w-]+ & I|we) (?:are|got|have got) (?P<value>married|engaged|divorced)", re.IGNORECASE
-)
-_HAS_CHANGED: Final = re.compile(r"(?P<topic>(?:my|our|the user's) .+?) (?:has |was |is )?changed", re.IGNORECASE)
-_HAS_NEW: Final = re.compile(r"(?:I|we) (?:have|got|have got) an? new (?P<topic>[\w -]+)", re.IGNORECASE)
 _MOVED_TO: Final = re.compile(
     r"(?P<topic>.+?) (?:has been |was |is )?(?:moved|postponed|pushed back|extended|shifted|rescheduled|rebooked"
     r"|changed) to (?P<value>.+)"
@@ -43,12 +30,34 @@ _MOVED_TO: Final = re.compile(
 _BARE: Final = re.compile(r"(?:it is )?(?P<value>\S+(?: \S+){0,4})")
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A statement as it is compared: its words, its slots and when it was said, aware, if that is known."""
+
+    words: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    clauses: int
+    at: datetime | None = None
+
+    @classmethod
+    def of(cls, text: str, at: datetime | None = None) -> Said:
+        """``text`` as it is compared. Never raises."""
+        return _said(text, at)
+
+
+@lru_cache(maxsize=4_096)
+def _said(text: str, at: datetime | None) -> Said:
+    """Cached, as the same memories are compared in turn after turn."""
+    parts = (part.strip(".,!;:") for part in text.casefold().split())
+    return Said(tuple(filter(None, parts)), *_read(text, at), at)
+
+
 def slots_of(text: str, said_at: datetime | None = None) -> tuple[Slot, ...]:
     """What a plain statement says, clause by clause; nothing if it is not plain or not understood. Never raises.
 
     ``said_at``, aware, is what "last year" is counted from.
     """
-    return read(text, said_at)[0]
+    return _read(text, said_at)[0]
 
 
 def slot_of(sentence: str, said_at: datetime | None = None) -> Slot | None:
@@ -56,28 +65,39 @@ def slot_of(sentence: str, said_at: datetime | None = None) -> Slot | None:
     return next(iter(slots_of(sentence, said_at)), None)
 
 
-def read(text: str, said_at: datetime | None = None) -> tuple[tuple[Slot, ...], int]:
-    """The slots of a statement, and how many clauses it has; nothing and none if it is not plain. Never raises."""
+def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datetime | None = None) -> Comparison:
+    """What ``new`` does to ``old``; ``old_at`` and ``new_at``, aware, are when they were said.
+
+    SUPERSEDES only if both speak of the same attribute of the same subject at the same time and cannot both hold. SAME
+    only if ``new`` tells nothing that ``old`` does not. Whatever is not certain is BOTH. Never raises.
+    """
+    return compare_said(Said.of(old, old_at), Said.of(new, new_at))
+
+
+def compare_said(old: Said, new: Said) -> Comparison:
+    """`compare` of statements that were read before."""
+    if old.words == new.words:
+        return Comparison.SAME
+    is_late = old.at is not None and new.at is not None and new.at < old.at
+    found = [_between(first, second, new.at) for first in old.slots for second in new.slots]
+    if Comparison.SUPERSEDES in found:
+        return Comparison.BOTH if is_late else Comparison.SUPERSEDES
+    return Comparison.SAME if found == [Comparison.SAME] and new.clauses == 1 else Comparison.BOTH
+
+
+def _read(text: str, said_at: datetime | None) -> tuple[tuple[Slot, ...], int]:
+    """The slots of a statement, and how many clauses it has; nothing and none if it is not plain."""
     text = text.strip()
     if not text or len(text) > MAX_STATEMENT or not is_plain(text := expanded(text)):
         return (), 0
-    clauses = _resolved(clauses_of(text, said_at))
-    return tuple(slot for clause in clauses if (slot := _slot(clause))), len(clauses)
-
-
-def _resolved(clauses: list[Clause]) -> list[Clause]:
-    """The clauses, with "it" and bare values as what the clause before speaks of."""
-    found: list[Clause] = []
+    clauses: list[Clause] = []
     topic = ""
-    for clause in clauses:
-        if topic and (value := _BARE.fullmatch(clause.text)):
-            found.append(_changed(clause, f"{topic} is {value['value']}"))
-        else:
-            found.append(clause)
-        told = _HAS_CHANGED.fullmatch(clause.text)
-        new = _HAS_NEW.fullmatch(clause.text)
+    for clause in clauses_of(text, said_at):
+        is_bare = _BARE.fullmatch(clause.text) if topic else None  # "it" and bare values are of the clause before
+        clauses.append(_changed(clause, f"{topic} is {is_bare['value']}") if is_bare else clause)
+        told, new = pattern("has_changed").fullmatch(clause.text), pattern("has_new").fullmatch(clause.text)
         topic = told["topic"] if told else f"my {new['topic']}" if new else ""
-    return found
+    return tuple(slot for clause in clauses if (slot := _slot(clause))), len(clauses)
 
 
 def _changed(clause: Clause, text: str) -> Clause:
@@ -85,56 +105,94 @@ def _changed(clause: Clause, text: str) -> Clause:
 
 
 def _slot(clause: Clause) -> Slot | None:
+    """What a clause says, with what its words, its verb and its subject each say about time and change."""
     if moved := _MOVED_TO.fullmatch(clause.text):
         owner = owner_of(moved["topic"])
-        if owner and (owner[-1].rsplit(" ", maxsplit=1)[-1] in DATED):
+        if owner and (owner[-1].rsplit(" ", maxsplit=1)[-1] in words("dated")):
             return _slot(_changed(clause, f"{moved['topic']} is {moved['value']}"))
-    reading = _special(clause.text) or imperative_of(clause.text) or german_reading(clause.text)
     predicate = None
+    reading = _special(clause.text) or request_of(clause.text) or german_reading(clause.text)
     if reading is None:
         predicate = predicate_of(clause.text)
         reading = reading_of(predicate) if predicate else None
-    return _joined(clause, reading, predicate) if reading else None
-
-
-def _special(text: str) -> Reading | None:
-    """Clauses whose subject is not what they are about."""
-    if found := _CALLED.fullmatch(text):
-        return Reading((USER,), found["what"].casefold().rsplit(" ", maxsplit=1)[-1], found["name"])
-    if found := _ONE_OF.fullmatch(text):
-        return Reading((USER,), f"some {found['what'].casefold()}", found["value"])
-    if found := _BROKE_UP.fullmatch(text):
-        return Reading((USER,), "partner", found["name"], Holds.ONE, ends=True, is_change=True)
-    if found := _MARRIED.fullmatch(text):
-        return Reading((USER,), "marital status", found["value"], Holds.ONE, is_change=True)
-    found = _TURNED.fullmatch(text)
-    if found and (owner := owner_of(found["whose"])):
-        return reading_of(Predicate(owner, "be", found["value"]))
-    return None
-
-
-def _joined(clause: Clause, reading: Reading, predicate: Predicate | None) -> Slot | None:
-    """The slot of a clause, with what its words, its verb and its subject each say about time and change.
-
-    None for what holds at times only: "in August I don't like Paris".
-    """
-    period = clause.period
-    has_past = predicate is not None and predicate.is_past
-    has_happened = reading.is_change or (predicate is not None and (predicate.is_change or predicate.verb in EVENTS))
-    if period.kind == "at" and not (has_past or has_happened or clause.is_change or clause.is_correction):
+    if reading is None:
         return None
-    is_over = has_past or period.kind in ("past", "range", "until")
+    period = clause.period
+    is_change = reading.is_change or (predicate is not None and predicate.is_change)
+    has_past = predicate is not None and predicate.is_past
+    has_happened = is_change or (predicate is not None and predicate.verb in EVENTS)
+    if period.kind == "at" and not (has_past or has_happened or clause.is_change or clause.is_correction):
+        return None  # it holds at times only: "in August I don't like Paris"
     return Slot(
         subject="/".join(reading.owner),
         attribute=reading.attribute,
         value=reading.value if reading.attribute == "prefer" else bare(reading.value),
         holds=reading.holds,
         is_negated=(predicate is not None and predicate.is_negated) != reading.ends,
-        is_past=is_over and not reading.is_change,
+        is_past=(has_past or period.kind in ("past", "range", "until")) and not reading.is_change,
         valid_from=period.start,
         valid_to=period.end,
         replaced=clause.replaced or reading.replaced,
-        is_change=clause.is_change or reading.is_change or (predicate is not None and predicate.is_change),
+        is_change=clause.is_change or is_change,
         is_correction=clause.is_correction,
         is_addition=clause.is_addition,
     )
+
+
+def _special(text: str) -> Reading | None:
+    """Clauses whose subject is not what they are about."""
+    if found := pattern("called").fullmatch(text):
+        return Reading((USER,), found["what"].casefold().rsplit(" ", maxsplit=1)[-1], found["name"])
+    if found := pattern("one_of").fullmatch(text):
+        return Reading((USER,), f"some {found['what'].casefold()}", found["value"])
+    if found := pattern("broke_up").fullmatch(text):
+        return Reading((USER,), "partner", found["name"], Holds.ONE, ends=True, is_change=True)
+    if found := pattern("married").fullmatch(text):
+        return Reading((USER,), "marital status", found["value"], Holds.ONE, is_change=True)
+    found = pattern("turned").fullmatch(text)
+    owner = owner_of(found["whose"]) if found else None
+    return reading_of(Predicate(owner, "be", found["value"])) if found and owner else None
+
+
+def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
+    is_over = old.is_past or (old.valid_to is not None and now is not None and old.valid_to <= now)
+    if old.subject != new.subject or is_over or new.is_addition:
+        return Comparison.BOTH
+    if _closes(old, new):
+        return Comparison.SUPERSEDES
+    if old.attribute != new.attribute:
+        return Comparison.BOTH
+    if key_of(old.value) != key_of(new.value):
+        return Comparison.SUPERSEDES if _excludes(old, new) else Comparison.BOTH
+    if old.is_negated != new.is_negated:
+        return Comparison.BOTH if new.is_past else Comparison.SUPERSEDES
+    if new.is_past:
+        return Comparison.BOTH if old.is_negated else Comparison.SUPERSEDES
+    tells_when = new.valid_from is not None and new.valid_from != old.valid_from
+    return Comparison.BOTH if tells_when else Comparison.SAME
+
+
+def _closes(old: Slot, new: Slot) -> bool:
+    """Whether ``new`` says of the very value of ``old`` that it holds no longer."""
+    if old.is_negated or new.attribute not in (old.attribute, ANY):
+        return False
+    if new.replaced is not None and not new.is_negated:
+        return key_of(new.replaced) == key_of(old.value)
+    if not new.is_negated or new.is_past:
+        return False
+    return new.value == ANY or (new.attribute == ANY and key_of(new.value) == key_of(old.value))
+
+
+def _excludes(old: Slot, new: Slot) -> bool:
+    """Whether two values of one attribute cannot both hold."""
+    if old.is_negated or new.is_negated or new.is_past or Holds.SEVERAL in (old.holds, new.holds):
+        return False
+    first, second = key_of(old.value), key_of(new.value)
+    if new.is_change or new.is_correction:
+        return second[: len(first)] != first
+    if old.valid_from and new.valid_from and new.valid_from < old.valid_from:
+        return False
+    could_be_another = any(part in PEOPLE for part in old.subject.split("/"))  # "my brother": another one each time
+    if Holds.USUALLY_ONE in (old.holds, new.holds) or could_be_another or kind_of(old.value) != kind_of(new.value):
+        return False
+    return not (set(first) <= set(second) or set(second) <= set(first))  # one may be the other in more words

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Final
 
+from inference_core.slots.words import SPELLINGS, entries, words
+
 ANY: Final = "*"
 """As attribute: whatever the value is of. As value: whatever it is."""
 USER: Final = "user"
 """The subject of statements about the user."""
+_MONTHS: Final = {name: f"#{month}" for month, names in entries("months").items() for name in names.split()}
+_PUNCTUATION: Final = re.compile(r"[^\w@.+'-]+")
+_DAY: Final = re.compile(r"(\d{1,2})(?:st|nd|rd|th)\Z")
+_THOUSANDS: Final = re.compile(r"(?<=\d)[,'](?=\d{3}\b)")
+_PHONE: Final = re.compile(r"\+?[\d()/ .-]{5,}\Z")
+_METRES: Final = re.compile(r"(\d)[.,](\d\d) ?m\b")
+_SHORT: Final = 3
 
 
 class Comparison(str, Enum):
@@ -50,3 +60,47 @@ class Slot:
     is_change: bool = False
     is_correction: bool = False
     is_addition: bool = False
+
+
+def key_of(value: str) -> tuple[str, ...]:
+    """The words of a value that count, in one spelling: equal for values that are the same."""
+    value = value.strip()
+    if _PHONE.match(value):
+        return ("".join(mark for mark in value if mark.isdigit()).removeprefix("00"),)
+    value = _METRES.sub(r"\1\2 cm", _THOUSANDS.sub("", value))
+    parts = [word.strip(".'-") for word in _PUNCTUATION.sub(" ", value).split()]
+    key = [_one_form(word) for word in parts if word and word.casefold() not in words("small")]
+    return tuple(sorted(key) if any(word.startswith("#") for word in key) else key)
+
+
+def _one_form(word: str) -> str:
+    """One form of a word; a common noun is the same in the plural."""
+    if word.islower() and len(word) > _SHORT and word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    word = word.casefold()
+    word = _MONTHS.get(word, SPELLINGS.get(word, word))
+    return found[1] if (found := _DAY.match(word)) else word
+
+
+def kind_of(value: str) -> str:
+    """Number, name, place ("in room 12") or other: values of different kinds do not exclude each other."""
+    parts = [word for word in value.split() if word.casefold() not in ("a", "an", "the")]
+    if not parts:
+        return "other"
+    if parts[0].casefold() in words("place_prepositions"):
+        return "place"
+    if parts[0][0].isdigit() or parts[0][0] in "+#(":
+        return "number"
+    return "name" if all(word[0].isupper() or word[0].isdigit() for word in parts) else "other"
+
+
+def holds_of(attribute: str, value: str) -> Holds:
+    """How many values the attribute that a noun names holds at a time."""
+    last = attribute.rsplit(" ", maxsplit=1)[-1]
+    if attribute.startswith("favourite ") or last in words("one"):
+        return Holds.ONE
+    if any(last in words(kind) for kind in ("people", "pets", "many")) or (
+        last.endswith("s") and not last.endswith("ss")
+    ):
+        return Holds.SEVERAL
+    return Holds.ONE if kind_of(value) in ("number", "name") else Holds.USUALLY_ONE
