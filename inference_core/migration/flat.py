@@ -72,8 +72,10 @@ def record_of_legacy(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_c
 
 
 def moment(found: Any) -> datetime | None:
-    """An instant from ISO 8601 or from a number of seconds or milliseconds since 1970, in UTC; None if it is none."""
+    """A datetime, a text in ISO 8601, or a number of seconds or milliseconds since 1970 as a UTC instant, else None."""
     try:
+        if isinstance(found, datetime):
+            return aware(found)
         if isinstance(found, str):
             return aware(datetime.fromisoformat(found.strip()))
         if isinstance(found, int | float) and not isinstance(found, bool):
@@ -91,8 +93,15 @@ def _record(
         raise Unusable(NO_CONTENT)
     read = {name: reader(value.get(name)) for name, reader in _READERS.items()}
     left = {name: found for name, found in value.items() if found not in (None, "") and read.get(name) is None}
-    memory_id = _id(item.key)
-    left |= {} if memory_id == item.key else {"id": item.key}
+    try:
+        memory_id = canonical_id(item.key)
+    except InvalidMemory:
+        memory_id = blake2b(item.key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        left["id"] = item.key
+    metadata: dict[str, Any] = read["extra_metadata"] or {}
+    if left:
+        earlier = {LEFTOVERS: metadata[LEFTOVERS]} if LEFTOVERS in metadata else {}
+        metadata = metadata | {LEFTOVERS: left | earlier}
     kind = read["memory_type"] or MemoryType.GENERAL
     category = read["memory_category"] or get_category_for_type(kind)
     created = read["created_at"] or item.created_at or item.updated_at or _EPOCH
@@ -107,23 +116,9 @@ def _record(
         topic=read["topic"],
         session_id=read["session_id"],
         agent_name=namespaces.agent_name,
-        extra_metadata=_with_leftovers(read["extra_metadata"], left),
+        extra_metadata=canonical_metadata(metadata) if metadata else {},
         expires_at=item.expires_at,
     )
-
-
-def _id(key: str) -> str:
-    try:
-        return canonical_id(key)
-    except InvalidMemory:
-        return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _with_leftovers(metadata: dict[str, Any] | None, left: dict[str, Any]) -> dict[str, Any]:
-    metadata = metadata or {}
-    earlier = {LEFTOVERS: metadata[LEFTOVERS]} if left and LEFTOVERS in metadata else {}
-    everything = metadata | {LEFTOVERS: left | earlier} if left else metadata
-    return canonical_metadata(everything) if everything else {}
 
 
 def _kind(found: Any) -> MemoryType | None:

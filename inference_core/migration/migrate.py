@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from inference_core.errors import InvalidInput, MissingExtra, VersionConflict
+from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import (
     MEMORIES_STORE_NAME,
     MemoryNamespaceBuilder,
@@ -24,6 +24,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.migration.flat import Unusable, record_of_legacy
+from inference_core.migration.postgres_source import PostgresTable
 from inference_core.migration.report import MigrationReport
 from inference_core.migration.sources import LangGraphTable, LegacySource, OwnScopes, read_only
 from inference_core.services.operations.scope import put_of
@@ -33,9 +34,6 @@ from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import open_backend
 from inference_core.stores.presence import has_store
 from inference_core.stores.urls import parse_url, shown_url
-
-if TYPE_CHECKING:
-    from inference_core.migration.postgres_source import PostgresTable
 
 Progress = Callable[[int, int], None]
 """Hears how many memories are done, and of how many."""
@@ -65,35 +63,22 @@ def migrate_flat(
 
     Raises InvalidInput, ConfigurationError, StoreError; what was written before stays.
     """
-    _check(user_ids, legacy_namespace)
-    namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-    with _opened(url, legacy_namespace, encryption_key, dry_run=dry_run) as (backend, sources, report):
-        run = Migration(backend, namespaces, report, max_content_bytes)
-        run.migrate(sources, user_ids, progress)
-    return report
-
-
-def _check(user_ids: Sequence[str] | None, legacy_namespace: str) -> None:
     if isinstance(user_ids, str):
         raise InvalidInput("user_ids must be a list of ids, not one text")
     for user_id in user_ids or ():
         encode_label(user_id)
     if not legacy_namespace or legacy_namespace in MEMORY_CATEGORIES:
         raise InvalidInput(f"The flat namespace cannot be called {legacy_namespace!r}; its usual name is 'memories'")
-
-
-@contextmanager
-def _opened(
-    url: str, name: str, key: str | bytes | None, *, dry_run: bool
-) -> Generator[tuple[Backend, list[LegacySource], MigrationReport]]:
-    """The store, what to read, and an empty report. Nothing is created where there was no file, or in a dry run."""
     with ExitStack() as opened:
-        legacy = opened.enter_context(_legacy(url, name))
+        legacy = opened.enter_context(_legacy(url, legacy_namespace))
+        # Nothing is created where there was no file, or in a dry run.
         has_none = legacy.is_missing or (dry_run and not has_store(url))
-        made = InMemoryBackend() if has_none else open_backend(url, encryption_key=key)
+        made = InMemoryBackend() if has_none else open_backend(url, encryption_key=encryption_key)
         backend = opened.enter_context(closing(made))
-        sources: list[LegacySource] = [OwnScopes(backend, name), *legacy.sources]
-        yield backend, sources, MigrationReport(legacy.place or backend.name, dry_run, legacy.is_missing, name)
+        report = MigrationReport(legacy.place or backend.name, dry_run, legacy.is_missing, legacy_namespace)
+        migration = Migration(backend, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
+        migration.migrate([OwnScopes(backend, legacy_namespace), *legacy.sources], user_ids, progress)
+    return report
 
 
 class _Legacy(NamedTuple):
@@ -108,7 +93,7 @@ class _Legacy(NamedTuple):
 def _legacy(url: str, name: str) -> Generator[_Legacy]:
     scheme, path, *_ = parse_url(url)
     if scheme in ("postgresql", "postgres"):
-        with closing(_postgres_table(url, name)) as table:
+        with closing(PostgresTable(url, name)) as table:
             yield _Legacy([table], place=shown_url(url))
     elif path is None:
         yield _Legacy()
@@ -117,14 +102,6 @@ def _legacy(url: str, name: str) -> Generator[_Legacy]:
     else:
         with closing(read_only(path)) as reader:
             yield _Legacy([LangGraphTable(reader, name)], place=f"sqlite:///{path}")
-
-
-def _postgres_table(url: str, name: str) -> PostgresTable:
-    try:
-        from inference_core.migration.postgres_source import PostgresTable  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtra("A PostgreSQL store", "postgres") from error
-    return PostgresTable(url, name)
 
 
 class Migration:
@@ -165,7 +142,8 @@ class Migration:
                     continue
                 if record.namespace[0] != last:
                     last = record.namespace[0]
-                    self._report.users += _is_new(decode_label(last), sources[:at])
+                    user = [decode_label(last)]
+                    self._report.users += not any(next(earlier.items(user), None) for earlier in sources[:at])
                 yield record
 
     def _migrate(self, records: Sequence[MemoryRecord]) -> None:
@@ -173,27 +151,29 @@ class Migration:
         new = [record for record, mark in zip(records, marks, strict=True) if mark is None]
         self._report.already_there += len(records) - len(new)
         scopes = {label: self._scopes(label) for label in {record.namespace[0] for record in new}}
-        if self._report.is_dry_run:
-            self._foresee(new, scopes)
-        elif new:
+        if not self._report.is_dry_run:
             self._write(new, scopes)
-
-    def _scopes(self, label: str) -> list[Namespace]:
-        """Everywhere a memory of this user may have been moved to."""
-        known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
-        return list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
-
-    def _foresee(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
-        for record in records:
+            return
+        for record in new:
             places = {*scopes[record.namespace[0]], record.namespace}
             if any(self._backend.get([(place, record.id) for place in places])):
                 self._report.already_there += 1
             else:
                 self._report.by_category[record.category.value] += 1
 
+    def _scopes(self, label: str) -> list[Namespace]:
+        """Everywhere a memory of this user may have been moved to."""
+        known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
+        return list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
+
     def _write(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
-        """All in one transaction, each memory with its mark or not at all."""
-        outcomes = self._backend.apply([_writes(record, scopes[record.namespace[0]]) for record in records])
+        """All in one transaction, each with its mark, unless it was migrated before or its id stands anywhere."""
+        groups: list[list[Write]] = []
+        for record in records:
+            others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
+            absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
+            groups.append([_mark(record), *absent, put_of(record, expected=0)])
+        outcomes = self._backend.apply(groups) if groups else []
         taken: list[MemoryRecord] = []
         for record, outcome in zip(records, outcomes, strict=True):
             if isinstance(outcome, VersionConflict):
@@ -205,17 +185,6 @@ class Migration:
         if taken:
             self._backend.apply([[_mark(record)] for record in taken])
             self._report.already_there += len(taken)
-
-
-def _is_new(user_id: str, earlier: Sequence[LegacySource]) -> bool:
-    return not any(next(source.items([user_id]), None) for source in earlier)
-
-
-def _writes(record: MemoryRecord, scopes: Sequence[Namespace]) -> list[Write]:
-    """The writes that add ``record`` with its mark, unless it was migrated before or its id stands anywhere."""
-    others = [scope for scope in scopes if scope != record.namespace]
-    absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
-    return [_mark(record), *absent, put_of(record, expected=0)]
 
 
 def _mark(record: MemoryRecord) -> Put:

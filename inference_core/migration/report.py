@@ -97,13 +97,10 @@ class MigrationReport:
             *map(str, self.left_out),
             *([f"FAILED: {self.failed}. Run it again once the cause is gone."] if self.failed else []),
             *map(str, self.failures),
-            *(["Vectors are added when the store is opened with an embedding model."] if self._waits else []),
         ]
+        if self.written and not self.is_dry_run:
+            lines.append("Vectors are added when the store is opened with an embedding model.")
         return "\n".join(lines)
-
-    @property
-    def _waits(self) -> bool:
-        return bool(self.written) and not self.is_dry_run
 
 
 def _name(named: list[LeftOut], user_id: str, memory_id: str, reason: str) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -77,42 +78,60 @@ class OwnScopes:
                     )
 
 
-class LangGraphTable:
-    """The table of LangGraph's SqliteStore, if a `read_only` connection finds one.
+class LangGraphRows(ABC):
+    """The table ``store`` of one of LangGraph's stores; a subclass knows the database.
 
     LangGraph joins the labels of a namespace by dots. So ``a.b.memories`` may be the flat namespace of a user ``a.b``
     or something else of ``a``; its rows are taken for memories of ``a.b`` only if that user is named.
     """
 
-    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
-        self._suffix = f".{name}"
-        self._connection = connection
-        columns = {name.decode() for _, name, *_ in _ask(self._connection, "PRAGMA table_info(store)")}
-        self._has_rows = columns >= LANGGRAPH_COLUMNS
-        self._expiry = "expires_at" if "expires_at" in columns else "NULL"
+    def __init__(self, name: str, columns: Iterable[str]) -> None:
+        there = set(columns)
+        self.suffix = f".{name}"
+        self.has_rows = there >= LANGGRAPH_COLUMNS
+        self.expiry = "expires_at" if "expires_at" in there else "NULL"
 
-    def count(self, user_ids: Sequence[str] | None = None) -> int:
-        """How many rows the users' flat namespaces hold."""
-        if not self._has_rows:
-            return 0
-        if user_ids is None:
-            query = "SELECT count(*) FROM store WHERE substr(prefix, ?) = ?"
-            return next(_ask(self._connection, query, -len(self._suffix), self._suffix))[0]
-        query = "SELECT count(*) FROM store WHERE prefix = ?"
-        return sum(next(_ask(self._connection, query, user_id + self._suffix))[0] for user_id in user_ids)
+    @abstractmethod
+    def prefixes(self) -> Iterator[str | bytes]:
+        """All prefixes that end with the flat namespace's name and name a user before it, in their order."""
+
+    @abstractmethod
+    def rows(self, prefix: str | bytes) -> Iterator[tuple[Any, ...]]:
+        """Key, value (None: too large), created_at, updated_at and expires_at of the rows of ``prefix``, by key."""
 
     def items(self, user_ids: Sequence[str] | None = None) -> Iterator[LegacyItem]:
         """The rows, by user and key."""
-        if self._has_rows:
-            suffix = self._suffix.encode()
-            named = None if user_ids is None else [user_id.encode() + suffix for user_id in user_ids]
-            for prefix in self._prefixes(suffix) if named is None else named:
-                user_id, fault = _decoded(prefix.removesuffix(suffix))
-                fault = UNCLEAR_USER if named is None and "." in user_id else fault
-                yield from self._items(prefix, user_id, fault)
+        if not self.has_rows:
+            return
+        named = None if user_ids is None else [user_id + self.suffix for user_id in user_ids]
+        for prefix in self.prefixes() if named is None else named:
+            user_id, fault = _decoded(prefix)
+            user_id = user_id.removesuffix(self.suffix)
+            fault = UNCLEAR_USER if named is None and "." in user_id else fault
+            for row in self.rows(prefix):
+                yield _item(user_id, row, fault)
 
-    def _prefixes(self, suffix: bytes) -> Iterator[bytes]:
-        """All that end with ``suffix``, each found by a jump over the rows of the one before."""
+
+class LangGraphTable(LangGraphRows):
+    """The table of LangGraph's SqliteStore, if a `read_only` connection finds one."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self._connection = connection
+        super().__init__(name, (column.decode() for _, column, *_ in _ask(connection, "PRAGMA table_info(store)")))
+
+    def count(self, user_ids: Sequence[str] | None = None) -> int:
+        """How many rows the users' flat namespaces hold."""
+        if not self.has_rows:
+            return 0
+        if user_ids is None:
+            query = "SELECT count(*) FROM store WHERE substr(prefix, ?) = ?"
+            return next(_ask(self._connection, query, -len(self.suffix), self.suffix))[0]
+        query = "SELECT count(*) FROM store WHERE prefix = ?"
+        return sum(next(_ask(self._connection, query, user_id + self.suffix))[0] for user_id in user_ids)
+
+    def prefixes(self) -> Iterator[bytes]:
+        """Each found by a jump over the rows of the one before."""
+        suffix = self.suffix.encode()
         query = "SELECT min(prefix) FROM store WHERE prefix >= CAST(? AS TEXT) AND typeof(prefix) = 'text'"
         found: bytes | None = b""
         while (found := next(_ask(self._connection, query, found))[0]) is not None:
@@ -120,20 +139,21 @@ class LangGraphTable:
                 yield found
             found += b"\0"
 
-    def _items(self, prefix: bytes, user_id: str, fault: str | None) -> Iterator[LegacyItem]:
+    def rows(self, prefix: str | bytes) -> Iterator[tuple[Any, ...]]:
+        """Their texts as bytes, which may be no Unicode."""
         query = (
             f"SELECT key, CASE WHEN length(value) <= {MAX_VALUE_BYTES} THEN value END, created_at, updated_at, "
-            f"{self._expiry} FROM store WHERE prefix = CAST(? AS TEXT) AND key >= CAST(? AS TEXT) "
+            f"{self.expiry} FROM store WHERE prefix = CAST(? AS TEXT) AND key >= CAST(? AS TEXT) "
             "AND typeof(key) = 'text' ORDER BY key LIMIT ?"
         )
+        owned = prefix.encode() if isinstance(prefix, str) else prefix
         start = b""
         while True:
-            seen = 0
-            for seen, row in enumerate(_ask(self._connection, query, prefix, start, PAGE), 1):  # noqa: B007 - counts the page
-                start = row[0] + b"\0"
-                yield _item(user_id, row, fault)
-            if seen < PAGE:
+            page = list(_ask(self._connection, query, owned, start, PAGE))
+            yield from page
+            if len(page) < PAGE:
                 return
+            start = page[-1][0] + b"\0"
 
 
 def read_only(path: Path) -> sqlite3.Connection:
@@ -163,8 +183,10 @@ def _owner(label: str) -> str:
         return label
 
 
-def _decoded(text: bytes) -> tuple[str, str | None]:
+def _decoded(text: str | bytes) -> tuple[str, str | None]:
     """``text``, and what is wrong with it."""
+    if isinstance(text, str):
+        return text, None
     try:
         return text.decode(), None
     except UnicodeDecodeError:
@@ -173,8 +195,14 @@ def _decoded(text: bytes) -> tuple[str, str | None]:
 
 def _item(user_id: str, row: tuple[Any, ...], fault: str | None) -> LegacyItem:
     key, key_fault = _decoded(row[0])
-    value, value_fault = _parsed(row[1])
-    created, updated, expires = (moment(_plain(found)) for found in row[2:])
+    value, value_fault = None, TOO_LARGE if row[1] is None else None
+    if row[1] is not None:
+        try:
+            value = json.loads(row[1])
+        except (ValueError, TypeError, RecursionError):
+            value_fault = NOT_JSON
+    times = (found.decode(errors="replace") if isinstance(found, bytes) else found for found in row[2:])
+    created, updated, expires = map(moment, times)
     return LegacyItem(
         user_id=user_id,
         key=key,
@@ -184,16 +212,3 @@ def _item(user_id: str, row: tuple[Any, ...], fault: str | None) -> LegacyItem:
         expires_at=expires,
         fault=fault or key_fault or value_fault,
     )
-
-
-def _parsed(stored: Any) -> tuple[Any, str | None]:
-    if stored is None:
-        return None, TOO_LARGE
-    try:
-        return json.loads(stored), None
-    except (ValueError, TypeError, RecursionError):
-        return None, NOT_JSON
-
-
-def _plain(found: Any) -> Any:
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
