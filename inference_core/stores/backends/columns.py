@@ -1,13 +1,15 @@
-"""What the SQL databases say of a row, and of a change: the columns, in the order in which they are read."""
+"""What the SQL databases have in common: the columns of a row, in the order in which they are read, and questions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
+from inference_core.clock import Clock, SystemClock
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, Situation
-from inference_core.stores.backend import Pending, Row, Unreadable
+from inference_core.retrieval.documents import Change, Document, Situation, Term
+from inference_core.stores.backend import Key, Pending, Row, Tally, Unreadable
 from inference_core.stores.codec import (
     MAX_MICROS,
     MAX_SECONDS,
@@ -19,11 +21,16 @@ from inference_core.stores.codec import (
     fault_of,
     from_micros,
     is_vector,
+    near_micros,
+    pack_namespace,
+    to_micros,
     unpack_namespace,
     unpack_value,
 )
 from inference_core.stores.cursor import Cursor
+from inference_core.stores.scan import MAX_WORDS, forms_of
 
+T = TypeVar("T")
 ROW: Final = "s.namespace, r.key, r.value, r.version, r.seq, r.created, r.updated, r.expires, r.ttl"
 CHANGE: Final = (
     "r.seq, r.key, r.kind, r.created, r.value IS NOT NULL, r.text, r.terms, r.analyzer, r.session, r.by_assistant, "
@@ -34,8 +41,145 @@ KEY: Final = 1
 SEQ: Final = 4
 CREATED: Final = 5
 """Where these stand in ``ROW``."""
+ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > :now)"
+ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
 _BYTES: Final = (bytes, type(None))
 _ROW_COLUMNS: Final = ROW.count(",") + 1
+
+
+class SqlBackend(ABC):
+    """The questions that all SQL databases answer alike, with parameters as SQLite names them: ``:now``."""
+
+    contains: ClassVar[str]
+    """The function that tells where a text holds another one."""
+    any_kind: ClassVar[str] = "TRUE"
+    """A condition that says nothing, by which a database takes its index by kind."""
+    most_values: ClassVar[int]
+    """So many scopes are asked for by one statement."""
+    page_size: ClassVar[int] = 2_000
+    """So many changes are read by one statement."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock or SystemClock()
+
+    @abstractmethod
+    def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """All rows that ``query`` finds."""
+
+    @abstractmethod
+    def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
+        """The condition that ``column`` is one of ``values``, and its parameters."""
+
+    @abstractmethod
+    def _root(self, label: str) -> str:
+        """The first label of a namespace as it is stored beside it."""
+
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
+        found = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", scopes, condition)
+        return [
+            Tally(unpack_namespace(name), kind, count, near_micros(oldest))
+            for name, kind, count, oldest in found
+            if type(kind) is str and type(oldest) is int
+        ]
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``."""
+        query = (
+            "SELECT s.namespace FROM memory_scopes s "
+            f"WHERE EXISTS (SELECT 1 FROM memory_rows r WHERE r.scope = s.id AND {ALIVE})"
+        )
+        given: dict[str, object] = {"now": self._now()}
+        if prefix:
+            query, given = f"{query} AND s.root = :root", given | {"root": self._root(prefix[0])}
+        names = (namespace_of(name) for (name,) in self._select(query, given))
+        return sorted(name for name in names if name and name[: len(prefix)] == prefix)
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        """The newest state of every key written after ``since``, read by pages.
+
+        A key that is written while it is read may come twice, the newer state last.
+        """
+        query = (
+            f"SELECT {CHANGE}, r.model, r.vector FROM memory_rows r WHERE r.scope = "
+            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq LIMIT :size"
+        )
+        name, last = pack_namespace(scope), since
+        while type(last) is int:  # numbers that are damaged, as texts, come last, and nothing is known by them
+            page = self._select(query, {"name": name, "since": last, "size": self.page_size})
+            yield from filter(None, map(change_of, page))
+            last = page[-1][0] if len(page) == self.page_size else None
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The keys whose terms hold the most of ``words``, counted by the database."""
+        given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit}
+        counted: list[str] = []
+        for at, word in enumerate(words[:MAX_WORDS]):
+            names = {f"word{at}_{of}": f" {form} " for of, form in enumerate(forms_of(word))}
+            is_held = " OR ".join(f"{self.contains}(words, :{name}) > 0" for name in names)
+            counted.append(f"CASE WHEN {is_held} THEN 1 ELSE 0 END")
+            given |= names
+        if not counted:
+            return []
+        query = (
+            f"SELECT * FROM (SELECT *, {' + '.join(counted)} AS held FROM (SELECT {CHANGE}, '', NULL, "
+            f"' ' || r.terms || ' ' AS words FROM {ROWS} WHERE s.namespace = :name AND r.text IS NOT NULL) spaced"
+            ") counted WHERE held > 0 ORDER BY held DESC, seq DESC LIMIT :limit"
+        )
+        return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        """Rows whose text has no vector of ``model`` yet."""
+        query = (
+            f"SELECT s.namespace, r.key, r.version, r.text FROM {ROWS} "
+            "WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"
+        )
+        return self._first(limit, pending_of, query, {"model": model})
+
+    def expired(self, limit: int) -> list[Key]:
+        """Rows whose time has come."""
+        query = f"SELECT s.namespace, r.key FROM {ROWS} WHERE r.expires <= :now"
+        return self._first(limit, _address_of, query, {"now": self._now()})
+
+    def get_meta(self, name: str) -> str | None:
+        """A setting of the store."""
+        found = self._select("SELECT value FROM memory_meta WHERE name = :name", {"name": name})
+        return found[0][0] if found else None
+
+    def forget(self, user: str) -> None:  # noqa: B027 - there is nothing to do for any of them
+        """Nothing is remembered of who follows changes."""
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
+
+    def _of_kind(self, kinds: frozenset[str] | None) -> tuple[str, dict[str, object]]:
+        """The condition that a row is of one of ``kinds``, and its parameters."""
+        return (self.any_kind, {}) if kinds is None else self._among("r.kind", list(kinds))
+
+    def _of_scopes(
+        self, selection: str, scopes: Sequence[Namespace], condition: str, given: Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """What a query finds in ``scopes``, so many at a time as a statement takes."""
+        packed = [pack_namespace(scope) for scope in dict.fromkeys(scopes)]
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(packed), self.most_values):
+            among, names = self._among("s.namespace", packed[start : start + self.most_values])
+            query = f"SELECT {selection} WHERE {among} AND {condition}"
+            found += self._select(query, {"now": self._now(), **(given or {}), **names})
+        return found
+
+    def _first(
+        self, limit: int, of: Callable[[tuple[Any, ...]], T | None], query: str, given: Mapping[str, object]
+    ) -> list[T]:
+        """The first ``limit`` of what ``query`` finds that ``of`` can read."""
+        size = limit
+        while True:
+            found = self._select(f"{query} LIMIT :size", {**given, "size": size})
+            sound = [one for one in map(of, found) if one is not None][:limit]
+            if len(sound) == limit or len(found) < size:
+                return sound
+            size *= 2  # others in the place of those that cannot be read
 
 
 class Undecodable(NamedTuple):
@@ -103,6 +247,11 @@ def pending_of(found: tuple[Any, ...]) -> Pending | None:
     _, key, version, text = found
     is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
     return Pending(namespace, key, version, text) if namespace and is_sound else None
+
+
+def _address_of(found: tuple[Any, ...]) -> Key | None:
+    namespace, key = namespace_of(found[0]), found[1]
+    return (namespace, key) if namespace and type(key) is str else None
 
 
 def inspected(root: object, found: Sequence[Any], place: Any) -> Row | Unreadable:

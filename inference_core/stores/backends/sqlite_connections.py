@@ -8,10 +8,9 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
-from functools import wraps
 from pathlib import Path
 from queue import Empty, LifoQueue
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TypeVar
 
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError, StoreUnavailable, in_one_line
 from inference_core.stores.backends import sqlite_schema
@@ -19,7 +18,6 @@ from inference_core.stores.backends.columns import Undecodable
 from inference_core.stores.locks import FileLock
 
 _LOG = logging.getLogger(__name__)
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -36,7 +34,6 @@ class Connections:
         self._is_immutable = False
         self._durable = durable
         self._idle: LifoQueue[sqlite3.Connection] = LifoQueue()
-        self._reading = _Reading()
         self._write_lock = threading.Lock()
         self._opened = ExitStack()
         self._closed = False
@@ -68,7 +65,7 @@ class Connections:
             connection = self._idle.get_nowait()
         except Empty:
             connection = self._connect(self._mode)
-        connection.text_factory = _decoded if is_patient or self._reading.is_patient else str
+        connection.text_factory = _decoded if is_patient else str
         try:
             with translated():
                 yield connection
@@ -78,14 +75,16 @@ class Connections:
             else:
                 self._idle.put(connection)
 
-    @contextmanager
-    def patiently(self) -> Generator[None]:
-        """Has this thread read texts that are not UTF-8 as `Undecodable`."""
-        self._reading.is_patient = True
+    def attempt(self, read: Callable[[sqlite3.Connection], T], *, is_patient: bool = False) -> T:
+        """What ``read`` makes of a connection; once more if a text is not UTF-8, with such texts as `Undecodable`.
+
+        Decoding by ourselves takes three times as long, so it is done only then.
+        """
         try:
-            yield
-        finally:
-            self._reading.is_patient = False
+            with self.reader(is_patient=is_patient) as reader:
+                return read(reader)
+        except UndecodableText:
+            return self.attempt(read, is_patient=True)
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -188,36 +187,8 @@ class Connections:
             )
 
 
-class _Reading(threading.local):
-    is_patient = False
-
-
-class _Backend(Protocol):
-    connections: Connections
-
-
-_S = TypeVar("_S", bound=_Backend)
-
-
 class UndecodableText(StoreError):
     """A stored text is not UTF-8. Python raises at such a text, quotes it, and ends the whole statement."""
-
-
-def despite_damage(method: Callable[Concatenate[_S, P], T]) -> Callable[Concatenate[_S, P], T]:
-    """Has ``method`` read once more if a text is not UTF-8, with such texts as `Undecodable`.
-
-    Decoding by ourselves takes three times as long, so it is done only then.
-    """
-
-    @wraps(method)
-    def reading(self: _S, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(self, *args, **kwargs)
-        except UndecodableText:
-            with self.connections.patiently():
-                return method(self, *args, **kwargs)
-
-    return reading
 
 
 @contextmanager
