@@ -29,7 +29,6 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.stores.backend import Delete, Put, Write
-from inference_core.stores.backends import postgres
 from inference_core.stores.backends.postgres import PostgresBackend
 from inference_core.stores.backends.postgres_schema import VERSION, WANTED
 from inference_core.stores.cursor import PageRequest
@@ -112,7 +111,7 @@ def test_rows_are_looked_up_by_their_address_before_there_are_statistics(url: st
 
 
 def test_changes_are_read_by_pages(backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(postgres, "_PAGE", 10)
+    monkeypatch.setattr(PostgresBackend, "page_size", 10)
     for count in (9, 10, 11, 30):
         done(backend, *(put(f"k{number}", text="tea") for number in range(count)))
         (head,) = backend.heads([USER])

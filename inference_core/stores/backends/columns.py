@@ -52,6 +52,8 @@ class SqlBackend(ABC):
 
     contains: ClassVar[str]
     """The function that tells where a text holds another one."""
+    packed_tokens: ClassVar[str]
+    """The expression that gives the packed token vectors of a row."""
     any_kind: ClassVar[str] = "TRUE"
     """A condition that says nothing, by which a database takes its index by kind."""
     most_values: ClassVar[int]
@@ -71,8 +73,24 @@ class SqlBackend(ABC):
         """The condition that ``column`` is one of ``values``, and its parameters."""
 
     @abstractmethod
+    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> Iterable[tuple[Any, ...]]:
+        """The columns of ``selection`` of those rows of ``keys`` for which ``condition`` holds."""
+
+    @abstractmethod
     def _root(self, label: str) -> str:
         """The first label of a namespace as it is stored beside it."""
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key."""
+        rows = map(row_of, self._of_keys(ROW, keys, ALIVE))
+        found = {(row.namespace, row.key): row for row in rows if row}
+        return [found.get(key) for key in keys]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The packed token vectors of each key."""
+        rows = self._of_keys(f"s.namespace, r.key, {self.packed_tokens}", keys, "TRUE")
+        found = {(unpack_namespace(name), key): tokens for name, key, tokens in rows}
+        return [found.get(key) for key in keys]
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         """How many rows exactly ``scopes`` hold, by namespace and kind."""

@@ -34,7 +34,7 @@ from inference_core.stores.backends.columns import (
 )
 from inference_core.stores.backends.sqlite_connections import Connections
 from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
-from inference_core.stores.codec import pack_namespace, unpack_namespace
+from inference_core.stores.codec import pack_namespace
 from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.cursor import Place as Listed
 
@@ -54,6 +54,7 @@ class SqliteBackend(SqlBackend):
 
     contains = "instr"
     any_kind = "r.kind >= ''"
+    packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
     most_values = _MAX_VARIABLES
 
     def __init__(
@@ -82,19 +83,6 @@ class SqliteBackend(SqlBackend):
                 writer.execute("ROLLBACK")
             return [outcome]
 
-    def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
-        query = f"SELECT {ROW} FROM {ROWS} WHERE {ALIVE}"
-        rows = map(row_of, self._by_key(query, keys))
-        found = {(row.namespace, row.key): row for row in rows if row}
-        return [found.get(key) for key in keys]
-
-    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The packed token vectors of each key."""
-        query = f"SELECT s.namespace, r.key, t.tokens FROM {ROWS} JOIN memory_tokens t ON t.row = r.id WHERE TRUE"
-        found = {(unpack_namespace(name), key): tokens for name, key, tokens in self._by_key(query, keys)}
-        return [found.get(key) for key in keys]
-
     def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first: each scope's as its index has them, merged as they come."""
         kinds = [None] if request.kinds is None else request.kinds
@@ -118,14 +106,15 @@ class SqliteBackend(SqlBackend):
         self, reader: sqlite3.Connection, scope: Namespace, kind: str | None, after: Cursor | None
     ) -> Generator[tuple[Any, ...]]:
         """The columns of a scope's rows (of a kind) behind ``after``; read as they are asked for."""
-        given: dict[str, object] = {"name": pack_namespace(scope), "kind": kind, "now": self._now()}
+        name = pack_namespace(scope)
+        given: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
         parts = [""]
         if after is not None:
             age, key, of = after.place
             given |= {"created": -age, "key": key}
             # Two statements, each a range of the index, as an OR would read all that is older. A row of the same age
             # and key comes after the cursor's if its namespace does.
-            edge = ">=" if given["name"] > of else ">"
+            edge = ">=" if name > of else ">"
             parts = [f"AND r.created = :created AND r.key {edge} :key", "AND r.created < :created"]
         for behind in parts:
             query = (
@@ -209,14 +198,14 @@ class SqliteBackend(SqlBackend):
     def _root(self, label: str) -> str:
         return label
 
-    def _by_key(self, query: str, keys: Sequence[Key]) -> Iterator[tuple[Any, ...]]:
-        """What ``query`` over rows and their scopes finds of ``keys``."""
+    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> Iterator[tuple[Any, ...]]:
         for namespace in {namespace for namespace, _ in keys}:
             wanted = list({key for owner, key in keys if owner == namespace})
             for start in range(0, len(wanted), _MAX_VARIABLES):
                 among, given = self._among("r.key", wanted[start : start + _MAX_VARIABLES])
                 given |= {"now": self._now(), "name": pack_namespace(namespace)}
-                yield from self._select(f"{query} AND s.namespace = :name AND {among}", given)
+                query = f"SELECT {selection} FROM {ROWS} WHERE {condition} AND s.namespace = :name AND {among}"
+                yield from self._select(query, given)
 
 
 def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:
