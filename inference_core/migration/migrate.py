@@ -108,11 +108,7 @@ class Migration:
     """One run onto ``backend``, counted in ``report``; if that is of a dry run, nothing is written."""
 
     def __init__(
-        self,
-        backend: Backend,
-        namespaces: MemoryNamespaceBuilder,
-        report: MigrationReport,
-        max_content_bytes: int = MAX_CONTENT_BYTES,
+        self, backend: Backend, namespaces: MemoryNamespaceBuilder, report: MigrationReport, max_content_bytes: int
     ) -> None:
         self._backend = backend
         self._namespaces = namespaces

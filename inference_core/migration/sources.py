@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from inference_core.errors import InvalidId, StoreUnavailable, without_quotes
-from inference_core.memory.namespaces import Namespace, decode_label, encode_label
+from inference_core.memory.namespaces import decode_label, encode_label
 from inference_core.migration.flat import LegacyItem, moment
 from inference_core.stores.backend import MAX_VALUE_BYTES, Backend
 
@@ -26,19 +26,19 @@ NOT_JSON: Final = "the value is not JSON"
 LANGGRAPH_COLUMNS: Final = frozenset({"prefix", "key", "value", "created_at", "updated_at"})
 
 
-class LegacySource(Protocol):
+class LegacySource(ABC):
     """Where memories of the flat namespace lie; ``user_ids`` None means: of all users. Raises StoreUnavailable."""
 
+    @abstractmethod
     def count(self, user_ids: Sequence[str] | None = None) -> int:
         """How many rows there are."""
-        ...
 
+    @abstractmethod
     def items(self, user_ids: Sequence[str] | None = None) -> Iterator[LegacyItem]:
         """The rows, those of one user together."""
-        ...
 
 
-class OwnScopes:
+class OwnScopes(LegacySource):
     """The scopes ``(user, name)`` of one of our own stores. Labels are ids, encoded or as they are."""
 
     def __init__(self, backend: Backend, name: str) -> None:
@@ -52,7 +52,15 @@ class OwnScopes:
     def items(self, user_ids: Sequence[str] | None = None) -> Iterator[LegacyItem]:
         """Their rows; what is written meanwhile comes too."""
         for user_id, label in self._owners(user_ids):
-            yield from self._items(user_id, (label, self._name))
+            scope, since = (label, self._name), 0
+            while page := list(islice(self._backend.changes(scope, since), PAGE)):
+                since = page[-1].seq
+                for row in self._backend.get([(scope, change.key) for change in page]):
+                    if row:
+                        created, updated = row.created_at, row.updated_at
+                        yield LegacyItem(
+                            user_id=user_id, key=row.key, value=row.value, created_at=created, updated_at=updated
+                        )
 
     def _owners(self, user_ids: Sequence[str] | None) -> list[tuple[str, str]]:
         """Users and their labels."""
@@ -63,22 +71,8 @@ class OwnScopes:
         wanted = set(user_ids)
         return [(_owner(label), label) for label in labels if _owner(label) in wanted]
 
-    def _items(self, user_id: str, scope: Namespace) -> Iterator[LegacyItem]:
-        since = 0
-        while page := list(islice(self._backend.changes(scope, since), PAGE)):
-            since = page[-1].seq
-            for row in self._backend.get([(scope, change.key) for change in page]):
-                if row:
-                    yield LegacyItem(
-                        user_id=user_id,
-                        key=row.key,
-                        value=row.value,
-                        created_at=row.created_at,
-                        updated_at=row.updated_at,
-                    )
 
-
-class LangGraphRows(ABC):
+class LangGraphRows(LegacySource):
     """The table ``store`` of one of LangGraph's stores; a subclass knows the database.
 
     LangGraph joins the labels of a namespace by dots. So ``a.b.memories`` may be the flat namespace of a user ``a.b``

@@ -13,9 +13,9 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema
 from inference_core.memory.namespaces import encode_label
@@ -67,10 +67,11 @@ def import_store(
     a newer version; StoreError. What stood before the fault was written and stays.
     """
     report = TransferReport()
-    with _opened(path) as file:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as file:
         writer = Writer(backend, policy, report)
-        lines = _checked(file, writer, path)
-        while portion := list(islice(lines, PORTION)):
+        puts = _puts(cast("IO[str]", file), writer, path)
+        while portion := list(islice(puts, PORTION)):
             writer.write(portion)
             if progress:
                 progress(report.read, report.read)
@@ -94,59 +95,50 @@ def _lines(
     yield _encoded({"rows": report.read, "sha256": total.hexdigest()})
 
 
-def _checked(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
+def _puts(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
     """The rows of the file. Raises InvalidInput behind the last good one."""
     total = hashlib.sha256()
-    count = 0
-    for number, line in enumerate(iter(lambda: _read(file, path), ""), 1):
-        found = _decoded(line, path, number)
+    rows = 0
+    for number, found in enumerate(_objects(file, path), 1):
         if number == 1:
-            writer.adopt_model(_checked_header(found, path))
+            version, model = found.get("version"), found.get("embedding")
+            if found.get("format") != FORMAT:
+                raise InvalidInput(f"{path} is no export of this package")
+            if not isinstance(version, int) or version > VERSION:
+                raise UnsupportedSchema(f"{path} has version {version!r:.20}; this package reads up to {VERSION}")
+            writer.adopt_model(model if isinstance(model, str) else None)
         elif "row" in found:
             row = _encoded(found["row"])
             if found.get("sha256") != _checksum(row):
                 raise InvalidInput(f"{path} is damaged in line {number}: its checksum does not fit")
             total.update(row.encode())
-            count += 1
-            yield _put(found["row"], path, number)
-        elif found == {"rows": count, "sha256": total.hexdigest()}:
+            rows += 1
+            try:
+                yield put_from_json(found["row"])
+            except InvalidInput as error:
+                raise InvalidInput(f"{path}, line {number}: {error}") from error
+        elif found == {"rows": rows, "sha256": total.hexdigest()}:
             return
         else:
-            raise InvalidInput(f"{path} is damaged: it ends with {found.get('rows')!r:.20} rows, and {count} were read")
-    raise InvalidInput(f"{path} is cut off after {count} rows; they were imported, the rest is missing")
+            raise InvalidInput(f"{path} is damaged: it ends with {found.get('rows')!r:.20} rows, and {rows} were read")
+    raise InvalidInput(f"{path} is cut off after {rows} rows; they were imported, the rest is missing")
 
 
-def _checked_header(found: dict[str, Any], path: Path) -> str | None:
-    if found.get("format") != FORMAT:
-        raise InvalidInput(f"{path} is no export of this package")
-    if not isinstance(found.get("version"), int) or found["version"] > VERSION:
-        raise UnsupportedSchema(f"{path} has version {found.get('version')!r:.20}; this package reads up to {VERSION}")
-    return found["embedding"] if isinstance(found.get("embedding"), str) else None
-
-
-def _put(row: Any, path: Path, number: int) -> Put:
-    try:
-        return put_from_json(row)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}, line {number}: {error}") from error
-
-
-def _decoded(line: str, path: Path, number: int) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"{path} is no export of this package: line {number} is not an object")
-    return found  # pyright: ignore[reportUnknownVariableType]
-
-
-def _read(file: IO[str], path: Path) -> str:
-    try:
-        line = file.readline(_LONGEST_LINE)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read on: {error}") from error
-    return line
+def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of the file, each of which is a JSON object."""
+    for number in count(1):
+        try:
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            found = json.loads(line)
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"{path} cannot be read on: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error
+        if not isinstance(found, dict):
+            raise InvalidInput(f"{path} is no export of this package: line {number} is not an object")
+        yield cast("dict[str, Any]", found)
 
 
 def _encoded(line: dict[str, Any]) -> str:
@@ -176,13 +168,3 @@ def _new_file(path: Path) -> Generator[IO[str]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _opened(path: Path) -> Generator[IO[str]]:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            yield file
-    else:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            yield file

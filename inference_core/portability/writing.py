@@ -65,47 +65,33 @@ class Writer:
         Raises InvalidInput at a conflict if it is to fail, StoreError.
         """
         self._report.read += len(puts)
-        while puts := self._try(puts):
-            pass
-
-    def _try(self, puts: Sequence[Put]) -> list[Put]:
-        """Those that have to be tried again."""
-        rows = self._backend.get([(put.namespace, put.key) for put in puts])
-        wanted = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
-        chosen = [put for put in wanted if put]
-        outcomes = self._backend.apply([[put] for put in chosen]) if chosen else []
-        again: list[Put] = []
-        for put, outcome in zip(chosen, outcomes, strict=True):
-            if isinstance(outcome, VersionConflict):
-                again.append(put)
-            elif isinstance(outcome, Exception):
-                raise outcome if isinstance(outcome, StoreError) else StoreError(str(outcome))
-            else:
-                self._report.written += 1
-        return again
+        while puts:
+            rows = self._backend.get([(put.namespace, put.key) for put in puts])
+            decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
+            chosen = [put for put in decided if put]
+            outcomes = self._backend.apply([[put] for put in chosen]) if chosen else []
+            failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
+            self._report.written += len(chosen) - len(failed)
+            for _, error in failed:
+                if not isinstance(error, VersionConflict):
+                    raise error if isinstance(error, StoreError) else StoreError(str(error))
+            puts = [put for put, _ in failed]
 
     def _decided(self, put: Put, row: Row | None) -> Put | None:
         """The write, or None if the row stays as it is."""
+        document = put.document
+        if document and document.model and document.model != self._model:
+            document = document._replace(model="", vector=None, tokens=None)
         if row is None:
-            return self._fitted(put, 0)
-        if _is_same(put, row):
+            return replace(put, document=document, expected=0)
+        known = (row.updated_at, row.created_at, row.value)
+        if known == (put.updated_at, put.created_at, unpack_value(put.value)):
             self._report.already_there += 1
             return None
         if self._policy is ConflictPolicy.FAIL:
             raise InvalidInput(f"Another memory stands under {put.key!r}; choose which one stays with --conflicts")
-        if self._policy is ConflictPolicy.KEEP or (
-            self._policy is ConflictPolicy.NEWER and put.updated_at <= row.updated_at
-        ):
+        is_older = self._policy is ConflictPolicy.NEWER and put.updated_at <= row.updated_at
+        if is_older or self._policy is ConflictPolicy.KEEP:
             self._report.kept += 1
             return None
-        return self._fitted(put, row.version)
-
-    def _fitted(self, put: Put, expected: int) -> Put:
-        document = put.document
-        if document and document.model and document.model != self._model:
-            document = document._replace(model="", vector=None, tokens=None)
-        return replace(put, document=document, expected=expected)
-
-
-def _is_same(put: Put, row: Row) -> bool:
-    return (row.updated_at, row.created_at, row.value) == (put.updated_at, put.created_at, unpack_value(put.value))
+        return replace(put, document=document, expected=row.version)
