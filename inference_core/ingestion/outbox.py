@@ -1,9 +1,9 @@
 """The outbox: messages that wait to become memories, in the memories' own database.
 
-A message is put in once, however often it comes, and leaves in the very transaction that writes what was made of it,
-so that nothing is lost and nothing happens twice. What it leaves behind is a mark: the reply path only looks whether
-there is one, the worker writes it. Whoever works on a user's messages holds a lease whose version fences
-off those that held it before. The result of a model is kept until it is applied: a replay never asks again.
+A message is put in once, however often it comes, and leaves in the transaction that writes what was made of it, so that
+nothing is lost and nothing happens twice. It leaves a mark behind: the reply path reads marks, the worker writes them.
+Whoever works on a user's messages holds a lease, whose version fences off earlier holders. The result of a model is
+kept until it is applied, so that a replay never asks again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
-"""Where it stands which messages could not be dealt with, of all users."""
+"""Lists the dead letters of all users."""
 TASK_LEASES: Final = 10
-"""For so many leases a worker may do periodic work, which may take many calls of a model."""
+"""A lease of periodic work is so many times longer, as it may take many calls of a model."""
 _LEASE: Final = "lease"
 RESULT: Final = "result"
-"""The row that keeps what a model made of a batch."""
+"""The row that keeps what a model extracted from a batch."""
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
 _MAX_LISTED: Final = 10_000
@@ -41,10 +41,9 @@ _MAX_REASON: Final = 500
 
 
 class Tried(NamedTuple):
-    """How often a message was tried, and from when on it may be again (seconds since 1970).
+    """How often a message was tried, and the time before which it is not tried again (seconds since 1970).
 
-    ``is_open``: nobody knows yet what came of the last time. Where no worker is at it any more, that worker ended in
-    the midst, or lost the database.
+    ``is_open``: the last attempt has no outcome. If its lease is over, the worker died, or lost the database.
     """
 
     times: int = 0
@@ -58,10 +57,10 @@ _NEVER: Final = Tried()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``batch_messages`` and ``batch_tokens`` bound what is worked on at once, ``lease_s`` for how long a worker may.
+    """``batch_messages`` and ``batch_tokens`` bound a batch, ``lease_s`` (seconds) how long a worker may take for it.
 
-    A message is given up after ``max_tries``. A batch that failed is tried again message by message, at once; one that
-    failed by itself after ``backoff_s``, then after six times that, and from then on after 36 times that.
+    A batch that failed is retried at once, message by message; a single message after ``backoff_s``, then after six
+    times, then after 36 times that. After ``max_tries`` it becomes a dead letter.
     """
 
     batch_messages: int = 10
@@ -75,8 +74,8 @@ class Limits:
 class Claim:
     """A batch that this worker works on.
 
-    ``token`` is the version of its lease. ``tries`` are those of the messages that were tried, by their keys,
-    ``before`` is what they were when the batch was claimed.
+    ``token`` is the version of its lease. ``tries`` are the attempts of messages by their keys, ``before`` what they
+    were when the batch was claimed.
     """
 
     partition: Partition
@@ -88,12 +87,12 @@ class Claim:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a worker ended while it worked on one of these messages, which may have been the reason."""
+        """Whether a worker died while it worked on one of these messages, which may have been the reason."""
         return any(self.before.get(one.key, _NEVER).is_open for one in self.batch)
 
     @property
     def job_id(self) -> str:
-        """Names the work on these very messages."""
+        """Identifies the work on exactly these messages."""
         return digest([self.partition.to_value(), *(waiting.name for waiting in self.batch)])
 
 
@@ -107,40 +106,56 @@ class Outbox:
         self._listed: dict[Partition, int] = {}
 
     def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Plan[int]:
-        """Plan: puts in those of ``messages`` that never were in; how many. Durable when it ends, in one commit.
+        """Plan: puts in those of ``messages`` that never were in, durably, in one commit; how many.
 
         ``zone`` names the user's time zone.
         """
-        found = [Waiting(_key(partition, message), 0, message, zone) for message in messages]
-        fresh = {one.key: one for one in found}
+        now = self._clock.now()
+        marks, waiting = marks_of(partition.user_id), partition.messages
+        fresh: dict[str, Waiting] = {}
+        for message in messages:
+            name = message.position if message.id is None else mended(message.id)
+            key = digest([OUTBOX, *waiting, message.session_id, name, mended(message.text)])
+            fresh[key] = Waiting(key, 0, message, zone)
         while fresh:
+            where, place = partition.place
             listed = self._listed.get(partition, 0)
+            writes: list[Write] = [
+                Check(namespace=where, key=place, expected=listed) if listed else self._listing(partition),
+                *(Check(namespace=marks, key=key, expected=0) for key in fresh),
+                *(one.put(waiting, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
+            ]
             try:
-                versions = yield from self.engine.write(self._puts(partition, fresh, listed))
+                versions = yield from self.engine.write(writes)
             except VersionConflict:
-                fresh = yield from self._unknown(partition, fresh)
+                # Some are waiting or marked already, or the partition is listed otherwise than remembered.
+                keys = [partition.place, *((scope, key) for scope in (marks, waiting) for key in fresh)]
+                row, *rows = yield from self.engine.get(keys)
+                self._remember(partition, row.version if row and CLOSING not in row.value else 0)
+                known = {row.key for row in rows if row}
+                fresh = {key: one for key, one in fresh.items() if key not in known}
             else:
-                self._note(partition, versions[0])
+                self._remember(partition, versions[0])
                 break
         return len(fresh)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
-        """Plan: those that have messages, each with the version of the row that says so, the longest waiting first."""
+        """Plan: those that have messages, each with the version of the row that lists it, the longest waiting first."""
         return [(Partition.from_value(row.value), row.version) for row in (yield from self._places(places(None)))]
 
     def due(self, tasks: Sequence[str]) -> Plan[list[tuple[Partition, int]]]:
-        """Plan: those that may have periodic work of these kinds to do now; otherwise like `partitions`."""
+        """Plan: like `partitions`, those that may have periodic work of these kinds to do now."""
         rows = yield from self._places([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
         return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
 
     def seen(self, partition: Partition) -> Plan[int]:
-        """Plan: the version of the row that says that ``partition`` has messages; 0 if none does."""
+        """Plan: the version of the row that lists ``partition``; 0 if it is not listed."""
         (row,) = yield from self.engine.get([partition.place])
         return row.version if row else 0
 
     def claim(self, partition: Partition, seen: int) -> Plan[Claim | None]:
-        """Plan: a batch to work on; None if there is none, it is somebody else's, or its time has not come.
+        """Plan: a batch to work on; None if there is none, another worker has it, or its time has not come.
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
@@ -151,24 +166,34 @@ class Outbox:
         """Plan: what `claim` would claim, which stays free for others until `take`."""
         now = self._clock.now().timestamp()
         lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
-        if lease is not None and _not_before(lease) > now:
+        if lease is not None and lease.value["until"] > now:
             return None
-        rows = yield from self._oldest(partition)
-        if not rows:
-            yield from self._taken_off(partition, seen)
+        # The oldest come last. More are read than were counted, as others may come in meanwhile.
+        count = yield from self.engine.count([partition.messages])
+        rows = yield from self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
+        waiting = [Waiting.of(row) for row in reversed(rows)]
+        if not waiting:
+            yield from self._take_off(partition, seen)
             return None
-        tries = _tries_of(lease)
-        batch, extraction = _kept(rows, tries, result)
-        batch = batch or self._batch(rows, tries, now)
+        tries: Tries = {} if lease is None else {key: Tried(*one) for key, one in lease.value["tries"].items()}
+        batch, extraction = _kept(waiting, tries, result)
+        batch = batch or self._batch(waiting, tries, now)
         if not batch and partition.task:
-            yield from self._put_off(partition, seen, rows, tries)
+            due = min(_time_of(one, tries) for one in waiting)
+            with suppress(VersionConflict):  # more work has come in
+                yield from self.engine.write([self._listing(partition, seen, due)])
         token = 0 if lease is None else lease.version
         return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
 
     def take(self, found: Claim) -> Plan[Claim | None]:
-        """Plan: claims what `ready` found; None if somebody else did."""
+        """Plan: claims what `ready` found; None if another worker did."""
         until = self._lease_end(found.partition)
-        tries = {**found.before, **{one.key: self._another(found, one, until) for one in found.batch}}
+        tries = dict(found.before)
+        for one in found.batch:
+            count = _count(tries, one) + 1
+            # If this worker dies, a message by itself waits: others go first for a while.
+            pause = self._pause(count) if len(found.batch) == 1 else 0.0
+            tries[one.key] = Tried(count, until + pause, is_open=True)
         try:
             (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
         except VersionConflict:
@@ -176,11 +201,11 @@ class Outbox:
         return replace(found, token=token, tries=tries)
 
     def is_spent(self, claim: Claim) -> bool:
-        """Whether the messages were tried often enough; nobody knows what came of the last time."""
+        """Whether all attempts are used up, though the last one has no outcome."""
         return all(_count(claim.tries, one) >= self.limits.max_tries for one in claim.batch)
 
     def release(self, claim: Claim) -> Plan[None]:
-        """Plan: leaves the batch to others as if it had not been claimed, if the database allows that."""
+        """Plan: gives the batch back as if it had not been claimed, if the database can be reached."""
         with suppress(StoreError):
             yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
 
@@ -189,7 +214,7 @@ class Outbox:
     ) -> Plan[list[Write]]:
         """Plan: the writes after which ``work`` of ``partition``'s task waits until ``due``.
 
-        If it waits already it stays due when it was, unless ``puts_off``; either way it is other work from then on.
+        Work that waits already is not put off unless ``puts_off``. Either way its version, and so its job, is new.
         """
         now = self._clock.now()
         key = digest([partition.task, work.session_id])
@@ -200,7 +225,7 @@ class Outbox:
         return [one.put(partition.messages, now), self._listing(partition, due=first)]
 
     def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
-        """Plan: keeps what a model made of the batch. Raises VersionConflict if the lease is somebody else's by now."""
+        """Plan: keeps what a model extracted. Raises VersionConflict if another worker has the lease by now."""
         until = self._lease_end(claim.partition)
         value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
@@ -210,63 +235,55 @@ class Outbox:
         return replace(claim, token=token, extraction=extraction)
 
     def settled(self, claim: Claim, again: datetime | None = None) -> list[Write]:
-        """The writes with which the batch is done; they fail if the lease is somebody else's by now.
+        """The writes with which the batch is done; they fail if another worker has the lease by now.
 
         Periodic work that is to be done ``again`` waits until then.
         """
+        now = self._clock.now()
         keys = {one.key for one in claim.batch}
-        tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
-        return [
-            self._lease(claim.partition, 0.0, tries, claim.token),
+        writes: list[Write] = [
+            self._lease(
+                claim.partition, 0.0, {key: one for key, one in claim.tries.items() if key not in keys}, claim.token
+            ),
             Delete(namespace=claim.partition.state, key=RESULT),
-            *(write for one in claim.batch for write in self._left(claim, one, again)),
         ]
+        for one in claim.batch:
+            if again:
+                writes.append(replace(one, due=again).put(claim.partition.messages, now, one.version))
+            else:
+                writes += _gone(claim.partition, one, now)
+        return writes
 
     def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
-        """Plan: leaves the batch for later, message by message; those tried too often die. The keys of the dead."""
+        """Plan: leaves the batch for later, message by message. What was tried too often dies; the keys of the dead."""
         now = self._clock.now()
-        dead = [one for one in claim.batch if _count(claim.tries, one) >= self.limits.max_tries]
+        partition = claim.partition
         tries = dict(claim.tries)
+        dead: list[str] = []
+        writes: list[Write] = []
         for one in claim.batch:
             count = _count(tries, one)
             pause = self._pause(count) if len(claim.batch) == 1 else 0.0
             tries[one.key] = Tried(count, now.timestamp() + pause)
-        for one in dead:
-            del tries[one.key]
-        writes: list[Write] = [
-            self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=RESULT),
-            *(write for one in dead for write in _burial(claim, one, mended(reason)[:_MAX_REASON], now)),
-        ]
-        yield from self.engine.write(writes)
-        return [one.key for one in dead]
-
-    def _left(self, claim: Claim, one: Waiting, again: datetime | None) -> list[Write]:
-        now = self._clock.now()
-        later = replace(one, due=again)
-        return [later.put(claim.partition.messages, now, one.version)] if again else _gone(claim.partition, one, now)
+            if count >= self.limits.max_tries:
+                del tries[one.key]
+                dead.append(one.key)
+                letter = {**one.to_json(), "reason": mended(reason)[:_MAX_REASON], "tries": count}
+                pointer = {**partition.to_value(), "key": one.key}
+                writes += [
+                    *_gone(partition, one, now),
+                    Put(namespace=partition.dead, key=one.key, value=_json(letter), updated_at=now),
+                    Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
+                ]
+        lease = self._lease(partition, 0.0, tries, claim.token)
+        yield from self.engine.write([lease, Delete(namespace=partition.state, key=RESULT), *writes])
+        return dead
 
     def _lease_end(self, partition: Partition) -> float:
         return self._clock.now().timestamp() + self.limits.lease_s * (TASK_LEASES if partition.task else 1)
 
-    def _another(self, found: Claim, one: Waiting, until: float) -> Tried:
-        """One more try, which ends at ``until``; if its worker ends in the midst, others go first for a while."""
-        count = _count(found.before, one) + 1
-        return Tried(count, until + (self._pause(count) if len(found.batch) == 1 else 0.0), is_open=True)
-
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
-
-    def _puts(self, partition: Partition, fresh: Mapping[str, Waiting], listed: int) -> list[Write]:
-        """The writes that put in what is neither waiting nor marked; ``listed`` as the partition should be listed."""
-        now = self._clock.now()
-        where, place = partition.place
-        marks, messages = marks_of(partition.user_id), partition.messages
-        return [
-            Check(namespace=where, key=place, expected=listed) if listed else self._listing(partition),
-            *(Check(namespace=marks, key=key, expected=0) for key in fresh),
-            *(one.put(messages, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
-        ]
 
     def _listing(
         self, partition: Partition, expected: int | None = None, due: float | None = None, *, is_closing: bool = False
@@ -276,17 +293,8 @@ class Outbox:
         value = partition.to_json(due, is_closing=is_closing)
         return Put(namespace=where, key=key, value=value, updated_at=self._clock.now(), expected=expected)
 
-    def _unknown(self, partition: Partition, fresh: Mapping[str, Waiting]) -> Plan[dict[str, Waiting]]:
-        """Plan: those of ``fresh`` that are neither waiting nor marked; learns anew how the partition is listed."""
-        marks, messages = marks_of(partition.user_id), partition.messages
-        keys = [partition.place, *((scope, key) for scope in (marks, messages) for key in fresh)]
-        place, *rows = yield from self.engine.get(keys)
-        self._note(partition, place.version if place and CLOSING not in place.value else 0)
-        known = {row.key for row in rows if row}
-        return {key: one for key, one in fresh.items() if key not in known}
-
-    def _note(self, partition: Partition, version: int) -> None:
-        """Remembers at which version the partition is listed, 0 if it is not: a guess that every put verifies."""
+    def _remember(self, partition: Partition, version: int) -> None:
+        """Notes the version at which the partition is listed, 0 if it is not; a guess that every put verifies."""
         if len(self._listed) >= _MAX_LISTED:
             self._listed.clear()
         self._listed[partition] = version
@@ -295,14 +303,8 @@ class Outbox:
         """Plan: the rows of ``scopes``, the oldest first."""
         return (yield from self.engine.scan(scopes))[::-1]
 
-    def _oldest(self, partition: Partition) -> Plan[list[Waiting]]:
-        """Plan: the messages that wait longest, the oldest first, also if others come in while they are read."""
-        waiting = yield from self.engine.count([partition.messages])
-        rows = yield from self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, waiting - _PAGE))
-        return [Waiting.of(row) for row in reversed(rows)]
-
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
-        """The first messages of one session that fit; one that was tried before is tried by itself."""
+        """The first messages of one session that fit; one that was tried before comes by itself."""
         ready = [one for one in waiting if _time_of(one, tries) <= now]
         batch: list[Waiting] = []
         tokens = 0
@@ -321,29 +323,17 @@ class Outbox:
         value = _json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
-    def _taken_off(self, partition: Partition, seen: int) -> Plan[None]:
+    def _take_off(self, partition: Partition, seen: int) -> Plan[None]:
         """Plan: takes a partition off the list, unless a message came in meanwhile."""
         where, key = partition.place
         with suppress(VersionConflict):  # a message has come in between
-            # Whoever knew the list at an earlier version has to look again, and then finds that it is closing. Its
-            # message lists the partition anew, so that the deletion fails: else it would lie there unseen.
+            # Whoever remembers an earlier version of the list has to look again, and then finds that it is closing. Its
+            # message lists the partition anew, so that the deletion fails: else the message would lie there unseen.
             closing = self._listing(partition, seen, is_closing=True)
             (version,) = yield from self.engine.write([closing])
             if not (yield from self.engine.count([partition.messages])):
                 yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
-                self._note(partition, 0)
-
-    def _put_off(self, partition: Partition, seen: int, waiting: Sequence[Waiting], tries: Tries) -> Plan[None]:
-        """Plan: nobody need look at ``partition`` before the first of what waits is due."""
-        due = min(_time_of(one, tries) for one in waiting)
-        with suppress(VersionConflict):
-            yield from self.engine.write([self._listing(partition, seen, due)])
-
-
-def _key(partition: Partition, message: Message) -> str:
-    """The same for the same message of the same session with the same agent, and for no other."""
-    name = message.position if message.id is None else mended(message.id)
-    return digest([OUTBOX, *partition.messages, message.session_id, name, mended(message.text)])
+                self._remember(partition, 0)
 
 
 def _count(tries: Tries, waiting: Waiting) -> int:
@@ -352,45 +342,25 @@ def _count(tries: Tries, waiting: Waiting) -> int:
 
 
 def _time_of(one: Waiting, tries: Tries) -> float:
-    """From when on it may be worked on, in seconds since 1970."""
+    """The time before which it is not worked on, in seconds since 1970."""
     return max(tries.get(one.key, _NEVER).not_before, one.due.timestamp() if one.due else 0.0)
 
 
 def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
-    """The writes with which it leaves; the mark of a message stays."""
+    """The writes with which it leaves the outbox; a message leaves its mark."""
     gone = Delete(namespace=partition.messages, key=one.key, expected=one.version)
     marks = marks_of(partition.user_id)
     return [gone] if partition.task else [gone, Put(namespace=marks, key=one.key, value="{}", updated_at=now)]
 
 
 def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
-    """The messages whose extraction is kept, with it. Two workers ended in the midst of them: each by itself then."""
+    """The messages whose extraction is kept, with it; none if two workers died at them: then each is tried alone."""
     keys: Sequence[str] = [] if result is None else result.value["keys"]
     batch = [one for one in rows if one.name in keys]
     is_suspect = len(batch) > 1 and any(_count(tries, one) > 1 for one in batch)
     if result is None or not batch or is_suspect:
         return [], None
     return batch, extraction_from_json(result.value["extraction"])
-
-
-def _burial(claim: Claim, one: Waiting, reason: str, now: datetime) -> list[Write]:
-    """The writes that put a message among the dead."""
-    value = {**one.to_json(), "reason": reason, "tries": _count(claim.tries, one)}
-    pointer = {**claim.partition.to_value(), "key": one.key}
-    return [
-        *_gone(claim.partition, one, now),
-        Put(namespace=claim.partition.dead, key=one.key, value=_json(value), updated_at=now),
-        Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
-    ]
-
-
-def _tries_of(lease: Row | None) -> Tries:
-    known: Mapping[str, Sequence[Any]] = {} if lease is None else lease.value["tries"]
-    return {key: Tried(*tried) for key, tried in known.items()}
-
-
-def _not_before(lease: Row) -> float:
-    return float(lease.value["until"])
 
 
 def _json(value: Mapping[str, Any]) -> str:

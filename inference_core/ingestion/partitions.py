@@ -1,4 +1,4 @@
-"""Partition: whose messages, or which periodic work of whom, a worker has by itself; and where that lies."""
+"""Partition: the messages or the periodic work that one worker has at a time, and where they are stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inference_core.memory.text import encode_json
 OUTBOX: Final = "outbox"
 """Second label of the namespaces, below the user, that hold waiting messages."""
 DEAD: Final = "outbox_dead"
-"""Second label of the namespaces, below the user, that hold messages which could not be dealt with."""
+"""Second label of the namespaces, below the user, that hold dead letters."""
 SESSIONS: Final = "sessions"
 """The task of summarizing sessions."""
 INSIGHTS: Final = "insights"
@@ -23,15 +23,15 @@ INSIGHTS: Final = "insights"
 SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
 STATE: Final = "state"
-"""Last label of the namespace that holds the lease and the result of those before it."""
+"""Last label of the namespace that holds a partition's lease and kept result."""
 CLOSING: Final = "closing"
-"""The field of a partition's row which says that it is being taken off the list."""
+"""The field of a listing which says that the partition is being taken off the list."""
 _SAID: Final = "said"
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The messages of a user with an agent: worked on one batch after the other, in their order.
+    """The messages of a user with an agent, worked on in their order, batch by batch.
 
     With a ``task`` the periodic work of that kind instead, each piece of it as a message that waits until it is due.
     """
@@ -58,12 +58,12 @@ class Partition:
 
     @property
     def dead(self) -> Namespace:
-        """Where messages are that could not be dealt with."""
+        """Where its dead letters are."""
         return (encode_label(self.user_id), DEAD, self._agent)
 
     @property
     def place(self) -> tuple[Namespace, str]:
-        """The row that says that it has messages."""
+        """The row that lists it as having messages."""
         return _place_of(self)
 
     @property
@@ -80,7 +80,7 @@ class Partition:
         return {**value, **({"task": self.task} if self.task else {})}
 
     def to_json(self, due: float | None = None, *, is_closing: bool = False) -> str:
-        """Itself as JSON, with the time (seconds since 1970) before which nobody need look at it.
+        """Its listing: itself as JSON, with the time (seconds since 1970) before which nobody need look at it.
 
         ``is_closing``: it is about to be taken off the list.
         """
@@ -100,7 +100,7 @@ def _place_of(one: Partition) -> tuple[Namespace, str]:
 
 
 def places(task: str | None) -> list[Namespace]:
-    """Where the rows are that say who has messages, or work of this kind."""
+    """Where partitions are listed that have messages, or work of this kind."""
     return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
 
 

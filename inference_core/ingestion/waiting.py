@@ -1,8 +1,7 @@
-"""Messages as the rows of an outbox hold them."""
+"""Messages as rows of an outbox."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,9 +15,9 @@ from inference_core.stores.backend import Put, Row
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message in the outbox; ``zone`` names the time zone in which it was said, as far as known.
+    """A message in the outbox; ``zone`` names the time zone in which it was said, if known.
 
-    With ``due`` it is periodic work, which waits until then and may be put off again while it waits.
+    With ``due`` it is periodic work, which waits until then and may be put off meanwhile.
     """
 
     key: str
@@ -29,7 +28,7 @@ class Waiting:
 
     @property
     def name(self) -> str:
-        """Names what is to be done: the same work at another time is other work."""
+        """Identifies the work: periodic work that was put off is other work."""
         return f"{self.key}:{self.version}" if self.due else self.key
 
     def to_json(self) -> dict[str, Any]:
@@ -40,8 +39,18 @@ class Waiting:
     @classmethod
     def of(cls, row: Row) -> Waiting:
         """The message that a row of the outbox holds."""
-        due = moment_field(row.value, "due")
-        return cls(row.key, row.version, message_from_json(row.value), row.value.get("zone"), due)
+        value = row.value
+        message = Message(
+            session_id=value["session"],
+            role=Role(value["role"]),
+            text=value["text"],
+            id=value["id"],
+            position=value["position"],
+            author=value["author"],
+            at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+            after_tool=value.get("after_tool", False),
+        )
+        return cls(row.key, row.version, message, value.get("zone"), moment_field(value, "due"))
 
     def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
         """The write that puts it into the outbox."""
@@ -61,17 +70,3 @@ def message_to_json(message: Message) -> dict[str, Any]:
         "at": message.at and message.at.isoformat(),
         **({"after_tool": True} if message.after_tool else {}),
     }
-
-
-def message_from_json(value: Mapping[str, Any]) -> Message:
-    """The message that a row of the outbox holds."""
-    return Message(
-        session_id=value["session"],
-        role=Role(value["role"]),
-        text=value["text"],
-        id=value["id"],
-        position=value["position"],
-        author=value["author"],
-        at=datetime.fromisoformat(value["at"]) if value["at"] else None,
-        after_tool=value.get("after_tool", False),
-    )
