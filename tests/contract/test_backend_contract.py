@@ -765,6 +765,15 @@ def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
     assert [row and row.value["n"] for row in rows] == list(range(1_203))
 
 
+def test_a_deleted_row_keeps_nothing_of_its_situation(sqlite: SqliteBackend):
+    """Regression: a delete left the name of the session in the file."""
+    done(sqlite, put("a", text="tea", situation=SITUATIONS["all"]))
+    done(sqlite, Delete(namespace=USER, key="a"))
+    with sqlite.connections.reader() as reader:
+        kept = reader.execute("SELECT session, by_assistant, happened, importance FROM memory_rows").fetchall()
+    assert kept == [tuple(Situation())]
+
+
 def test_an_offset_beyond_all_rows(sqlite: SqliteBackend):
     done(sqlite, put("a"))
     assert sqlite.page(PageRequest([USER], limit=1, offset=10**30)) == []

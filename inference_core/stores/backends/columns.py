@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from inference_core.clock import Clock, SystemClock
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Situation, Term
-from inference_core.stores.backend import Key, Pending, Row, Tally, Unreadable
+from inference_core.stores.backend import Key, Pending, Put, Row, Tally, Unreadable
+from inference_core.stores.cells import Cell
 from inference_core.stores.codec import (
     MAX_MICROS,
     MAX_SECONDS,
@@ -21,6 +22,7 @@ from inference_core.stores.codec import (
     fault_of,
     from_micros,
     is_vector,
+    micros_of,
     near_micros,
     pack_namespace,
     to_micros,
@@ -43,6 +45,17 @@ CREATED: Final = 5
 """Where these stand in ``ROW``."""
 ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > :now)"
 ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
+WRITTEN: Final = (
+    "scope, key, seq, version, created, updated, kind, value, text, terms, analyzer, session, by_assistant, happened, "
+    "importance, model, vector, expires, ttl"
+)
+"""What a write stores: the address, the numbers, then `columns_of` it."""
+REPLACED: Final = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN.split(", ")[2:])
+CLEARED: Final = (
+    "kind = '', value = NULL, text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = FALSE, "
+    "happened = NULL, importance = 0.5, model = '', vector = NULL, expires = NULL, ttl = NULL"
+)
+"""What a delete leaves of a row: its address, numbers and times."""
 _BYTES: Final = (bytes, type(None))
 _ROW_COLUMNS: Final = ROW.count(",") + 1
 
@@ -227,6 +240,16 @@ def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
         if strictly:
             raise
         return None
+
+
+def columns_of(written: Put | Cell, created: int) -> tuple[Any, ...]:
+    """The columns ``WRITTEN`` behind the numbers, of what was ``created`` then."""
+    expiry = (to_micros(written.expiry.at), micros_of(written.expiry.ttl)) if written.expiry else (None, None)
+    of_text: tuple[Any, ...] = (None, None, None, *Situation(), "", None)
+    if written.document is not None:
+        text, terms, analyzer, situation, model, vector, _ = written.document
+        of_text = (text, terms, analyzer, *situation, model, vector)
+    return (created, to_micros(written.updated_at), written.kind, written.value, *of_text, *expiry)
 
 
 def cursor_of(found: tuple[Any, ...]) -> Cursor:

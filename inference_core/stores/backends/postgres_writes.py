@@ -7,7 +7,7 @@ that other backends use too. The second round trip stores the result and commits
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from inference_core.errors import StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Key, Outcome, Put, SetVector, Unreadable, Write
+from inference_core.stores.backends.columns import CLEARED, REPLACED, WRITTEN, columns_of
 from inference_core.stores.backends.postgres_connections import Connection
 from inference_core.stores.backends.postgres_schema import WANTED
 from inference_core.stores.cells import Cell, lost, staged
@@ -24,7 +25,6 @@ from inference_core.stores.codec import (
     UNREADABLE,
     expiry_of,
     from_micros,
-    micros_of,
     pack_namespace,
     to_micros,
     unpack_namespace,
@@ -44,23 +44,16 @@ SELECT s.namespace, r.key, r.seq, r.version, r.kind, r.created, r.updated, r.val
     r.analyzer, r.session, r.by_assistant, r.happened, r.importance, r.model
 FROM {WANTED}
 """
-_UPSERT: Final = """
-INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, text, terms, analyzer,
-    session, by_assistant, happened, importance, model, vector, tokens, expires, ttl)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %b, %b, %s, %s)
-ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = excluded.version, created = excluded.created,
-    updated = excluded.updated, kind = excluded.kind, value = excluded.value, text = excluded.text,
-    terms = excluded.terms, analyzer = excluded.analyzer, session = excluded.session,
-    by_assistant = excluded.by_assistant, happened = excluded.happened, importance = excluded.importance,
-    model = excluded.model, vector = excluded.vector, tokens = excluded.tokens, expires = excluded.expires,
-    ttl = excluded.ttl
+_UPSERT: Final = f"""
+INSERT INTO memory_rows ({WRITTEN}, tokens)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %b, %s, %s, %b)
+ON CONFLICT (scope, key) DO UPDATE SET {REPLACED}, tokens = excluded.tokens
 """
 _TOUCH: Final = "UPDATE memory_rows SET expires = %s WHERE scope = %s AND key = %s"
-_DISCARD: Final = """
+_DISCARD: Final = f"""
 WITH head AS (UPDATE memory_scopes SET seq = seq + 1 WHERE id = %(scope)s RETURNING seq)
-UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, created = 0, updated = 0, kind = '',
-    value = NULL, text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = false, happened = NULL,
-    importance = 0.5, model = '', vector = NULL, tokens = NULL, expires = NULL, ttl = NULL
+UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, created = 0, updated = 0, {CLEARED},
+    tokens = NULL
 WHERE scope = %(scope)s AND key = %(key)s AND seq = %(seq)s
 """
 _NEW_SEQS: Final = """
@@ -70,24 +63,21 @@ UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) A
 
 def refusal(batch: Sequence[Write]) -> StoreError | None:
     """Why PostgreSQL could not hold ``batch``, as far as that can be told beforehand."""
+    texts: list[str] = []
+    for write in batch:
+        texts += [write.key, pack_namespace(write.namespace)]
+        if isinstance(write, SetVector):
+            texts.append(write.model)
+        elif isinstance(write, Put):
+            texts += [write.value, write.kind]
+            if write.document:
+                text, terms, analyzer, situation, model, _, _ = write.document
+                texts += [text, terms, analyzer, situation.session, model]
     try:
-        held = "".join(text for write in batch for text in _texts(write)).encode()
+        held = "".join(texts).encode()
     except (TypeError, UnicodeEncodeError) as error:
         return StoreError(f"PostgreSQL cannot hold this: {error}")
     return StoreError("PostgreSQL cannot hold the character NUL") if b"\x00" in held else None
-
-
-def _texts(write: Write) -> Iterator[str]:
-    yield write.key
-    yield pack_namespace(write.namespace)
-    if isinstance(write, SetVector):
-        yield write.model
-    elif isinstance(write, Put):
-        yield write.value
-        yield write.kind
-        if write.document:
-            text, terms, analyzer, situation, model, _, _ = write.document
-            yield from (text, terms, analyzer, situation.session, model)
 
 
 def apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datetime) -> list[Outcome]:
@@ -143,7 +133,7 @@ def _found(connection: Connection, batches: Sequence[Sequence[Write]]) -> tuple[
     wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
     rows = connection.execute(_FIND, wanted, binary=True)
     heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
-    return heads, {(unpack_namespace(name), key): _cell(*found) for name, key, *found in rows.fetchall()}
+    return heads, {(unpack_namespace(name), key): _cell(found) for name, key, *found in rows.fetchall()}
 
 
 def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], cells: dict[Key, Cell]) -> None:
@@ -153,7 +143,8 @@ def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], ce
     for (namespace, key), cell in cells.items():
         scope, seq = heads[namespace]
         if cell.seq > seq:
-            changed.append((scope, key, *_columns(cell)))
+            columns = columns_of(cell, to_micros(cell.created_at))
+            changed.append((scope, key, cell.seq, cell.version, *columns, cell.document and cell.document.tokens))
         elif cell.expiry:
             touched.append((to_micros(cell.expiry.at), scope, key))
     with connection.cursor() as cursor:
@@ -165,34 +156,12 @@ def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], ce
         connection.execute(_NEW_SEQS, ([*moved], [*moved.values()]))
 
 
-def _cell(
-    seq: int,
-    version: int,
-    kind: str,
-    created: int,
-    updated: int,
-    value: str | None,
-    expires: int | None,
-    ttl: int | None,
-    text: str | None,
-    *of_text: Any,
-) -> Cell:
-    document = None
-    if text is not None:
-        terms, analyzer, session, by_assistant, happened, importance, model = of_text
-        document = Document(text, terms, analyzer, Situation(session, by_assistant, happened, importance), model)
+def _cell(found: Sequence[Any]) -> Cell:
+    """The cell whose columns are those of ``_FIND`` behind the address."""
+    seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *of_text, model = found
+    document = None if text is None else Document(text, terms, analyzer, Situation(*of_text), model)
     try:
         times = from_micros(created), from_micros(updated)
         return Cell(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
     except UNREADABLE:
         return lost(seq, version)
-
-
-def _columns(cell: Cell) -> tuple[Any, ...]:
-    """The columns of a cell but for its address."""
-    known = (cell.seq, cell.version, to_micros(cell.created_at), to_micros(cell.updated_at), cell.kind, cell.value)
-    expiry = (to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)) if cell.expiry else (None, None)
-    if cell.document is None:
-        return (*known, None, None, None, *Situation(), "", None, None, *expiry)
-    text, terms, analyzer, situation, model, vector, tokens = cell.document
-    return (*known, text, terms, analyzer, *situation, model, vector, tokens, *expiry)
