@@ -18,7 +18,7 @@ import Stemmer
 
 from inference_core.retrieval.analysis_letters import MARKS, UNSPACED, folded, without_accents
 from inference_core.retrieval.languages import STEMMERS, latin_language, script_language, stop_words
-from inference_core.retrieval.stopwords import META_WORDS, STOP_WORDS
+from inference_core.retrieval.stopwords import META_WORDS, STOP_WORDS, WORDS
 
 ANALYZER: Final = "snowball-3"
 """Name of this analysis; terms that another one made are made again from the text."""
@@ -45,10 +45,8 @@ _NOT_STEMMED: Final = re.compile(r"[\d']")
 _LOCK: Final = threading.Lock()
 """A stemmer keeps the word that it works on."""
 _CONTRACTED: Final = frozenset({"", "s", "t", "d", "m", "re", "ve", "ll"})
-_ELIDED: Final = frozenset(
-    "all c d dall dell j jusqu l lorsqu m n nell puisqu qu quell quoiqu s sull t un".split()  # noqa: SIM905
-)
-_ELIDING: Final = frozenset({"ca", "fr", "it"})
+_ELIDED: Final = frozenset(WORDS["elided"].split())
+_ELIDING: Final = {("ca",), ("fr",), ("it",)}
 
 
 def analyze(text: str) -> list[str]:
@@ -56,14 +54,15 @@ def analyze(text: str) -> list[str]:
     words, language = _words(text[:MAX_CHARACTERS])
     terms: list[str] = []
     for word in words:
-        terms += _terms(word, language) if len(word) <= MAX_TERM_CHARACTERS else _long_terms(word, language)
+        # a run without spaces may be as long as the text, too much to keep
+        terms += _terms(word, language) if len(word) <= MAX_TERM_CHARACTERS else _terms.__wrapped__(word, language)
     return terms
 
 
 def words_by_term(text: str) -> dict[str, str]:
     """The different index terms at the start of ``text``, as much as of a query, each with the last word it is of."""
     words, language = _words(text[:MAX_QUERY_CHARACTERS])
-    return {term: word for word in words for term in _long_terms(word[:MAX_TERM_CHARACTERS], language)}
+    return {term: word for word in words for term in _terms(word[:MAX_TERM_CHARACTERS], language)}
 
 
 def analyze_query(text: str) -> list[str]:
@@ -114,17 +113,15 @@ def _alternatives(words: Iterable[str], languages: tuple[str, ...]) -> list[tupl
 
 @lru_cache(maxsize=65_536)
 def _terms(word: str, language: str) -> tuple[str, ...]:
-    return tuple(_long_terms(word, language))
-
-
-def _long_terms(word: str, language: str) -> Iterable[str]:
-    return chain.from_iterable(_atoms(word, (language,) if language else ()))
+    return tuple(chain.from_iterable(_atoms(word, (language,) if language else ())))
 
 
 def _atoms(word: str, languages: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     """What a token consists of, each with its terms: bigrams, or parts and, if it is a code or a name, the whole."""
     if _UNSPACED.match(word):
-        return ((bigram,) for bigram in _bigrams(word))
+        clusters = _CLUSTER.findall(word)
+        bigrams = [first + second for first, second in pairwise(clusters)] or clusters
+        return ((bigram,) for bigram in bigrams)
     if len(languages) == 1 and word in stop_words(languages[0]):
         return ()
     parts = _PART.findall(word)
@@ -134,11 +131,6 @@ def _atoms(word: str, languages: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     return chain(forms, [(without_accents(word),)])
 
 
-def _bigrams(run: str) -> list[str]:
-    clusters = _CLUSTER.findall(run)
-    return [first + second for first, second in pairwise(clusters)] if len(clusters) > 1 else clusters
-
-
 @lru_cache(maxsize=65_536)
 def _forms(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
     """The terms of a word: its stem in each language and in English; none for a stop word."""
@@ -146,26 +138,16 @@ def _forms(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
     script = "" if bare.isascii() else script_language(bare[:1])
     if script:
         return () if bare in stop_words(script) else (without_accents(_stem(bare, script)),)
-    if len(languages) == 1:
-        bare = _without_elision(bare, languages[0])
-    english = _english(bare)
+    if languages in _ELIDING:
+        head, _, tail = bare.partition("'")
+        bare = tail if tail and head in _ELIDED else bare  # French "l'avion" as "avion"
+    head, _, tail = bare.partition("'")
+    is_english_stop = (head in STOP_WORDS and tail in _CONTRACTED) or bare.endswith("n't")
+    english = "" if is_english_stop else _stem(without_accents(bare), "en")
     if bare in stop_words(languages[0]) if len(languages) == 1 else not english:
         return ()
     own = [without_accents(_stem(bare, language)) for language in languages if language != "en"]
     return tuple(dict.fromkeys(filter(None, [*own, english])))
-
-
-def _without_elision(word: str, language: str) -> str:
-    """French "l'avion" as "avion"."""
-    head, _, tail = word.partition("'")
-    return tail if tail and head in _ELIDED and language in _ELIDING else word
-
-
-def _english(word: str) -> str:
-    head, _, tail = word.partition("'")
-    if (head in STOP_WORDS and tail in _CONTRACTED) or word.endswith("n't"):
-        return ""
-    return _stem(without_accents(word), "en")
 
 
 def _stem(word: str, language: str) -> str:

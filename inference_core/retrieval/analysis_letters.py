@@ -11,6 +11,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
+from inference_core.retrieval.stopwords import WORDS
+
 UNSPACED: Final = (
     "\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1780-\u17d3\u3005-\u3007\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af\U00020000-\U0003ffff"
@@ -27,19 +29,7 @@ _DROPPED_BEFORE_STEMMING: Final = re.compile(
 _REPLACED: Final = {"\u0451": "\u0435", "\u2018": "'", "\u2019": "'", "\u02bc": "'", "\u2010": "-", "\u2212": "-"}
 _EMOJI: Final = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001f1e5\U0001f200-\U0001faff]")
 _FLAGS: Final = re.compile("[\U0001f1e6-\U0001f1ff]")
-_WITHOUT_DECOMPOSITION: Final = str.maketrans(
-    {
-        "\u00e6": "ae",
-        "\u00f0": "d",
-        "\u00f8": "o",
-        "\u00fe": "th",
-        "\u0111": "d",
-        "\u0127": "h",
-        "\u0131": "i",
-        "\u0142": "l",
-        "\u0153": "oe",
-    }
-)
+_WITHOUT_DECOMPOSITION: Final = str.maketrans(WORDS["plain_letters"])
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _HAS_LATIN_OR_GREEK: Final = re.compile("[a-z\u00df-\u024f\u0370-\u03ff\u1e00-\u1fff]")
 
@@ -68,23 +58,21 @@ class _Letters(dict[int, str]):
     """By code point what stands for it in folded text; filled as characters are met."""
 
     def __missing__(self, code: int) -> str:
-        made = self[code] = _form(chr(code))
+        letter = chr(code)
+        category = unicodedata.category(letter)
+        made = "" if category == "Cf" else " "
+        if letter in _KEPT or _FLAGS.match(letter):
+            made = letter
+        elif letter in _REPLACED:
+            made = _REPLACED[letter]
+        elif _DROPPED_BEFORE_STEMMING.match(letter):
+            made = ""
+        elif _EMOJI.match(letter):
+            made = f" {letter} "
+        elif category[0] in "LN" or category in ("Mn", "Mc"):
+            made = letter
+        self[code] = made
         return made
-
-
-def _form(letter: str) -> str:
-    if letter in _KEPT or _FLAGS.match(letter):
-        return letter
-    if letter in _REPLACED:
-        return _REPLACED[letter]
-    if _DROPPED_BEFORE_STEMMING.match(letter):
-        return ""
-    if _EMOJI.match(letter):
-        return f" {letter} "
-    category = unicodedata.category(letter)
-    if category[0] in "LN" or category in ("Mn", "Mc"):
-        return letter
-    return "" if category == "Cf" else " "
 
 
 _LETTERS: Final = _Letters()

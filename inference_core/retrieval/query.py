@@ -51,16 +51,13 @@ class Query:
         """The query that ``text`` is at the instant ``now``, in the user's time zone."""
         text = text[:MAX_QUERY_CHARACTERS]
         interval = interval_of(text, now)
+        clean = text.strip()
+        asks = clean.endswith(_QUESTION_MARKS) or _OPENS_A_QUESTION.match(clean) is not None
         return cls(
             terms=query_alternatives(text),
             vector=vector,
             tokens=tokens if tokens is not None and len(tokens) else None,
             interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),
-            wants_action=_wants_action(text),
+            wants_action=bool(clean) and not asks,
             by_itself=by_itself,
         )
-
-
-def _wants_action(text: str) -> bool:
-    clean = text.strip()
-    return bool(clean) and not clean.endswith(_QUESTION_MARKS) and not _OPENS_A_QUESTION.match(clean)

@@ -14,70 +14,20 @@ from datetime import date, datetime, time, timedelta
 from itertools import count
 from typing import Final
 
+from inference_core.retrieval.stopwords import WORDS
+
 MAX_CHARACTERS: Final = 1_000
 """Text beyond this many characters is not looked at."""
 Span = tuple[date, date]
-_ENGLISH_MONTHS: Final = (
-    *("January", "February", "March", "April", "May", "June", "July"),
-    *("August", "September", "October", "November", "December"),
-)
 _MONTHS: Final = {
-    name: number
-    for number, names in enumerate(
-        [
-            "january januar enero janvier",
-            "february februar febrero f\u00e9vrier fevrier",
-            "march m\u00e4rz maerz marzo mars",
-            "april abril avril",
-            "may mai mayo",
-            "june juni junio juin",
-            "july juli julio juillet",
-            "august agosto ao\u00fbt aout",
-            "september septiembre septembre",
-            "october oktober octubre octobre",
-            "november noviembre novembre",
-            "december dezember diciembre d\u00e9cembre decembre",
-        ],
-        start=1,
-    )
-    for name in names.split()
+    name: number for number, names in enumerate(WORDS["months"].values(), start=1) for name in names.split()
 }
-_SHORT_MONTHS: Final = {name.lower()[:3]: number for number, name in enumerate(_ENGLISH_MONTHS, start=1)} | {"sept": 9}
-_COUNTS: Final = {
-    word: number
-    for number, words in enumerate(
-        [
-            "",
-            "a an one",
-            "two couple",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-        ]
-    )
-    for word in words.split()
-}
-_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_SEASONS: Final = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
-_ORDINALS: Final = {"first": 1, "second": 2, "third": 3, "fourth": 4}
-_DAYS: Final = {
-    "the day before yesterday": -2,
-    "yesterday": -1,
-    "last night": -1,
-    "today": 0,
-    "tonight": 0,
-    "this morning": 0,
-    "this afternoon": 0,
-    "this evening": 0,
-    "tomorrow": 1,
-}
+_SHORT_MONTHS: Final = {name[:3]: number for number, name in enumerate(WORDS["months"], start=1)} | {"sept": 9}
+_COUNTS: Final = {word: int(number) for number, words in WORDS["counts"].items() for word in words.split()}
+_WEEKDAYS: Final[list[str]] = WORDS["weekdays"]
+_SEASONS: Final[dict[str, int]] = WORDS["seasons"]
+_ORDINALS: Final[dict[str, int]] = WORDS["ordinals"]
+_DAYS: Final[dict[str, int]] = WORDS["days"]
 
 
 def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
@@ -147,9 +97,10 @@ def _calendar(match: re.Match[str], today: date) -> Span | None:
     """A day, a month or a year by the groups ``year``, ``month`` or ``name``, and ``day``, as far as they are there."""
     groups = match.groupdict()
     year, day = groups.get("year"), groups.get("day")
-    month = _month(groups.get("month") or groups.get("name"))
-    if not month:
+    name = groups.get("month") or groups.get("name")
+    if name is None:
         return _months(int(year or 0), 1, 12)
+    month = _month(name)
 
     def span_of(year: int) -> Span:
         return _day(date(year, month, int(day))) if day else _months(year, month)
@@ -157,9 +108,7 @@ def _calendar(match: re.Match[str], today: date) -> Span | None:
     return span_of(int(year)) if year else _begun(today, span_of)
 
 
-def _month(name: str | None) -> int:
-    if name is None:
-        return 0
+def _month(name: str) -> int:
     return int(name) if name.isdecimal() else _MONTHS.get(name) or _SHORT_MONTHS[name]
 
 
@@ -189,12 +138,12 @@ def _day_by_name(match: re.Match[str], today: date) -> Span:
 
 def _ago(match: re.Match[str], today: date) -> Span:
     """The day, calendar week, month or year so long ago."""
-    return _unit(match["unit"], today, -_count(match))
+    return _unit(match["unit"], today, -_count(match["count"]))
 
 
 def _rolling(match: re.Match[str], today: date) -> Span:
     """The time from so long ago until the end of today."""
-    number, unit = _count(match), match["unit"]
+    number, unit = _count(match.groupdict().get("count", "1")), match["unit"]
     if unit in ("day", "week"):
         start = today - timedelta(days=number * (7 if unit == "week" else 1))
     else:
@@ -203,16 +152,18 @@ def _rolling(match: re.Match[str], today: date) -> Span:
     return start, today + timedelta(days=1)
 
 
-def _count(match: re.Match[str]) -> int:
-    given = match.groupdict().get("count", "1")
+def _count(given: str) -> int:
     return int(given) if given.isdecimal() else _COUNTS[given]
 
 
 def _this_or_last(match: re.Match[str], today: date) -> Span:
     is_this, unit = match["which"] in ("this", "current"), match["unit"]
-    if unit in _SEASONS:
-        return _this_season(unit, today) if is_this else _last_season(unit, today)
-    return _unit(unit, today, 0 if is_this else -1)
+    month = _SEASONS.get(unit)
+    if month is None:
+        return _unit(unit, today, 0 if is_this else -1)
+    if is_this:  # until May "this winter" is the one that began in the year before
+        return _months(today.year - (unit == "winter" and today.month < _SEASONS["summer"]), month, 3)
+    return next(span for year in count(today.year, -1) if (span := _months(year, month, 3))[1] <= today)
 
 
 def _unit(unit: str, today: date, offset: int) -> Span:
@@ -224,18 +175,6 @@ def _unit(unit: str, today: date, offset: int) -> Span:
     if unit == "quarter":
         return _months(today.year, (today.month - 1) // 3 * 3 + 1 + 3 * offset, 3)
     return _months(today.year, today.month + offset) if unit == "month" else _months(today.year + offset, 1, 12)
-
-
-def _this_season(season: str, today: date) -> Span:
-    """Until May "this winter" is the one that began in the year before."""
-    is_from_last_year = season == "winter" and today.month < _SEASONS["summer"]
-    return _months(today.year - is_from_last_year, _SEASONS[season], 3)
-
-
-def _last_season(season: str, today: date) -> Span:
-    """The latest season of that name that is over."""
-    year = next(year for year in count(today.year, -1) if _months(year, _SEASONS[season], 3)[1] <= today)
-    return _months(year, _SEASONS[season], 3)
 
 
 def _season(match: re.Match[str], _: date) -> Span:
