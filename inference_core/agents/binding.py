@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, tzinfo
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 from langgraph.runtime import Runtime
@@ -25,11 +25,11 @@ from inference_core.stores.factory import engine_of
 
 
 class BindingOptions(TypedDict, total=False):
-    """How memory is used on stores for which no service was given; the defaults are those of `MemoryBinding`.
+    """How memory is used on stores for which no service was given.
 
-    ``agent_name`` and ``agent_scope_enabled`` say which memories are the agent's own, ``embeddings`` how a store is
-    ranked that is not ours, ``timezone`` (an IANA name or tzinfo) what days are, if the run's context names no zone.
-    ``counts_access``: what is recalled is counted.
+    ``agent_name`` (None) and ``agent_scope_enabled`` (True) say which memories are the agent's own, ``embeddings``
+    (None) how a store is ranked that is not ours, ``timezone`` (an IANA name or tzinfo; UTC) what days are, if the
+    run's context names no zone. ``counts_access`` (True): what is recalled is counted.
     """
 
     agent_name: str | None
@@ -44,33 +44,28 @@ class BindingOptions(TypedDict, total=False):
 class MemoryBinding:
     """The memory of ``service``, or of whatever store the agent was compiled with; as ``user_id`` or the run's user.
 
-    The other arguments are `BindingOptions`. Raises ConfigurationError if ``service`` is not a memory service, or at
-    use if there is neither service nor store.
+    Raises ConfigurationError if ``service`` is not a memory service, or at use if there is neither service nor store,
+    TypeError for unknown options.
     """
 
-    def __init__(
-        self,
-        service: Any = None,
-        user_id: UserSource = None,
-        *,
-        agent_name: str | None = None,
-        agent_scope_enabled: bool = True,
-        embeddings: EmbeddingsSpec = None,
-        timezone: str | tzinfo = UTC,
-        max_content_bytes: int = MAX_CONTENT_BYTES,
-        counts_access: bool = True,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, service: Any = None, user_id: UserSource = None, **options: Unpack[BindingOptions]) -> None:
         if service is not None and not isinstance(service, AgentMemoryStoreService | SyncMemoryService):
             raise ConfigurationError(f"memory_service must be an AgentMemoryStoreService, not {type(service).__name__}")
+        if unknown := options.keys() - BindingOptions.__annotations__:
+            raise TypeError(f"Unknown arguments: {', '.join(sorted(unknown))}")
         self._scope: MemoryScope | None = None if service is None else service.scope
         self._user = user_id
-        self._namespaces = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
-        self._embeddings = embeddings
-        self._zone = time_zone(timezone) if isinstance(timezone, str) else timezone
-        self._max_content_bytes = max_content_bytes
-        self._counts_access = counts_access
-        self._clock = clock or SystemClock()
+        zone = options.get("timezone", UTC)
+        self._embeddings = options.get("embeddings")
+        self._parts: dict[str, Any] = {
+            "namespaces": MemoryNamespaceBuilder(
+                agent_name=options.get("agent_name"), agent_scope_enabled=options.get("agent_scope_enabled", True)
+            ),
+            "clock": options.get("clock") or SystemClock(),
+            "zone": time_zone(zone) if isinstance(zone, str) else zone,
+            "max_content_bytes": options.get("max_content_bytes", MAX_CONTENT_BYTES),
+            "counts_access": options.get("counts_access", True),
+        }
         self._embedder: Embedder | None = None
         self._scopes: WeakKeyDictionary[BaseStore, MemoryScope] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -101,12 +96,5 @@ class MemoryBinding:
             if store not in self._scopes:
                 engine = engine_of(store, self._embeddings)
                 self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
-                self._scopes[store] = MemoryScope(
-                    engine=engine,
-                    namespaces=self._namespaces,
-                    clock=self._clock,
-                    zone=self._zone,
-                    max_content_bytes=self._max_content_bytes,
-                    counts_access=self._counts_access,
-                )
+                self._scopes[store] = MemoryScope(engine=engine, **self._parts)
             return self._scopes[store]

@@ -26,8 +26,9 @@ from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
 from inference_core.agents.identity import MemoryContext, field_of
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
+from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
 from inference_core.agents.models import guards, make_chat_model
-from inference_core.agents.short_term import ShortTerm, has_short_term, make_short_term, needs_store
+from inference_core.agents.short_term import ShortTerm, named
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.memory.namespaces import encode_label
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -286,25 +287,33 @@ class AgentService:
 
     def _short_term(self, given: ShortTerm, use_memory: bool) -> list[AgentMiddleware[Any, Any, Any]]:
         """The middleware that keeps conversations within their limit, as a list of at most one."""
-        if has_short_term(self._middleware, given):
+        if any(isinstance(one, ShortTermMemoryMiddleware) for one in self._middleware):
+            if given is not None:
+                raise ConfigurationError("Give short_term= or a ShortTermMemoryMiddleware among middleware, not both")
             return []
-        if needs_store(self._agent_settings, given) and self.memory is None:
-            if use_memory:
-                _LOG.warning("Agent %r has no memory to flush into: its conversations only grow", self.agent_name)
-                return []
-            if self._store is None:
-                raise ConfigurationError("A flush needs memory: pass use_memory=True, or change AGENT_SHORT_TERM")
-        made = make_short_term(
-            self._agent_settings,
-            given,
-            self.memory,
+        if isinstance(given, ShortTermMemoryMiddleware):
+            return [given]
+        # Without a memory of its own to recall from, a flush puts what it recalls into the prompt itself.
+        overflow = named(self._agent_settings, recalls=self.memory is None) if given is None else given
+        if given is None and not overflow:
+            return []
+        made = ShortTermMemoryMiddleware(
+            overflow,
+            max_tokens=self._agent_settings.short_term_max_tokens,
+            memory_service=self.memory,
             user_id=self._user_id,
             agent_name=self.agent_name,
             agent_scope_enabled=self._settings.agent_scope_enabled,
             embeddings=self._settings.embeddings_spec,
             timezone=self._settings.timezone,
         )
-        return [] if made is None else [made]
+        if made.needs_store and self.memory is None:
+            if use_memory:
+                _LOG.warning("Agent %r has no memory to flush into: its conversations only grow", self.agent_name)
+                return []
+            if self._store is None:
+                raise ConfigurationError("A flush needs memory: pass use_memory=True, or change AGENT_SHORT_TERM")
+        return [made]
 
     def _given(
         self,

@@ -92,7 +92,8 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self.start_timeout = RECALL_TIMEOUT_S
         self.call_timeout = timeout
-        self._needs_store = any(not block.has_store for block in self._policy.blocks)
+        self.needs_store = any(not block.has_store for block in self._policy.blocks)
+        """Whether it flushes into the agent's own memory."""
 
     @property
     def name(self) -> str:
@@ -175,7 +176,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
 
     def _scope(self, runtime: Runtime[Any]) -> MemoryScope | None:
         """The memory of blocks without a store of their own. Raises ConfigurationError if they need one."""
-        return self._binding.scope_of(runtime) if self._needs_store else None
+        return self._binding.scope_of(runtime) if self.needs_store else None
 
     def _tell(self, runtime: Runtime[Any], window: Window, relief: Relief, shown: Sequence[AnyMessage]) -> None:
         if relief.notice:

@@ -7,18 +7,12 @@ from typing import Annotated, Any, Literal
 from langchain_core.tools import InjectedToolArg
 from pydantic import BaseModel, Field
 
+# fmt: off
 TypeName = Literal[
-    "preferences",
-    "facts",
-    "goals",
-    "general",
-    "context",
-    "session_summary",
-    "interaction",
-    "instructions",
-    "workflow",
-    "skill",
+    "preferences", "facts", "goals", "general", "context", "session_summary", "interaction", "instructions",
+    "workflow", "skill",
 ]
+# fmt: on
 CategoryName = Literal["semantic", "episodic", "procedural"]
 Injected = Annotated[Any, InjectedToolArg()]
 _CATEGORY = "Category, if not the one that the type belongs to."
