@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,7 +63,8 @@ def told_as_json(receipt: Receipt, memory_id: str) -> dict[str, Any]:
     """What ``receipt`` says of one memory, as JSON data."""
     line = receipt.line_of(memory_id)
     names = ("id", "at", "thread_id", "run_id", "model", "agent_name", "status")
-    return {name: getattr(receipt, name) for name in names} | ({"line": line.to_value()} if line else {})
+    said = {name: getattr(receipt, name) for name in names}
+    return said | {"line": {name: one for name, one in asdict(line).items() if one not in (None, {})}} if line else said
 
 
 def print_source(document: MemoryStoreDocument | None) -> None:

@@ -1,6 +1,6 @@
-"""What answers another question than the one that was asked: about somebody else, or about how it was before.
+"""Leaves out statements that answer another question: about somebody else, or about how it was before.
 
-English statements in plain words; whatever is not recognised stays.
+It knows short English statements; whatever it does not recognise stays.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """An item, its stems and numbers, and whether it is somebody else's, or may be."""
+    """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps."""
 
     item: ContextItem
     stems: frozenset[str]
@@ -66,95 +66,81 @@ class _Statement:
     @classmethod
     def of(cls, item: ContextItem, query: str) -> _Statement:
         numbers = frozenset(_NUMBER.findall(item.text))
-        somebodys, others = is_of_somebody(item.text, query), may_be_of_another(item.text, query)
-        return cls(item, stems_of(item.text), numbers, somebodys, others)
+        somebodys, others = _is_of_somebody(item.text, query), _may_be_of_another(item.text, query)
+        return cls(item, _stems(item.text), numbers, somebodys, others)
 
     @property
     def is_users(self) -> bool:
-        """Whether nothing speaks against its being the user's own."""
+        """Whether nothing speaks against its being about the user."""
         return not (self.is_somebodys or self.is_others)
-
-
-def stems_of(text: str) -> frozenset[str]:
-    """The stems of the words of ``text``, without stop words."""
-    return frozenset(analyze(text))
 
 
 def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[ContextItem], list[Dropped]]:
     """``items`` without those that answer another question, and these.
 
-    If the user asks about what is theirs, what is somebody else's is left out, and what may be if
-    something else says as much of what is asked; if they ask how it is, what a newer statement has changed.
+    A user who asks about themselves does not get what is somebody else's, nor what may be while another item says as
+    much about the question. A user who asks how it is does not get what a newer statement has changed.
     """
     if not query:
         return list(items), []
-    statements = [_Statement.of(item, query) for item in items if _is_statement(item)]
-    dropped = {one.item.id: one for one in [*_others(statements, stems_of(query)), *_outdated(statements, query)]}
+    asked = _stems(query)
+    # What was said in a conversation, or at length, says more than one thing.
+    short = [item for item in items if len(item.text) <= MAX_CHARACTERS]
+    notes = [item for item in short if item.record is None or item.record.category is not MemoryCategory.EPISODIC]
+    statements = [_Statement.of(item, query) for item in notes]
+    most = max((len(one.stems & asked) for one in statements if one.is_users), default=0)
+    dropped = {
+        one.item.id: Dropped(one.item, DropReason.IRRELEVANT)
+        for one in statements
+        if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most)
+    }
+    if _ASKS.match(query) and not _NOT_NOW.search(query):
+        dropped |= {one.item.id: one for one in _outdated([one for one in statements if one.is_users], asked)}
     return [item for item in items if item.id not in dropped], list(dropped.values())
 
 
-def is_of_somebody(text: str, query: str) -> bool:
-    """Whether ``text`` begins with a person whom the user, asking of what is theirs, has not named.
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(analyze(text))
 
-    A relative or the like; if the user asks of themselves alone, also a name with a possession or a pronoun.
+
+def _is_of_somebody(text: str, query: str) -> bool:
+    """Whether ``text`` begins with a person whom the user, asking about what is theirs, has not named.
+
+    That is a relative or the like; if the user asks about themselves alone, also a name with a possession or a pronoun.
     """
     found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
     if found is not None and found["who"].casefold() in _RELATIVES:
-        return not stems_of(found["who"]) & stems_of(query)
+        return not _stems(found["who"]) & _stems(query)
     is_person = _PERSONS.match(text) is not None and _ALONE.search(query) is not None
-    return is_person and may_be_of_another(text, query)
+    return is_person and _may_be_of_another(text, query)
 
 
-def may_be_of_another(text: str, query: str) -> bool:
-    """The same of anybody or anything with a name or a possession, and nothing of the user's is told of it."""
+def _may_be_of_another(text: str, query: str) -> bool:
+    """The same of anybody or anything with a name or a possession, unless the text mentions the user as well."""
     is_of_user = _FIRST_PERSON.search(query) and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
     found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_of_user else None
     if found is None or found["who"].casefold() in _NOBODY or _FIRST_PERSON.search(text[found.end() :]):
         return False
-    return not stems_of(found["who"]) & stems_of(query)
+    return not _stems(found["who"]) & _stems(query)
 
 
-def _is_statement(item: ContextItem) -> bool:
-    """Whether it is a short note of what holds; what was said in a conversation speaks of more than one thing."""
-    record = item.record
-    return len(item.text) <= MAX_CHARACTERS and (record is None or record.category is not MemoryCategory.EPISODIC)
-
-
-def _others(statements: Sequence[_Statement], asked: frozenset[str]) -> Iterator[Dropped]:
-    most = max((len(one.stems & asked) for one in statements if one.is_users), default=0)
-    for one in statements:
-        if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most):
-            yield Dropped(one.item, DropReason.IRRELEVANT)
-
-
-def _outdated(statements: Sequence[_Statement], query: str) -> Iterator[Dropped]:
-    if not _ASKS.match(query) or _NOT_NOW.search(query):
-        return
-    asked = stems_of(query)
+def _outdated(statements: Sequence[_Statement], asked: frozenset[str]) -> Iterator[Dropped]:
     for old, new in permutations(statements, 2):
-        if _is_later(old, new) and old.is_users and new.is_users and _replaces(old, new, asked):
+        one, other = old.item.happened_at, new.item.happened_at
+        is_later = one is not None and other is not None and one < other and new.item.trust >= old.item.trust
+        is_as_relevant = (new.item.relevance or 0.0) >= _AS_RELEVANT * (old.item.relevance or 0.0)
+        if is_later and is_as_relevant and _replaces(old, new, asked):
             yield Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
 
 
-def _is_later(old: _Statement, new: _Statement) -> bool:
-    one, other = old.item.happened_at, new.item.happened_at
-    if one is None or other is None or one >= other or new.item.trust < old.item.trust:
-        return False
-    return (new.item.relevance or 0.0) >= _AS_RELEVANT * (old.item.relevance or 0.0)
-
-
 def _replaces(old: _Statement, new: _Statement, asked: frozenset[str]) -> bool:
-    """Whether both answer what is asked, each in its own way, and ``new`` says or shows that something has changed."""
+    """Whether both answer the question, each in its own way, and ``new`` says or shows that something has changed."""
     if not (old.stems - new.stems - asked and new.stems - old.stems - asked):
         return False
     said, changes = old.stems & asked, _CHANGE.search(new.item.text) is not None
     counts = bool(old.numbers and new.numbers) and old.numbers != new.numbers
     if not said or len(said & new.stems) < _SHARED * len(said):
         return bool(said) and changes and counts and len(old.stems & new.stems) >= _KIN
-    return changes or (counts and _are_alike(old, new))
-
-
-def _are_alike(old: _Statement, new: _Statement) -> bool:
-    numbers = stems_of(" ".join(old.numbers | new.numbers))
+    numbers = _stems(" ".join(old.numbers | new.numbers))
     one, other = old.stems - numbers, new.stems - numbers
-    return len(one & other) >= _ALIKE * len(one | other)
+    return changes or (counts and len(one & other) >= _ALIKE * len(one | other))

@@ -1,4 +1,4 @@
-"""What texts are to each other: the same, told once, or such that only one can hold."""
+"""How texts relate: which repeat each other, and which contradict each other so that only one can hold."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import combinations, starmap
-from typing import Any, Final
+from itertools import combinations
+from typing import Any, Final, NamedTuple
 
 from inference_core.context.items import ContextItem, Dropped, DropReason, section_of
 from inference_core.memory.trust import Trust
@@ -20,104 +20,13 @@ from inference_core.slots.words import word_set
 
 DEFAULT_OVERLAP: Final = 0.6
 _SPARE: Final = 0.1
+"""Of its stems, a text may add this share without adding anything to say."""
 _TURNING: Final = word_set(
     "not no never nor none neither without nicht kein keine nie former formerly previously ex used stopped quit anymore"
     " longer instead unless except only until was were had if maybe perhaps might cannot"
 )
-"""Words by which a text says something else than the same text without them."""
+"""Words that change what the rest of a text says."""
 _NAME: Final = re.compile(r"(?<![.!?:] )(?<!\A)\b[A-Z][\w'-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """An item as it is compared: its stems, and the names, numbers and turning words among its words."""
-
-    item: ContextItem
-    stems: frozenset[str]
-    meant: frozenset[str]
-    turning: frozenset[str]
-    exact: frozenset[str]
-
-    @classmethod
-    def of(cls, item: ContextItem) -> _Said:
-        return cls(item, *_features(item.text))
-
-
-@lru_cache(maxsize=4_096)
-def _features(text: str) -> tuple[frozenset[str], frozenset[str], frozenset[str], frozenset[str]]:
-    """Stems, gist, turning words, names and numbers; cached, as the same memories are compared in turn after turn."""
-    words = words_of(text)
-    turning = frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t")))
-    numbers = (word for word in words if any(map(str.isdigit, word)))
-    exact = frozenset([*map(str.casefold, _NAME.findall(text)), *numbers])
-    meant = gist(text)
-    stems = frozenset(stem for word in meant for stem in analyze(word) or (word,))
-    return stems, meant, turning, exact
-
-
-def collapsed(
-    items: Sequence[ContextItem], min_overlap: float = DEFAULT_OVERLAP
-) -> tuple[list[ContextItem], list[Dropped]]:
-    """``items`` without those that say only what another one says that is trusted as much, and the others.
-
-    Of a memory that several sources gave, and of equal texts, one is kept; of two texts whose stems overlap by
-    ``min_overlap`` the one that tells more, if the other has no name, number or negation of its own; what comes from
-    outside may not add to it. Who is kept is as relevant as the best of them. What was said twice in the same
-    conversation was said twice.
-    """
-    kept: list[_Said] = []
-    dropped: list[Dropped] = []
-    for said in sorted(map(_Said.of, items), key=_by_merit, reverse=True):
-        at = next((at for at, other in enumerate(kept) if _tells(other, said, min_overlap)), None)
-        if at is None:
-            kept.append(said)
-        else:
-            dropped.append(Dropped(said.item, DropReason.DUPLICATE, kept[at].item.id))
-            kept[at] = replace(kept[at], item=_merged(kept[at].item, said.item))
-    return [said.item for said in kept], dropped
-
-
-def _by_merit(said: _Said) -> tuple[Any, ...]:
-    """Trusted before not, rules before what is none, more before less; a section of its own before a category's."""
-    item = said.item
-    category = item.record.category if item.record else None
-    is_special = category is not None and item.section != section_of(category)
-    when = item.happened_at.timestamp() if item.happened_at else 0.0
-    is_rule = category is MemoryCategory.PROCEDURAL
-    return item.relevance is None, item.trust, is_rule, len(said.stems), is_special, item.relevance or 0.0, when
-
-
-def _tells(kept: _Said, said: _Said, min_overlap: float) -> bool:
-    """Whether ``kept`` says all that ``said`` does."""
-    if kept.item.trust < said.item.trust or _are_utterances(kept.item, said.item):
-        return False
-    if _is_same_memory(kept.item, said.item) or kept.item.text == said.item.text:
-        return True
-    if kept.meant == said.meant:
-        return bool(said.meant)
-    if kept.turning != said.turning or not said.exact <= kept.exact or overlap(kept.stems, said.stems) < min_overlap:
-        return False
-    adds = len(kept.stems - said.stems) > _SPARE * len(kept.stems)
-    if adds and Trust.EXTERNAL in (kept.item.trust, said.item.trust):
-        return False
-    return len(said.stems - kept.stems) <= _SPARE * len(said.stems)
-
-
-def _is_same_memory(first: ContextItem, second: ContextItem) -> bool:
-    one, other = first.record, second.record
-    return one is not None and other is not None and (one.namespace, one.id) == (other.namespace, other.id)
-
-
-def _are_utterances(first: ContextItem, second: ContextItem) -> bool:
-    return first.source == second.source and all(one.record is None is one.relevance for one in (first, second))
-
-
-def _merged(kept: ContextItem, other: ContextItem) -> ContextItem:
-    if kept.relevance is None or other.relevance is None or kept.relevance >= other.relevance:
-        return kept
-    return replace(kept, relevance=other.relevance, score=max(kept.score, other.score))
-
-
 _ASKS_FOR_HISTORY: Final = re.compile(
     r"\b(?:before|previous(?:ly)?|used to|former(?:ly)?|earlier|original(?:ly)?|at first|history|over time|any ?more|"
     r"no longer|chang(?:e|ed|es)|switch(?:ed)?|moved? from|fr\u00fcher|vorher|ehemals|zuvor)\b",
@@ -125,9 +34,91 @@ _ASKS_FOR_HISTORY: Final = re.compile(
 )
 
 
+class _Features(NamedTuple):
+    """What a text is compared by. ``exact`` are its names and numbers."""
+
+    stems: frozenset[str]
+    gist: frozenset[str]
+    turning: frozenset[str]
+    exact: frozenset[str]
+
+
+_Said = tuple[ContextItem, _Features]
+
+
+@lru_cache(maxsize=4_096)  # the same memories are compared in turn after turn
+def _features(text: str) -> _Features:
+    words = words_of(text)
+    numbers = (word for word in words if any(map(str.isdigit, word)))
+    meant = gist(text)
+    return _Features(
+        stems=frozenset(stem for word in meant for stem in analyze(word) or (word,)),
+        gist=meant,
+        turning=frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t"))),
+        exact=frozenset([*map(str.casefold, _NAME.findall(text)), *numbers]),
+    )
+
+
+def collapsed(
+    items: Sequence[ContextItem], min_overlap: float = DEFAULT_OVERLAP
+) -> tuple[list[ContextItem], list[Dropped]]:
+    """``items`` without those that only repeat another one, and these.
+
+    One is kept of a memory that several sources gave, and of equal texts. Of two texts whose stems overlap by
+    ``min_overlap`` the one that says more is kept, if the other has no name, number or negation of its own; a text from
+    outside (`Trust.EXTERNAL`) may not add to one that it stands for. An item never stands for one that is trusted more.
+    The kept item is as relevant as the best of those it stands for. A conversation may repeat itself.
+    """
+    kept: list[_Said] = []
+    dropped: list[Dropped] = []
+    for item, features in sorted(((item, _features(item.text)) for item in items), key=_merit, reverse=True):
+        at = next((at for at, one in enumerate(kept) if _says_all_of(one, (item, features), min_overlap)), None)
+        if at is None:
+            kept.append((item, features))
+            continue
+        best, own = kept[at]
+        dropped.append(Dropped(item, DropReason.DUPLICATE, best.id))
+        if best.relevance is not None and item.relevance is not None and item.relevance > best.relevance:
+            kept[at] = replace(best, relevance=item.relevance, score=max(best.score, item.score)), own
+    return [item for item, _ in kept], dropped
+
+
+def _merit(said: _Said) -> tuple[Any, ...]:
+    """Sorts the one to keep last: trusted, a rule, saying more, in a section of its own, relevant, new."""
+    item, features = said
+    category = item.record.category if item.record else None
+    is_special = category is not None and item.section != section_of(category)
+    when = item.happened_at.timestamp() if item.happened_at else 0.0
+    is_rule = category is MemoryCategory.PROCEDURAL
+    return item.relevance is None, item.trust, is_rule, len(features.stems), is_special, item.relevance or 0.0, when
+
+
+def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
+    """Whether ``kept`` says all that ``other`` does."""
+    (item, says), (repeat, repeated) = kept, other
+    are_utterances = item.source == repeat.source and all(one.record is None is one.relevance for one in (item, repeat))
+    if item.trust < repeat.trust or are_utterances:
+        return False
+    one, same = item.record, repeat.record
+    if one is not None and same is not None and (one.namespace, one.id) == (same.namespace, same.id):
+        return True
+    if item.text == repeat.text:
+        return True
+    if says.gist == repeated.gist:
+        return bool(repeated.gist)
+    if says.turning != repeated.turning or not repeated.exact <= says.exact:
+        return False
+    if overlap(says.stems, repeated.stems) < min_overlap:
+        return False
+    adds = len(says.stems - repeated.stems) > _SPARE * len(says.stems)
+    if adds and Trust.EXTERNAL in (item.trust, repeat.trust):
+        return False
+    return len(repeated.stems - says.stems) <= _SPARE * len(repeated.stems)
+
+
 @dataclass(slots=True)
 class Resolved:
-    """What is told as it is, what contradicts each other, what nobody vouches for, and what no longer holds."""
+    """Items by what becomes of them: kept as they are, contradicting each other, from outside, or superseded."""
 
     kept: list[ContextItem] = field(default_factory=list[ContextItem])
     conflicts: list[list[ContextItem]] = field(default_factory=list[list[ContextItem]])
@@ -135,13 +126,16 @@ class Resolved:
     dropped: list[Dropped] = field(default_factory=list[Dropped])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Claim:
-    """An item, what it says, and its place among the items."""
+class _Claim(NamedTuple):
+    """An item at its place among the items, and the statements in it."""
 
     at: int
     item: ContextItem
     said: Said
+
+
+_Successors = Mapping[int, ContextItem | str]
+"""By place, what supersedes an item: another item, or the id of a memory that is not among the items."""
 
 
 def asks_for_history(query: str | None) -> bool:
@@ -150,93 +144,45 @@ def asks_for_history(query: str | None) -> bool:
 
 
 def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Resolved:
-    """``items`` sorted into what is told as it is and what is not.
+    """``items`` with contradictions resolved.
 
-    Of two statements of which only one can hold, the newer one wins if it is trusted as much; where their times are the
-    same or not known, the more trusted one. It becomes as relevant as what it takes the place of. If neither wins, both
-    are told, as a conflict. What comes from tools, documents and the web is told apart and never wins against what was
-    stated. ``keeps_history``: what held before is told too.
+    Of two statements of which only one can hold, the newer one wins if it is trusted at least as much; where their
+    times are equal or unknown, the more trusted one. The winner is at least as relevant as what it supersedes. If
+    neither wins, they are a conflict. Items from outside stay apart and never win against what was stated.
+    ``keeps_history`` keeps what held before.
     """
     if keeps_history:
         return _sorted_out(items, {}, [])
-    heirs = _noted(items)
+    stored = {old: item for item in items if item.record for old in item.record.supersedes}
+    successors: dict[int, ContextItem | str] = {}
+    for at, item in enumerate(items):
+        if item.record is not None and (successor := stored.get(item.id, item.record.superseded_by)):
+            successors[at] = successor
+    claims = [_Claim(at, item, Said.of(item.text, item.happened_at)) for at, item in enumerate(items)]
+    # What an agent merely said in a conversation is no statement about the user.
+    plain = [one for one in claims if one.said.slots and (one.item.record or one.item.trust is not Trust.INFERRED)]
     disputes: list[tuple[int, int]] = []
-    statements = [_Claim(at, item, Said.of(item.text, item.happened_at)) for at, item in enumerate(items)]
-    for old, new in starmap(_by_age, combinations(filter(_is_compared, statements), 2)):
+    for first, second in combinations(plain, 2):
+        old, new = (second, first) if _is_newer(second, first) else (first, second)
         if not _exclude(old, new):
             continue
         loser = _loser(old, new)
         if loser is not None:
-            heirs.setdefault(loser.at, (new if loser is old else old).item)
+            successors.setdefault(loser.at, (new if loser is old else old).item)
         elif Trust.EXTERNAL not in (old.item.trust, new.item.trust):
             disputes.append((old.at, new.at))
-    return _sorted_out(items, heirs, _groups([pair for pair in disputes if heirs.keys().isdisjoint(pair)]))
+    return _sorted_out(items, successors, _groups([pair for pair in disputes if successors.keys().isdisjoint(pair)]))
 
 
-def _sorted_out(
-    items: Sequence[ContextItem], heirs: Mapping[int, ContextItem | str], groups: Sequence[Sequence[int]]
-) -> Resolved:
-    relevant = _inherited(items, heirs)
-    result = Resolved(conflicts=[[relevant[at] for at in group] for group in groups])
-    disputed = {at for group in groups for at in group}
-    for at, item in enumerate(relevant):
-        if at in heirs:
-            heir = heirs[at]
-            result.dropped.append(Dropped(item, DropReason.SUPERSEDED, heir if isinstance(heir, str) else heir.id))
-        elif item.trust <= Trust.EXTERNAL:
-            result.untrusted.append(item)
-        elif at not in disputed:
-            result.kept.append(item)
-    return result
-
-
-def _inherited(items: Sequence[ContextItem], heirs: Mapping[int, ContextItem | str]) -> list[ContextItem]:
-    """``items``, each at least as relevant as those whose place it takes; heirs have heirs."""
-    places = {id(item): at for at, item in enumerate(items)}
-    relevance = [item.relevance for item in items]
-    for at in heirs:
-        heir, worth = heirs.get(at), items[at].relevance
-        for _ in heirs:
-            if heir is None or isinstance(heir, str):
-                break
-            place = places[id(heir)]
-            own = relevance[place]
-            relevance[place] = own if own is None or worth is None else max(own, worth)
-            heir = heirs.get(place)
-    return [replace(item, relevance=worth) for item, worth in zip(items, relevance, strict=True)]
-
-
-def _noted(items: Sequence[ContextItem]) -> dict[int, ContextItem | str]:
-    """By place, the heirs that are stored with memories; the id of those that are not among ``items``."""
-    heirs = {old: item for item in items if item.record for old in item.record.supersedes}
-    known: dict[int, ContextItem | str] = {}
-    for at, item in enumerate(items):
-        if item.record is not None and (heir := heirs.get(item.id, item.record.superseded_by)):
-            known[at] = heir
-    return known
-
-
-def _is_compared(statement: _Claim) -> bool:
-    """Whether it is a plain statement; what an agent merely said of itself is none."""
-    is_memory_or_user = statement.item.record is not None or statement.item.trust is not Trust.INFERRED
-    return bool(statement.said.slots) and is_memory_or_user
-
-
-def _by_age(first: _Claim, second: _Claim) -> tuple[_Claim, _Claim]:
-    """The older one, then the newer one; in their order, if that is not known."""
-    one, other = first.item.happened_at, second.item.happened_at
-    return (second, first) if one is not None and other is not None and other < one else (first, second)
+def _is_newer(old: _Claim, new: _Claim) -> bool:
+    one, other = old.item.happened_at, new.item.happened_at
+    return one is not None and other is not None and one < other
 
 
 def _exclude(old: _Claim, new: _Claim) -> bool:
     if compare_said(old.said, new.said) is Comparison.SUPERSEDES:
         return True
     return not _is_newer(old, new) and compare_said(new.said, old.said) is Comparison.SUPERSEDES
-
-
-def _is_newer(old: _Claim, new: _Claim) -> bool:
-    one, other = old.item.happened_at, new.item.happened_at
-    return one is not None and other is not None and one < other
 
 
 def _loser(old: _Claim, new: _Claim) -> _Claim | None:
@@ -249,9 +195,40 @@ def _loser(old: _Claim, new: _Claim) -> _Claim | None:
 
 
 def _groups(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Places that are connected by ``pairs``, each group in order."""
+    """The places that ``pairs`` connect, each group in order."""
     groups: list[set[int]] = []
     for pair in pairs:
         joined = set(pair).union(*(group for group in groups if not group.isdisjoint(pair)))
         groups = [group for group in groups if group.isdisjoint(pair)] + [joined]
     return sorted(map(sorted, groups))
+
+
+def _sorted_out(items: Sequence[ContextItem], successors: _Successors, groups: Sequence[Sequence[int]]) -> Resolved:
+    relevant = _inherited(items, successors)
+    result = Resolved(conflicts=[[relevant[at] for at in group] for group in groups])
+    disputed = {at for group in groups for at in group}
+    for at, item in enumerate(relevant):
+        if (successor := successors.get(at)) is not None:
+            by = successor if isinstance(successor, str) else successor.id
+            result.dropped.append(Dropped(item, DropReason.SUPERSEDED, by))
+        elif item.trust <= Trust.EXTERNAL:
+            result.untrusted.append(item)
+        elif at not in disputed:
+            result.kept.append(item)
+    return result
+
+
+def _inherited(items: Sequence[ContextItem], successors: _Successors) -> list[ContextItem]:
+    """``items``, each at least as relevant as all that it supersedes; successors are followed transitively."""
+    places = {id(item): at for at, item in enumerate(items)}
+    relevance = [item.relevance for item in items]
+    for at in successors:
+        successor, worth = successors.get(at), items[at].relevance
+        for _ in successors:  # damaged rows may supersede each other in a circle
+            if successor is None or isinstance(successor, str):
+                break
+            place = places[id(successor)]
+            own = relevance[place]
+            relevance[place] = own if own is None or worth is None else max(own, worth)
+            successor = successors.get(place)
+    return [replace(item, relevance=worth) for item, worth in zip(items, relevance, strict=True)]

@@ -1,20 +1,23 @@
-"""Receipts: which memories a model was told in a call, and why these; ids, versions, figures, never their content."""
+"""Receipts: which memories one model call was given, and why: ids, versions and figures, never their content."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
 _MOMENTS: Final = ("at", "until", "recalled_at")
+_DIGITS: Final = 3
+_ID: Final = 2
+"""Where the id stands in a packed line."""
 
 
 class Place(str, Enum):
-    """Where in the prompt a memory was told: in the profile, as newer than that, or as recalled for the turn."""
+    """Where a memory stood in the prompt: in the profile, beside it as newer, or recalled for the turn."""
 
     PROFILE = "profile"
     NEWS = "news"
@@ -22,19 +25,16 @@ class Place(str, Enum):
 
 
 _PLACES: Final = tuple(Place)
-"""In the order in which they are stored as numbers: only ever added to at the end."""
-_ID: Final = 2
-"""Where it stands in a packed line."""
-_DIGITS: Final = 3
+"""Stored as positions, so new places only ever go at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptLine:
-    """A memory that was told, at this version. ``rank`` counts from 1 in the profile, and in the block.
+    """A memory that the model was given, at this version. ``rank`` counts from 1 within the profile or the block.
 
-    ``score``, ``relevance`` and ``signals``, the shares of the score, are those of the search that found it; ``old`` is
-    the version of the line of the profile in whose place it stands. Of its text ``cut`` characters were told, None: as
-    much as a line holds. ``group`` numbers the contradictions; those of one group were told together.
+    ``score``, ``relevance`` and ``signals`` (the shares of the score) are those of the search that found it. ``old`` is
+    the version of the profile line that it replaces. ``cut`` is how many characters of the text were given, None for
+    all. Lines with the same ``group`` contradict each other and were given together.
     """
 
     id: str
@@ -48,69 +48,50 @@ class ReceiptLine:
     cut: int | None = None
     group: int | None = None
 
-    def to_value(self) -> dict[str, Any]:
-        """The line as JSON data, without what is not known."""
-        return _without_nothing(self) | {"place": self.place.value}
-
-    def packed(self, names: Sequence[str]) -> list[Any]:
-        """The line as it is stored: by position, its figures rounded, the named signals without their names."""
-        signals = [_rounded(self.signals.get(name, 0.0)) for name in names] if self.signals else None
-        figures = [_rounded(self.score), _rounded(self.relevance), signals, self.old, self.cut, self.group]
+    def packed(self, signals: Sequence[str]) -> list[Any]:
+        """The line by position, as it is stored: figures rounded, the values of ``signals`` without their names."""
+        shares = [_rounded(self.signals.get(name, 0.0)) for name in signals] if self.signals else None
+        figures = [_rounded(self.score), _rounded(self.relevance), shares, self.old, self.cut, self.group]
         while figures and figures[-1] is None:
             figures.pop()
         return [_PLACES.index(self.place), self.rank, self.id, self.version, *figures]
 
     @classmethod
-    def unpacked(cls, names: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
+    def unpacked(cls, signals: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
         """The line of `packed`. Raises TypeError, ValueError or IndexError for anything else."""
-        number, rank, memory_id, version, *figures = fields
+        place, rank, memory_id, version, *figures = fields
         score, relevance, shares, old, cut, group = [*figures, *[None] * 6][:6]
         return cls(
             id=memory_id,
             version=version,
-            place=_PLACES[int(number)],
+            place=_PLACES[int(place)],
             rank=rank,
             score=score,
             relevance=relevance,
-            signals={name: share for name, share in zip(names, shares or (), strict=bool(shares)) if share},
+            signals={name: share for name, share in zip(signals, shares or (), strict=bool(shares)) if share},
             old=old,
             cut=cut,
             group=group,
         )
 
-    @classmethod
-    def from_value(cls, value: Mapping[str, Any]) -> ReceiptLine:
-        """The line that ``to_value`` gave. Raises TypeError, ValueError or KeyError for anything else."""
-        fields: dict[str, Any] = {**value, "place": Place(value["place"])}
-        return cls(**fields)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptDrop:
-    """A memory that was found and not told, why, and the id of the one that stands for it, if there is one."""
+    """A memory that was found but left out of the prompt, why, and the id of the one that stands for it, if any."""
 
     id: str
     version: int
     reason: str
     by: str | None = None
 
-    def to_value(self) -> dict[str, Any]:
-        """The drop as JSON data."""
-        return _without_nothing(self)
-
-    @classmethod
-    def from_value(cls, value: Mapping[str, Any]) -> ReceiptDrop:
-        """The drop that ``to_value`` gave. Raises TypeError for anything else."""
-        return cls(**value)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What one call of a model was told of a user's memory; it is kept until ``until``.
+    """What one model call was given of a user's memory; kept until ``until``.
 
-    The hashes are SHA-256 of the texts of the profile and of the turn's block, "" where nothing was told; ``tokens``
-    are theirs together. ``recalled_at`` is the time that the block says, in ``zone``. ``form`` is the
-    engineer's ("xml", "markdown", "json", or "own" for a function). ``status`` is the run's memory status.
+    The hashes are SHA-256 of the texts of the profile and of the turn's block, "" without one; ``tokens`` is their size
+    together. ``recalled_at`` is the time that the block shows, in ``zone``. ``form`` is the engineer's ("xml",
+    "markdown", "json", or "own" for a function). ``status`` is the run's memory status.
     """
 
     id: str
@@ -133,51 +114,51 @@ class Receipt:
     agent_name: str | None = None
 
     def of(self, place: Place) -> list[ReceiptLine]:
-        """The lines that stood there, in their order."""
+        """The lines at ``place``, in their order."""
         return [line for line in self.lines if line.place is place]
 
     def line_of(self, memory_id: str) -> ReceiptLine | None:
-        """The line of this memory; None if it was not told."""
+        """The line of this memory; None if the model was not given it."""
         return next((line for line in self.lines if line.id == memory_id), None)
 
     def to_value(self) -> dict[str, Any]:
-        """The receipt as JSON data: there is one for every call of a model, so it is kept small."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        moments = {name: getattr(self, name).isoformat() for name in _MOMENTS}
-        names = list(dict.fromkeys(name for line in self.lines for name in line.signals))
-        told = {"signals": names, "told": [line.packed(names) for line in self.lines]}
-        dropped = {"dropped": [drop.to_value() for drop in self.dropped]}
-        del fields["lines"]
-        found = fields | moments | dropped | told
-        return {name: value for name, value in found.items() if value not in (None, "", [])}
+        """The receipt as JSON data, kept small: there is one for every model call."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("lines", "dropped")}
+        fields |= {name: getattr(self, name).isoformat() for name in _MOMENTS} | evidence(self.lines, self.dropped)
+        return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Receipt:
-        """The receipt that ``to_value`` gave. Raises TypeError, ValueError or KeyError for anything else."""
-        moments: dict[str, Any] = {name: datetime.fromisoformat(value[name]) for name in _MOMENTS}
-        dropped = tuple(map(ReceiptDrop.from_value, value.get("dropped", ())))
-        known = {name: value[name] for name in cls.__slots__ if name in value}  # some stores add what is their own
-        texts = {"profile_hash": "", "block_hash": ""}
-        fields: dict[str, Any] = {**texts, **known, **moments, "lines": tuple(_lines_of(value)), "dropped": dropped}
-        return cls(**fields)
+        """The receipt of `to_value`. Raises TypeError, ValueError or LookupError for anything else."""
+        if "lines" in value:  # written before lines were packed
+            older: list[dict[str, Any]] = [{**line, "place": Place(line["place"])} for line in value["lines"]]
+            lines = tuple(ReceiptLine(**line) for line in older)
+        else:
+            names = value.get("signals", ())
+            lines = tuple(ReceiptLine.unpacked(names, fields) for fields in value.get("told", ()))
+        fields: dict[str, Any] = {"profile_hash": "", "block_hash": ""}
+        fields |= {name: value[name] for name in cls.__slots__ if name in value}  # some stores add fields of their own
+        fields |= {name: datetime.fromisoformat(value[name]) for name in _MOMENTS}
+        dropped = tuple(ReceiptDrop(**drop) for drop in value.get("dropped", ()))
+        return cls(**fields | {"lines": lines, "dropped": dropped})
+
+
+def evidence(lines: Sequence[ReceiptLine], dropped: Sequence[ReceiptDrop]) -> dict[str, Any]:
+    """The part of a receipt's value that says which memories were given and which were left out."""
+    names = list(dict.fromkeys(name for line in lines for name in line.signals))
+    return {
+        "signals": names,
+        "told": [line.packed(names) for line in lines],
+        "dropped": [{name: text for name, text in asdict(drop).items() if text is not None} for drop in dropped],
+    }
 
 
 def tells(value: Mapping[str, Any], memory_id: str) -> bool:
-    """Whether the receipt with this value may tell of a memory; quicker than to read the receipt."""
-    with suppress(TypeError, LookupError):  # what is no receipt tells nothing
+    """Whether the stored receipt ``value`` names a memory; much quicker than to parse the receipt."""
+    with suppress(TypeError, LookupError):  # a row that is no receipt names nothing
         older = [line["id"] for line in value.get("lines", ())]
         return memory_id in older or any(line[_ID] == memory_id for line in value.get("told", ()))
     return False
-
-
-def _lines_of(value: Mapping[str, Any]) -> Iterator[ReceiptLine]:
-    if "lines" in value:  # as receipts were stored first
-        return map(ReceiptLine.from_value, value["lines"])
-    return (ReceiptLine.unpacked(value.get("signals", ()), fields) for fields in value.get("told", ()))
-
-
-def _rounded(figure: float | None) -> float | None:
-    return None if figure is None else round(figure, _DIGITS)
 
 
 def text_hash(text: str) -> str:
@@ -185,6 +166,5 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else ""
 
 
-def _without_nothing(one: ReceiptLine | ReceiptDrop) -> dict[str, Any]:
-    fields = {name: getattr(one, name) for name in one.__slots__}
-    return {name: value for name, value in fields.items() if value is not None and value != {}}
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, _DIGITS)

@@ -1,11 +1,11 @@
-"""What a call of the model was told, noted: as a receipt off the reply path, and on the run that is being traced."""
+"""Notes what a model call was given of memory: as a receipt, off the reply path, and on the run being traced."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from langchain.agents.middleware.types import ModelRequest
@@ -13,7 +13,7 @@ from langchain.agents.middleware.types import ModelRequest
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.context.profile import PROFILE
 from inference_core.memory.ids import new_id
-from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, text_hash
+from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, evidence, text_hash
 from inference_core.memory.text import text_tokens
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import MemoryScope
@@ -24,14 +24,12 @@ _PREFIX: Final = "inference_core.memory."
 
 
 def evidence_of(told: TurnContext) -> dict[str, Any]:
-    """What a receipt says of ``told``, for the run's private state; no content of memories."""
-    lines = [line.to_value() for line in _lines(told)]
+    """What a receipt's value says of the turn, for the run's private state; no content of memories."""
     dropped = [
-        ReceiptDrop(id=one.record.id, version=one.record.version, reason=one.reason, by=one.by).to_value()
-        for one in told.dropped
+        ReceiptDrop(id=one.record.id, version=one.record.version, reason=one.reason, by=one.by) for one in told.dropped
     ]
-    at = told.now.isoformat()
-    return {"recalled_at": at, "zone": str(told.zone), "form": told.form, "lines": lines, "dropped": dropped}
+    frame = {"recalled_at": told.now.isoformat(), "zone": str(told.zone), "form": told.form}
+    return frame | evidence(list(_lines(told)), dropped)
 
 
 def note_receipt(
@@ -42,53 +40,40 @@ def note_receipt(
     placement: str,
     days: float | None,
 ) -> None:
-    """Keeps a receipt of this call for ``days`` (None: not at all) and tells whoever traces; never raises.
+    """Keeps a receipt of this call for ``days`` (None: does not), and annotates the traced run; never raises.
 
-    ``profile`` is the text of the profile that was told, None without one.
+    ``profile`` is the profile's text, None for a run without profiles.
     """
-    evidence = state.get("memory_evidence")
-    if not evidence:
+    if not state.get("memory_evidence"):
         return
     try:
-        receipt = _receipt(scope, request, state, evidence, profile, placement, timedelta(days=days or 0))
+        block: str = state.get("memory_context") or ""
+        now, run = scope.clock.now(), getattr(request.runtime, "execution_info", None)
+        run_id = getattr(run, "run_id", None) or current_config().get("run_id")
+        model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
+        receipt = Receipt.from_value(
+            {
+                **state["memory_evidence"],
+                "id": new_id(),
+                "at": now.isoformat(),
+                "until": (now + timedelta(days=days or 0)).isoformat(),
+                "status": state["memory_status"],
+                "placement": placement,
+                "has_profile": profile is not None,
+                "tokens": text_tokens(block) + text_tokens(profile or ""),
+                "profile_hash": text_hash(profile or ""),
+                "block_hash": text_hash(block),
+                "model": model if isinstance(model, str) else type(request.model).__name__,
+                "thread_id": thread_of(),
+                "run_id": None if run_id is None else str(run_id),
+                "agent_name": scope.namespaces.agent_name,
+            }
+        )
         if days is not None:
             keep_receipt(scope, state["memory_owner"], receipt)
         annotate(receipt)
     except Exception as error:  # noqa: BLE001 - a note never breaks a run
         _LOG.warning("What the model was told is not noted: %s", error)
-
-
-def _receipt(
-    scope: MemoryScope,
-    request: ModelRequest[Any],
-    state: Mapping[str, Any],
-    evidence: Mapping[str, Any],
-    profile: str | None,
-    placement: str,
-    life: timedelta,
-) -> Receipt:
-    block: str = state.get("memory_context") or ""
-    now = scope.clock.now()
-    return Receipt(
-        id=new_id(),
-        at=now,
-        until=now + life,
-        recalled_at=datetime.fromisoformat(evidence["recalled_at"]),
-        zone=evidence["zone"],
-        status=state["memory_status"],
-        placement=placement,
-        has_profile=profile is not None,
-        form=evidence["form"],
-        lines=tuple(map(ReceiptLine.from_value, evidence["lines"])),
-        dropped=tuple(map(ReceiptDrop.from_value, evidence["dropped"])),
-        tokens=text_tokens(block) + text_tokens(profile or ""),
-        profile_hash=text_hash(profile or ""),
-        block_hash=text_hash(block),
-        model=_name_of(request.model),
-        thread_id=thread_of(),
-        run_id=_run_id(request.runtime),
-        agent_name=scope.namespaces.agent_name,
-    )
 
 
 def _lines(told: TurnContext) -> Iterator[ReceiptLine]:
@@ -111,9 +96,12 @@ def _lines(told: TurnContext) -> Iterator[ReceiptLine]:
         )
 
 
-def _attributes(receipt: Receipt) -> dict[str, str | int]:
-    """What a trace may say: ids, counts and hashes."""
-    told = {
+def annotate(receipt: Receipt) -> None:
+    """Adds ids, counts and hashes to LangSmith's current run and OpenTelemetry's current span, if the process has any.
+
+    Neither library is imported for it.
+    """
+    facts: dict[str, str | int] = {
         "receipt": receipt.id,
         "status": receipt.status,
         "ids": ",".join(dict.fromkeys(line.id for line in receipt.lines)),
@@ -123,12 +111,7 @@ def _attributes(receipt: Receipt) -> dict[str, str | int]:
         "profile_hash": receipt.profile_hash,
         "block_hash": receipt.block_hash,
     }
-    return {f"{_PREFIX}{name}": value for name, value in told.items()}
-
-
-def annotate(receipt: Receipt) -> None:
-    """Tells LangSmith's current run and OpenTelemetry's current span of it, where the process uses these."""
-    attributes = _attributes(receipt)
+    attributes = {f"{_PREFIX}{name}": value for name, value in facts.items()}
     if langsmith := sys.modules.get("langsmith.run_helpers"):
         traced = langsmith.get_current_run_tree()
         if traced is not None:
@@ -137,13 +120,3 @@ def annotate(receipt: Receipt) -> None:
         span = telemetry.get_current_span()
         if span.is_recording():
             span.set_attributes(attributes)
-
-
-def _name_of(model: object) -> str:
-    name = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return name if isinstance(name, str) else type(model).__name__
-
-
-def _run_id(runtime: Any) -> str | None:
-    run = getattr(getattr(runtime, "execution_info", None), "run_id", None) or current_config().get("run_id")
-    return None if run is None else str(run)

@@ -1,8 +1,8 @@
-"""What a model was told, call by call: kept under the user for a while, read when somebody asks why."""
+"""What a model was given, call by call: kept under the user for a while, read when somebody asks why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,7 @@ from inference_core.drivers import Plan
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
-from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells, text_hash
+from inference_core.memory.receipt import Place, Receipt, tells, text_hash
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust
@@ -29,9 +29,9 @@ _KIND: Final = "receipt"
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Where a memory is from, and a page of the calls of a model that were told it, the newest first.
+    """Where a memory comes from, and a page of the model calls that were given it, the newest first.
 
-    ``memory`` is None if it is gone. What it was made of stands in the ``source`` of its value: thread, messages, tool.
+    ``memory`` is None if it is gone. The ``source`` of its value names the thread, messages and tool it was made of.
     """
 
     memory: MemoryStoreDocument | None
@@ -40,9 +40,9 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a receipt says was told, made again of what is stored now. ``is_same``: the hashes are the receipt's.
+    """The texts of a receipt, rendered again from what is stored now. ``is_same``: their hashes are the receipt's.
 
-    ``gone`` are the ids of memories that were deleted or changed since then, ``problem`` is why else it differs.
+    ``gone`` are the ids of memories that were deleted or changed since then; ``problem`` says why else it differs.
     """
 
     profile: str
@@ -53,7 +53,7 @@ class Rebuilt:
 
 
 def keep_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> None:
-    """Has ``receipt`` stored soon, off the caller's way, until its time is over; never waits. Raises InvalidId."""
+    """Stores ``receipt`` in the background until its time is over; never waits. Raises InvalidId."""
     put = Put(
         namespace=_namespace(user_id),
         key=receipt.id,
@@ -78,33 +78,29 @@ def list_receipts(
 
     ``after`` is the ``next_cursor`` of the page before.
     """
-
-    def of_thread(row: Row) -> bool:
-        return thread_id in (None, row.value.get("thread_id"))
-
-    return (yield from _page(scope, user_id, of_thread, limit, after, thread_id))
+    return _page(scope, user_id, limit, after, thread_id=thread_id)
 
 
 def why(
     scope: MemoryScope, user_id: UserId, memory_id: str, *, limit: int | None = 50, after: str | None = None
 ) -> Plan[Why]:
-    """Where the memory is from, and the newest kept receipts of calls that were told it. Raises InvalidInput.
+    """Where the memory comes from, and the newest kept receipts of calls that were given it. Raises InvalidInput.
 
     Receipts are read from the newest on until there are ``limit`` (None: all) of them. ``after`` is the ``next_cursor``
     of the receipts before.
     """
     record = yield from find(scope, user_id, memory_id)
-    told = yield from _page(scope, user_id, lambda row: tells(row.value, memory_id), limit, after)
-    return Why(record and MemoryStoreDocument.of(record), told)
+    receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
+    return Why(record and MemoryStoreDocument.of(record), receipts)
 
 
 def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Plan[Rebuilt]:
-    """The texts that ``receipt`` is about, made again of the memories that are there, and whether they are the same."""
+    """Renders the texts of ``receipt`` again from the memories that are there, and says whether they are the same."""
     scopes = scope.namespaces.read_scopes(user_id)
-    ids = list(dict.fromkeys(line.id for line in receipt.lines))
+    ids = dict.fromkeys(line.id for line in receipt.lines)
     rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
     there = {record.id: record for record in records_of(rows)}
-    gone = [line.id for line in receipt.lines if not _is_there(line, there)]
+    gone = [line.id for line in receipt.lines if line.id not in there or there[line.id].version != line.version]
     if receipt.form not in FORMATS:
         return Rebuilt("", "", is_same=False, gone=gone, problem=f"The form was {receipt.form}, which is not kept")
     profile, block = _texts(receipt, there)
@@ -113,7 +109,7 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Pl
 
 
 def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, str]:
-    """The texts of profile and block, of what is ``there``."""
+    """Profile and block, from the memories that are ``there``."""
     zone, now = time_zone(receipt.zone), receipt.recalled_at
     lines = [line_in_profile(there[one.id], zone, one.cut) for one in receipt.of(Place.PROFILE) if one.id in there]
     replaced = {line.id: line.text.removeprefix("  - ") for line in lines}
@@ -126,59 +122,60 @@ def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, st
         item = replace(ContextItem.of(there[line.id], source="receipt"), cut=line.cut, replaces=replaced.get(line.id))
         if line.group is not None:
             conflicts.setdefault(line.group, []).append(item)
+        elif item.trust > Trust.EXTERNAL:
+            sections.setdefault(item.section, []).append(item)
         else:
-            of_section = sections.setdefault(item.section, []) if item.trust > Trust.EXTERNAL else untrusted
-            of_section.append(item)
+            untrusted.append(item)
     context = AssembledContext(sections=sections, conflicts=list(conflicts.values()), untrusted=untrusted)
-    is_told = bool(context.items)
-    block = FORMATS[receipt.form](context, now, zone, not receipt.has_profile) if is_told else ""
+    block = FORMATS[receipt.form](context, now, zone, not receipt.has_profile) if context.items else ""
     if receipt.has_profile:
         block = beside_profile(block, now, zone)
     return (Profile(tuple(lines)).text if receipt.profile_hash else ""), block
 
 
-def _is_there(line: ReceiptLine, there: Mapping[str, MemoryRecord]) -> bool:
-    return line.id in there and there[line.id].version == line.version
-
-
 def _page(
     scope: MemoryScope,
     user_id: UserId,
-    accepts: Callable[[Row], bool],
     limit: int | None,
     after: str | None,
+    *,
     thread_id: str | None = None,
+    memory_id: str | None = None,
 ) -> Plan[MemoryPage[Receipt]]:
-    """Plan: the user's receipts that are kept and accepted, the newest first; what waits is written before."""
+    """Plan: the kept receipts of a thread, or that name a memory, the newest first; writes what waits before."""
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, not {limit}")
     cursor = None if after is None else Cursor.decode(after)
     yield from scope.engine.flush_later()
     now, namespace = scope.clock.now(), _namespace(user_id)
     is_own = scope.engine.backend.capabilities.change_feed
-    if not is_own:  # then nobody else removes what is over, and all of it is read for a page anyway
+    if not is_own:  # nobody else removes what is over there, and a page reads all of it anyway
         rows = yield from scope.engine.scan([namespace])
         over = [row for row in rows if (receipt := _read(row)) and receipt.until <= now]
         scope.engine.later.put(*(Delete(namespace=namespace, key=row.key) for row in over))
     kinds = frozenset({_KIND, _kind(thread_id)}) if thread_id is not None and is_own else None
 
-    def is_kept(row: Row) -> bool:
-        return accepts(row) and (receipt := _read(row)) is not None and receipt.until > now
+    def is_wanted(row: Row) -> bool:
+        if thread_id not in (None, row.value.get("thread_id")):
+            return False
+        if memory_id is not None and not tells(row.value, memory_id):
+            return False
+        return (receipt := _read(row)) is not None and receipt.until > now
 
-    end = None if limit is None else limit + 1
-    found = yield from scope.engine.scan([namespace], kinds=kinds, accepts=is_kept, limit=end, after=cursor)
-    page = found if limit is None else found[:limit]
+    end = None if limit is None else limit + 1  # one more tells whether there is another page
+    found = yield from scope.engine.scan([namespace], kinds=kinds, accepts=is_wanted, limit=end, after=cursor)
+    page = found[:limit]
     following = Cursor.of(page[-1]).encode() if page and len(found) > len(page) else None
     return MemoryPage(filter(None, map(_read, page)), following)
 
 
 def _kind(thread_id: str | None) -> str:
-    """The kind of the receipts of a thread, by which the store finds them; those of older versions have none."""
+    """The kind under which the store finds a thread's receipts; older versions wrote all of them as `_KIND`."""
     return _KIND if thread_id is None else f"{_KIND} {text_hash(thread_id)[:32]}"
 
 
 def _read(row: Row) -> Receipt | None:
-    """The receipt in ``row``; None for what is none, or of another version."""
+    """The receipt in ``row``; None if it is none, or of a newer version."""
     try:
         return Receipt.from_value(row.value)
     except (LookupError, TypeError, ValueError):
