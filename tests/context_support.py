@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from inference_core.context.items import AssembledContext, ContextItem
-from inference_core.context.render import CONFLICTS, UNTRUSTED, kind_of, origin_of, text_of, topic_of
+from inference_core.context.render import CONFLICTS, UNTRUSTED, fields_of
 
 NOW: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 _LINE: Final = re.compile(
@@ -54,8 +54,8 @@ def expected(context: AssembledContext) -> Block:
 
 def _told(one: ContextItem) -> Told:
     date = one.happened_at.replace(tzinfo=None).isoformat(timespec="seconds") if one.happened_at else "undated"
-    plain = (html.unescape(part) for part in (text_of(one), kind_of(one), topic_of(one), origin_of(one)))
-    return Told(date, *plain)
+    fields = fields_of(one, UTC)
+    return Told(date, *(html.unescape(fields[name]) for name in Told._fields[1:]))
 
 
 def parsed_xml(text: str) -> Block:

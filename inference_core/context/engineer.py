@@ -1,16 +1,16 @@
-"""ContextEngineer: what a model is told of all that could be told, within a budget of tokens."""
+"""ContextEngineer: selects and orders what a model is given of all the items found, within a budget of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Final, TypeVar
 
 from inference_core.context.answers import answering
-from inference_core.context.comparing import DEFAULT_OVERLAP, Resolved, asks_for_history, collapsed, resolved
+from inference_core.context.comparing import DEFAULT_OVERLAP, asks_for_history, collapsed, resolved
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason, section_of
-from inference_core.context.pruning import Pruning, chances, few_external, is_told, pruned
+from inference_core.context.pruning import Pruning, chances, is_likely, pruned
 from inference_core.context.render import FORMATS, MAX_LINE_CHARACTERS, MIN_CUT, Format, line_of, section_tag
 from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
@@ -20,46 +20,33 @@ from inference_core.memory.types import MemoryCategory
 T = TypeVar("T")
 Counter = Callable[[str], int]
 """How many tokens a text takes."""
+Unit = tuple[ContextItem, ...]
+"""What is given together or not at all: one item, or the items of a conflict."""
 DEFAULT_MAX_TOKENS: Final = 2_000
 UNJUDGED: Final = 0.5
 """What an item is worth that no source has judged."""
+_UNVOUCHED_SHARE: Final = 0.5
+"""An item from outside is worth this share of what it would be worth from the user."""
 _SHORTER: Final = 0.8
 _LEAST: Final = 0.01
 _LATER: Final = 8
-"""So many of what does not fit are tried one by one."""
-_UNVOUCHED_SHARE: Final = 0.5
+"""So many units that do not fit are tried one by one."""
 _MAX_TEXT: Final = 2 * MAX_LINE_CHARACTERS
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 _IN_ORDER: Final = [section_of(category) for category in MemoryCategory]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What is told together or not at all: an item, or a conflict's items."""
-
-    items: tuple[ContextItem, ...]
-
-    @property
-    def is_conflict(self) -> bool:
-        """Whether its items contradict each other."""
-        return len(self.items) > 1
-
-    @property
-    def value(self) -> float:
-        """What it is worth: as much as its best item; what nobody vouches for is worth less."""
-        share = _UNVOUCHED_SHARE if self.items[0].trust <= Trust.EXTERNAL else 1.0
-        return share * max(map(value_of, self.items))
-
-
 class ContextEngineer:
-    """Chooses, orders and renders; holds nothing of a user, and is safe to share.
+    """Selects, orders and renders items. Holds nothing of a user and is safe to share between threads.
 
-    Repeats are collapsed, contradictions resolved or told apart, what is not relevant is pruned (`Pruning`), the rest
-    is ordered and fitted into the budget, counted by ``counter``. ``min_overlap`` is from which share of common stems
-    on, from 0 to 1, one text may stand for another. ``answers_only`` also leaves out short statements that answer
-    another question than the one that was asked, which costs some evidence. With ``selects`` off, all is told, as far
-    as the budget goes. ``form`` is "xml", "markdown", "json" or a function. ``preamble``: the block begins with the
-    time and what it is. Raises ConfigurationError for a form or a share that is none.
+    It collapses repeats, resolves contradictions or sets them apart, prunes what is not relevant (`Pruning`), orders
+    the rest and fits it into the budget, counted by ``counter``.
+
+    ``min_overlap`` (0 to 1) is the share of common stems from which one text may stand for another. ``answers_only``
+    also leaves out short statements that answer another question, which costs some evidence. With ``selects`` off,
+    everything is given as far as the budget goes. ``form`` is "xml", "markdown", "json" or a function. With
+    ``preamble`` the block begins with the time and the notice that it is reference data. Raises ConfigurationError for
+    an unknown form or a share outside 0 to 1.
     """
 
     def __init__(
@@ -96,91 +83,84 @@ class ContextEngineer:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         preamble: bool | None = None,
     ) -> AssembledContext:
-        """What is told of ``items`` to answer ``query``, in at most ``max_tokens``; its text is "" if that is nothing.
+        """The context of ``items`` that helps to answer ``query``, in at most ``max_tokens``; its text is "" if empty.
 
-        The same items give the same text, whatever their order. ``preamble`` goes before the engineer's own. Pure;
-        never raises for what stands in items.
+        The same items give the same text, whatever their order. ``preamble`` overrides the engineer's own. Pure: it
+        reads nothing, and never raises for what stands in items.
         """
-        is_introduced = self.preamble if preamble is None else preamble
+        with_preamble = self.preamble if preamble is None else preamble
         given = by_value(list(map(_bounded, items)))
-        units, dropped = self._selected(given, query) if self.selects else ([Unit((item,)) for item in given], [])
+        units, dropped = self._selected(given, query) if self.selects else ([(item,) for item in given], [])
 
-        def tell(kept: Sequence[Unit]) -> AssembledContext:
-            return self._told(kept, now, zone, preamble=is_introduced)
+        def render(kept: Sequence[Unit]) -> AssembledContext:
+            context = AssembledContext(
+                sections=in_sections([unit[0] for unit in kept if len(unit) == 1 and unit[0].trust > Trust.EXTERNAL]),
+                conflicts=[unit for unit in kept if len(unit) > 1],
+                untrusted=at_both_ends([unit[0] for unit in kept if unit[0].trust <= Trust.EXTERNAL]),
+            )
+            text = self._render(context, now, zone, with_preamble) if kept else ""
+            return replace(context, text=text, tokens=self.counter(text) if text else 0)
 
-        context, over = self._fitted(units, tell, zone, max_tokens)
+        context, over = self._fitted(units, render, zone, max_tokens)
         return replace(context, dropped=[*dropped, *over])
 
     def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:
-        """What is told if there is room, the most valuable first, and what is not."""
+        """What is given if there is room, the most valuable first, and what is dropped."""
         once, dropped = collapsed(given, self.min_overlap)
         history = asks_for_history(query)
         if self.answers_only and not history:
             once, others = answering(by_value(once), query)
             dropped += others
-        sorted_out = resolved(by_value(once), keeps_history=history)
-        units, irrelevant = self._relevant(sorted_out)
-        return units, [*dropped, *sorted_out.dropped, *irrelevant]
-
-    def _relevant(self, found: Resolved) -> tuple[list[Unit], list[Dropped]]:
-        """What is relevant, the most valuable first, and what is not."""
-        conflicts = [item for group in found.conflicts for item in group]
-        everything = [*found.kept, *found.untrusted, *conflicts]
+        found = resolved(by_value(once), keeps_history=history)
+        everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
         chance = chances(everything, self.pruning.min_relevance)
         least = self.pruning.least(everything)
-        likely, dropped = pruned(by_value([*found.kept, *found.untrusted]), chance, least)
-        kept, external = few_external(likely, chance, self.pruning.max_external)
-        dropped += external
-        units = [Unit((item,)) for item in kept]
+        single = by_value([*found.kept, *found.untrusted])
+        kept, unneeded = pruned(single, chance, least, self.pruning.max_external)
+        dropped += [*found.dropped, *unneeded]
+        units: list[Unit] = [(item,) for item in kept]
         for group in found.conflicts:
-            if any(is_told(item, chance, least) for item in group):
-                units.append(Unit(tuple(group)))
+            if any(is_likely(item, chance, least) for item in group):
+                units.append(tuple(group))
             else:
                 dropped += [Dropped(item, DropReason.IRRELEVANT) for item in group]
-        return sorted(units, key=lambda unit: unit.value, reverse=True), dropped
+        return sorted(units, key=_worth, reverse=True), dropped
 
     def _fitted(
-        self, units: Sequence[Unit], tell: Callable[[Sequence[Unit]], AssembledContext], zone: tzinfo, max_tokens: int
+        self, units: Sequence[Unit], render: Callable[[Sequence[Unit]], AssembledContext], zone: tzinfo, max_tokens: int
     ) -> tuple[AssembledContext, list[Dropped]]:
         """The context of as many of the best ``units`` as fit, and what does not.
 
-        Nearly always all of them do, and one rendering is enough. Else each line is counted once; what the block takes
-        besides its lines is taken for the same with fewer of them. A counter may count a whole as more than its parts,
-        so that what was fitted is counted again, and the last units go until it is right.
+        Nearly always all fit, and one rendering is enough. Otherwise each line is counted once, and the block is
+        assumed to take the same besides its lines when there are fewer. A counter may count a whole as more than its
+        parts, so the result is counted again, and the last units go until it fits.
         """
-        context = tell(units)
+        context = render(units)
         if context.tokens <= max_tokens:
             return context, []
 
         def cost(unit: Unit) -> int:
-            return sum(self.counter(line_of(item, zone)) + 1 for item in unit.items)
+            return sum(self.counter(line_of(item, zone)) + 1 for item in unit)
+
+        def cut(unit: Unit, share: float) -> Unit | None:
+            shorter = cut_item(unit[0], share) if len(unit) == 1 else None
+            return shorter and (shorter,)
 
         room = max_tokens - max(context.tokens - sum(map(cost, units)), 0)
-        kept = fitted(units, cost, _cut, room)
-        while (context := tell(kept)).tokens > max_tokens:
+        kept = fitted(units, cost, cut, room)
+        while (context := render(kept)).tokens > max_tokens:
             kept = kept[:-1]
-        there = {unit.items[0].id for unit in kept}
-        for unit in [unit for unit in units if unit.items[0].id not in there][:_LATER]:
-            if (wider := tell([*kept, unit])).tokens <= max_tokens:  # sections that are left out make room
+        there = {unit[0].id for unit in kept}
+        for unit in [unit for unit in units if unit[0].id not in there][:_LATER]:
+            if (wider := render([*kept, unit])).tokens <= max_tokens:  # sections that are left out make room
                 kept, context = [*kept, unit], wider
-        told = {(item.source, item.id) for unit in kept for item in unit.items}
-        over = [item for unit in units for item in unit.items if (item.source, item.id) not in told]
+        given = {(item.source, item.id) for unit in kept for item in unit}
+        over = [item for unit in units for item in unit if (item.source, item.id) not in given]
         return context, [Dropped(item, DropReason.BUDGET) for item in over]
-
-    def _told(self, units: Sequence[Unit], now: datetime, zone: tzinfo, *, preamble: bool) -> AssembledContext:
-        """The context of ``units``, rendered and counted."""
-        single = [unit.items[0] for unit in units if not unit.is_conflict]
-        context = AssembledContext(
-            sections=in_sections([item for item in single if item.trust > Trust.EXTERNAL]),
-            conflicts=[unit.items for unit in units if unit.is_conflict],
-            untrusted=at_both_ends([item for item in single if item.trust <= Trust.EXTERNAL]),
-        )
-        text = self._render(context, now, zone, preamble) if units else ""
-        return replace(context, text=text, tokens=self.counter(text) if text else 0)
 
 
 EVERYTHING: Final = ContextEngineer(selects=False)
-"""Tells all that it is given, as far as the budget goes."""
+"""Gives all that it gets, as far as the budget goes."""
 
 
 def fitted(
@@ -188,8 +168,8 @@ def fitted(
 ) -> list[T]:
     """As many of the first as cost no more than ``room`` together.
 
-    Before anything is left out, what is long is cut: all to the same cost, so that one long text displaces no other.
-    ``cut`` shortens to a share of the cost; None: not this one.
+    Before anything is left out, what is long is cut, all to the same cost, so that one long text displaces no other.
+    ``cut`` shortens to a share of the cost, or gives None where it cannot.
     """
     costs = list(map(cost, best_first))
     level = _level(costs, room)
@@ -220,22 +200,20 @@ def cut_item(item: ContextItem, share: float) -> ContextItem | None:
     return replace(item, cut=length) if length < len(item.text) else None
 
 
-def _cut(unit: Unit, share: float) -> Unit | None:
-    (item, *others) = unit.items
-    shorter = None if others else cut_item(item, share)
-    return shorter and Unit((shorter,))
-
-
-def value_of(item: ContextItem) -> float:
-    """How much an item is worth, from 0 to 1."""
+def _value(item: ContextItem) -> float:
     return UNJUDGED if item.relevance is None else item.relevance
+
+
+def _worth(unit: Unit) -> float:
+    """As much as its best item."""
+    return max(map(_value, unit)) * (_UNVOUCHED_SHARE if unit[0].trust <= Trust.EXTERNAL else 1.0)
 
 
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
     in_order = sorted(items, key=lambda item: (item.source, item.id, item.text))
     newest_first = sorted(in_order, key=_when, reverse=True)
-    return sorted(newest_first, key=lambda item: (value_of(item), item.score), reverse=True)
+    return sorted(newest_first, key=lambda item: (_value(item), item.score), reverse=True)
 
 
 def at_both_ends(best_first: Sequence[T]) -> list[T]:
@@ -250,8 +228,8 @@ def at_both_ends(best_first: Sequence[T]) -> list[T]:
 def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     """``items`` by section: those of the categories in the documents' order, then the others by their most valuable.
 
-    Items stand at both ends of their section. What no source has judged is in the order of time: memories with the
-    newest first, a conversation as it went.
+    The best items stand at both ends of their section. A section that no source has judged is ordered by time: memories
+    with the newest first, a conversation as it went.
     """
     sections: dict[str, list[ContextItem]] = {}
     for item in by_value(items):
@@ -272,6 +250,6 @@ def _when(item: ContextItem) -> datetime:
 
 
 def _bounded(item: ContextItem) -> ContextItem:
-    """``item`` in a section whose name is an element's, with no more text than a line can show."""
+    """``item`` with no more text than a line can show, in a section whose name can be an element's."""
     text, name = item.text[:_MAX_TEXT], section_tag(item.section)
     return item if (text, name) == (item.text, item.section) else replace(item, section=name, text=text)

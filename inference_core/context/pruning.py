@@ -1,9 +1,9 @@
-"""What does not answer the question is not told."""
+"""Leaves out what is unlikely to be needed for the question."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +12,8 @@ from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 
-Name = tuple[str, str]
-"""An item's source and id."""
+Chances = Mapping[tuple[str, str], float]
+"""By source and id of an item, how likely it is needed, from 0 to 1."""
 _OUT_OF_REACH: Final = 2.0
 _MAX_EXTERNAL: Final = 5
 _SURE: Final = 0.995
@@ -24,19 +24,18 @@ _AMONG: Final = 0.34
 _PLACE: Final = -0.84
 _DISTANCE: Final = 0.14
 _USUAL_TOKENS: Final = 25
-"""An item of so many tokens is told for its chance alone; a longer one has to be likelier."""
+"""An item of up to this size is judged by its chance alone; a longer one has to be likelier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
-    ``min_chance`` holds for every item (`chances`); by default the first that recall found is always told, and 97 % of
-    what is needed. The others are off, as they cost evidence, most of all where a user has few memories:
-    ``min_relevance`` is of the calibrated relevance that recall gives; if the best one is less relevant than
-    ``min_best``, nothing that was judged is told. ``max_external``: so many of what tools, documents and the web said
-    are told, the likeliest, as poison comes in numbers. Raises ConfigurationError for numbers that are no shares, or
-    negative.
+    ``min_chance`` holds for every item (`chances`); the default keeps the first that recall found, and 97 % of what is
+    needed. The others are off, as they cost evidence, most of all where a user has few memories: ``min_relevance`` is
+    a least calibrated relevance; if the best item is less relevant than ``min_best``, nothing judged is kept. Of what
+    tools, documents and the web said, the ``max_external`` likeliest are kept, as poison comes in numbers. Raises
+    ConfigurationError for shares outside 0 to 1, or a negative number.
     """
 
     min_chance: float = 0.01
@@ -52,38 +51,34 @@ class Pruning:
             raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
 
     def least(self, items: Sequence[ContextItem]) -> float:
-        """The chance from which on an item is told beside ``items``."""
+        """The chance from which on an item is kept among ``items``."""
         best = max((item.relevance or 0.0 for item in items), default=0.0)
         return _OUT_OF_REACH if best < self.min_best else self.min_chance
 
 
-def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> dict[Name, float]:
-    """How likely each item that a source has judged is needed, from 0 to 1; 0 if it is less relevant than that.
+def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> Chances:
+    """How likely each judged item is needed; 0 for one that is less relevant than ``min_relevance``.
 
-    By its relevance, also beside the most relevant item, its place, and how far its score is below the best one's of
-    its source; less if it is long. What other sources gave that is more relevant goes before it. What comes from
-    outside takes few places: a flood of texts that repeat the question would push out all others.
+    It depends on the item's relevance, also compared with the most relevant item, on its place, and on how far its
+    score is below the best of its source; a long item is less likely. More relevant items of other sources go before
+    it. Items from outside count for few places: a flood of texts that repeat the question would push out all others.
     """
     judged = [item for item in items if item.relevance is not None]
     best = max((item.relevance or 0.0 for item in judged), default=0.0)
-    found: dict[Name, float] = {}
+    found: dict[tuple[str, str], float] = {}
     for source in dict.fromkeys(item.source for item in judged):
         own = sorted((item for item in judged if item.source == source), key=lambda item: item.score, reverse=True)
         others = [item.relevance or 0.0 for item in judged if item.source != source and item.trust > Trust.EXTERNAL]
         vouched = external = 0
         for item in own:
-            before = vouched + min(external, _MAX_EXTERNAL) + sum(other > (item.relevance or 0.0) for other in others)
-            is_relevant = (item.relevance or 0.0) >= min_relevance
-            found[_name(item)] = _chance(item, before, own[0].score, best) if is_relevant else 0.0
+            relevance = item.relevance or 0.0
+            before = vouched + min(external, _MAX_EXTERNAL) + sum(other > relevance for other in others)
+            evidence = _BASE + _RELEVANCE * _logit(relevance) + _AMONG * (_logit(relevance) - _logit(best))
+            evidence += _PLACE * math.log1p(before) + _DISTANCE * (item.score - own[0].score)
+            brevity = min(1.0, math.sqrt(_USUAL_TOKENS / max(text_tokens(item.text), 1)))
+            found[source, item.id] = brevity / (1 + math.exp(-evidence)) if relevance >= min_relevance else 0.0
             vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
     return found
-
-
-def _chance(item: ContextItem, place: int, best_score: float, best_relevance: float) -> float:
-    own = _logit(item.relevance or 0.0)
-    evidence = _BASE + _RELEVANCE * own + _AMONG * (own - _logit(best_relevance))
-    evidence += _PLACE * math.log1p(place) + _DISTANCE * (item.score - best_score)
-    return min(1.0, math.sqrt(_USUAL_TOKENS / max(text_tokens(item.text), 1))) / (1 + math.exp(-evidence))
 
 
 def _logit(share: float) -> float:
@@ -92,31 +87,19 @@ def _logit(share: float) -> float:
 
 
 def pruned(
-    items: Sequence[ContextItem], chance: dict[Name, float], least: float
+    items: Sequence[ContextItem], chance: Chances, least: float, max_external: int
 ) -> tuple[list[ContextItem], list[Dropped]]:
-    """The items whose chance is at least ``least``, those that no source has judged, and pinned memories; the rest.
-
-    Both in their order.
-    """
-    kept = [item for item in items if is_told(item, chance, least)]
-    return kept, [Dropped(item, DropReason.IRRELEVANT) for item in items if not is_told(item, chance, least)]
-
-
-def few_external(
-    items: Sequence[ContextItem], chance: dict[Name, float], most: int
-) -> tuple[list[ContextItem], list[Dropped]]:
-    """``items`` with the ``most`` likely ones of those that come from outside and were judged, and what is left out."""
-    judged = [item for item in items if item.trust <= Trust.EXTERNAL and _name(item) in chance]
-    over = {_name(item) for item in sorted(judged, key=lambda item: chance[_name(item)], reverse=True)[most:]}
-    kept = [item for item in items if _name(item) not in over]
-    return kept, [Dropped(item, DropReason.UNCONFIRMED) for item in items if _name(item) in over]
+    """The items that are likely enough, with at most ``max_external`` judged ones from outside, and the others."""
+    likely = [item for item in items if is_likely(item, chance, least)]
+    dropped = [Dropped(item, DropReason.IRRELEVANT) for item in items if not is_likely(item, chance, least)]
+    external = [item for item in likely if item.trust <= Trust.EXTERNAL and (item.source, item.id) in chance]
+    external.sort(key=lambda item: chance[item.source, item.id], reverse=True)
+    over = {(item.source, item.id) for item in external[max_external:]}
+    dropped += [Dropped(item, DropReason.UNCONFIRMED) for item in likely if (item.source, item.id) in over]
+    return [item for item in likely if (item.source, item.id) not in over], dropped
 
 
-def is_told(item: ContextItem, chance: dict[Name, float], least: float) -> bool:
-    """Whether ``item`` is likely enough to be needed, or told whatever the question."""
+def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
+    """Whether ``item`` is likely enough to be needed; a pinned memory, and what no source has judged, always is."""
     is_pinned = item.record is not None and item.record.pinned
-    return is_pinned or _name(item) not in chance or chance[_name(item)] >= least
-
-
-def _name(item: ContextItem) -> Name:
-    return item.source, item.id
+    return is_pinned or chance.get((item.source, item.id), math.inf) >= least
