@@ -1,13 +1,13 @@
-"""What a model is told in a turn: gathered from one snapshot, selected by an engineer, rendered within one budget.
+"""What a model is given in a turn: gathered from one snapshot, selected by an engineer, rendered within one budget.
 
-The user's profile stays the same from turn to turn; the block changes with each. Both together take no more than the
-budget, and tell of each category no more than its limit.
+The user's profile stays the same from turn to turn; the block changes with each. Both together stay within the budget,
+and show no more of each category than its limit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import partial
@@ -41,19 +41,20 @@ from inference_core.stores.snapshot import Snapshot
 
 DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
-_TOLD_ALREADY: Final = "told in the profile"
+_IN_PROFILE: Final = "in the profile already"
 _RECOUNTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOptions:
-    """What a turn is told: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
+    """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
-    ``per_category`` bounds each category in profile and block together, ``most`` (None: not) all of them, and
-    ``max_tokens`` the texts of both with the elements around them, by the engineer's counter. ``has_profile``: what
-    stands in every turn is told in a profile of at most ``profile_tokens``, written anew when more than the share
-    ``profile_change`` of its lines have changed; else in the block. ``engineer`` None tells all that was found, filled
-    up with the newest. ``explains``: scores come with their shares. ``patience`` is that of a `Search`, in seconds.
+    ``per_category`` bounds each category in profile and block together, ``most`` (None: unbounded) all of them, and
+    ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what holds
+    in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
+    ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
+    filled up with the newest. ``explains`` asks for the shares of scores. ``patience`` is that of a `Search`, in
+    seconds.
     """
 
     types: Sequence[str] | None = None
@@ -70,13 +71,13 @@ class TurnOptions:
 
     @property
     def standing(self) -> int:
-        """How many of a category are told in every turn: not all, so that there is room for what answers."""
+        """How many of a category a profile may hold: not all, so that there is room for what answers."""
         return self.per_category - max(1, 2 * self.per_category // 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotTold:
-    """A memory that was found and not told, why, and the id of the one that stands for it, if there is one."""
+    """A memory that was found and left out, why, and the id of the one that stands for it, if there is one."""
 
     record: MemoryRecord
     reason: str
@@ -85,10 +86,10 @@ class NotTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
-    """``block`` changes with each turn, ``profile`` does not; ``context`` is what the block tells.
+    """``profile`` stays the same from turn to turn, ``block`` does not; ``context`` is what the block shows.
 
-    Of its items, those of the source `PROFILE` are newer than the profile. ``records`` are all memories that are told,
-    each once. ``mode`` and ``reason`` say by which evidence they were found, ``form`` how the block was rendered.
+    Items of the source `PROFILE` in it are newer than the profile. ``records`` are all memories of both, each once.
+    ``mode`` and ``reason`` say by which evidence they were found, ``form`` how the block was rendered.
     """
 
     profile: Profile
@@ -106,14 +107,13 @@ class TurnContext:
 def build_turn_context(
     scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
 ) -> Plan[TurnContext]:
-    """What a turn about ``query`` is told; ``frozen`` is the profile of the turn before, in this thread.
+    """What a turn about ``query`` shows; ``frozen`` is the profile of the turn before, in this thread.
 
     One read of the store; all else is decided on its snapshot. Raises InvalidInput, StoreUnavailable.
     """
     turn = _Turn(scope, user_id, query, options)
-    scopes = list(dict.fromkeys(chain.from_iterable(turn.groups.values())))
     context = yield from scope.engine.read(
-        scopes, partial(turn.build, frozen), text=turn.query, patience=options.patience
+        list(dict.fromkeys(turn.scopes)), partial(turn.build, frozen), text=turn.query, patience=options.patience
     )
     scope.note_recalled(((record.namespace, record.id) for record in context.records), turn.now)
     return context
@@ -155,87 +155,87 @@ class _Turn:
         types = options.types
         self.kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
         self.groups = {name: scope.namespaces.read_scopes(user_id, name) for name in names}
+        self.scopes = list(chain.from_iterable(self.groups.values()))
         self.query = query if query is not None and asks(query) else ""
         self.options = options
         self.engineer = options.engineer or EVERYTHING
+        self.count = self.engineer.counter
         self.now = scope.clock.now()
         self.zone = scope.zone
+        self.profile_tokens = options.max_tokens
+        if options.has_profile:  # half of the budget at most: the other half is for what answers
+            self.profile_tokens = min(options.profile_tokens, options.max_tokens // 2)
 
     def build(self, frozen: Profile | None, snapshot: Snapshot) -> TurnContext:
-        """Gathers, selects and renders."""
+        """Decides on the profile, then gathers, selects and renders what stands beside it."""
         standing = self._standing(snapshot, frozen)
-        current = self._profile(standing)
+        room = self.profile_tokens - self.count(fenced_profile(""))
+        current = profile_of(standing.values(), self.zone, room, per_category=self.options.standing, counter=self.count)
         if not self.options.has_profile:
             lines = {line.id for line in current.lines}
-            beside = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
-            return self._told(snapshot, Profile(), beside, standing)
-        profile, beside = renewed(frozen, current, standing, self.zone, self.options.profile_change)
-        if self._is_too_much(profile, beside):
-            profile, beside = current, []
-        told = self._told(snapshot, profile, beside, standing)
-        if {item.id for item in beside} <= {item.id for item in told.context.items}:
-            return told
-        return self._told(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
+            items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
+            return self._context(snapshot, Profile(), items, standing)
+        profile, newer = renewed(frozen, current, standing, self.zone, self.options.profile_change)
+        if self._is_too_much(profile, newer):
+            profile, newer = current, []
+        context = self._context(snapshot, profile, newer, standing)
+        if {item.id for item in newer} <= {item.id for item in context.context.items}:
+            return context
+        return self._context(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
 
     def _standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
         """By id the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
 
-        And those that the frozen profile tells, however old, since it stays only as long as all of them hold.
+        And those of the frozen profile, however old, since it stays only as long as all of them hold.
         """
-        scopes = list(chain.from_iterable(self.groups.values()))
-        rows = snapshot.pinned(scopes)
+        rows = snapshot.pinned(self.scopes)
         for kind in STANDING:
             if self.kinds is None or kind.value in self.kinds:
                 limit = 2 * self.options.per_category  # some of them may say the same
-                rows += snapshot.newest(scopes, kinds=frozenset([kind.value]), limit=limit, reject=self._why_not)
+                rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self._why_not)
         older = {line.id for line in frozen.lines}.difference(row.key for row in rows) if frozen else ()
-        rows += filter(None, snapshot.get([(scope, key) for key in older for scope in scopes]))
+        rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
         there = {row.key: row for row in rows if self._why_not(row) is None}
         return {record.id: record for record in standing_first(map(record_of, there.values()))}
 
-    def _profile(self, standing: Mapping[str, MemoryRecord]) -> Profile:
-        return profile_of(
-            standing.values(),
-            self.zone,
-            self._profile_tokens - self.engineer.counter(fenced_profile("")),
-            per_category=self.options.standing,
-            counter=self.engineer.counter,
-        )
-
-    @property
-    def _profile_tokens(self) -> int:
-        """Half of the budget at most: the other is for what answers."""
-        if not self.options.has_profile:
-            return self.options.max_tokens
-        return min(self.options.profile_tokens, self.options.max_tokens // 2)
-
-    def _is_too_much(self, profile: Profile, beside: Sequence[ContextItem]) -> bool:
-        """Whether a profile that was kept, with what is newer, exceeds what a turn may tell by now."""
-        counts = Counter([line.section for line in profile.lines] + [item.section for item in beside])
+    def _is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
+        """Whether a profile that was kept, with what is newer, exceeds the limits by now."""
+        counts = Counter([line.section for line in profile.lines] + [item.section for item in newer])
         most = max(counts.values(), default=0)
-        return most >= max(self.options.per_category, 1) or self.engineer.counter(fenced_profile(profile.text)) > (
-            self._profile_tokens if profile.lines else self.options.max_tokens
-        )
+        limit = self.profile_tokens if profile.lines else self.options.max_tokens
+        return most >= max(self.options.per_category, 1) or self.count(fenced_profile(profile.text)) > limit
 
-    def _told(
+    def _context(
         self,
         snapshot: Snapshot,
         profile: Profile,
-        beside: Sequence[ContextItem],
+        newer: Sequence[ContextItem],
         standing: Mapping[str, MemoryRecord],
     ) -> TurnContext:
-        found, result = self._gathered(snapshot, profile, beside, standing)
-        context, block = self._rendered(profile, [*beside, *found])
+        """``profile``, and beside it ``newer`` items and what answers the question."""
+        given = [*(standing[line.id] for line in profile.lines), *(item.record for item in newer if item.record)]
+        found, result = self._gathered(snapshot, given, len(newer))
+        context, block = self._rendered(profile, [*newer, *found])
         if not block:
             profile = Profile()
-        stood = {line.id: standing[line.id] for line in profile.lines}
-        told = {item.id: item.record for item in context.items if item.record}
+        records = {line.id: standing[line.id] for line in profile.lines}
+        records |= {item.id: item.record for item in context.items if item.record}
+        dropped = [
+            NotTold(record=record_of(one.found.row), reason=one.reason)
+            for one in result.left_out
+            if one.reason != _IN_PROFILE and is_known(one.found.row)
+        ]
+        dropped += [
+            NotTold(record=one.item.record, reason=one.reason.value, by=one.by)
+            for one in context.dropped
+            if one.item.record
+        ]
         return TurnContext(
             profile=profile,
             block=block,
             context=context,
-            records=list((stood | told).values()),
-            dropped=list(_not_told(result, context)),
+            records=list(records.values()),
+            dropped=dropped,
             mode=result.mode,
             reason=result.reason,
             now=self.now,
@@ -244,22 +244,16 @@ class _Turn:
         )
 
     def _gathered(
-        self,
-        snapshot: Snapshot,
-        profile: Profile,
-        beside: Sequence[ContextItem],
-        standing: Mapping[str, MemoryRecord],
+        self, snapshot: Snapshot, given: Sequence[MemoryRecord], newer: int
     ) -> tuple[list[ContextItem], SearchResult]:
-        """What answers the question, by category, in the room that the profile leaves, filled up with the newest."""
-        told = [*(standing[line.id] for line in profile.lines), *(item.record for item in beside if item.record)]
-        counts = Counter(record.category for record in told)
+        """What answers the question, by category, in the room that is left beside ``given``, filled with the newest."""
+        counts = Counter(record.category for record in given)
         room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
-        known = {record.id for record in told}
-        said = {record.content for record in told}
+        ids, contents = {record.id for record in given}, {record.content for record in given}
 
         def reject(row: Row) -> str | None:
-            # Before the cut: what the profile tells takes no place of what answers.
-            return _TOLD_ALREADY if row.key in known or row.value.get("content") in said else self._why_not(row)
+            # Before the cut: what the profile shows takes no place of what answers.
+            return _IN_PROFILE if row.key in ids or row.value.get("content") in contents else self._why_not(row)
 
         search = Search(
             groups=list(self.groups.values()),
@@ -274,19 +268,20 @@ class _Turn:
             now=in_zone(self.now, self.zone),
         )
         result = snapshot.search(search)
-        items = {
-            name: [_item(found) for found in group[: room[name]]]
-            for name, group in zip(self.groups, result.groups, strict=True)
-        }
-        while self.options.most is not None and len(beside) + sum(map(len, items.values())) > self.options.most:
-            max(reversed(items.values()), key=len).pop()
-        return list(chain.from_iterable(items.values())), result
+        found = {name: group[: room[name]] for name, group in zip(self.groups, result.groups, strict=True)}
+        while self.options.most is not None and newer + sum(map(len, found.values())) > self.options.most:
+            max(reversed(found.values()), key=len).pop()
+        return [_item(one) for group in found.values() for one in group], result
 
     def _rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
         """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
         has_profile, budget = self.options.has_profile, self.options.max_tokens
-        used = self.engineer.counter(fenced_profile(profile.text)) if has_profile else 0
-        room = budget - used - self.engineer.counter(fenced(self._block("")))
+        used = self.count(fenced_profile(profile.text)) if has_profile else 0
+
+        def block_of(text: str) -> str:
+            return beside_profile(text, self.now, self.zone) if has_profile else text
+
+        room = budget - used - self.count(fenced(block_of("")))
         for _ in range(_RECOUNTS):
             context = self.engineer.assemble(
                 items,
@@ -294,17 +289,14 @@ class _Turn:
                 now=self.now,
                 zone=self.zone,
                 max_tokens=max(room, 0),
-                preamble=None if not has_profile else False,
+                preamble=False if has_profile else None,
             )
-            block = self._block(context.text) if context.text or profile.lines else ""
-            over = used + self.engineer.counter(fenced(block)) - budget if block else 0
+            block = block_of(context.text) if context.text or profile.lines else ""
+            over = used + self.count(fenced(block)) - budget if block else 0
             if over <= 0:
                 return context, block
             room -= over  # a counter may count a whole as more than its parts
         return AssembledContext(sections={}), ""
-
-    def _block(self, text: str) -> str:
-        return beside_profile(text, self.now, self.zone) if self.options.has_profile else text
 
     def _why_not(self, row: Row) -> str | None:
         if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
@@ -313,17 +305,5 @@ class _Turn:
 
 
 def _item(found: Found) -> ContextItem:
-    """The item of a hit; what no search has judged is told whatever the question."""
     record = record_of(found.row)
     return ContextItem.of(record, source=SOURCE, relevance=found.relevance, score=found.score, signals=found.shares)
-
-
-def _not_told(result: SearchResult, context: AssembledContext) -> Iterator[NotTold]:
-    for one in result.left_out:
-        if one.reason != _TOLD_ALREADY and is_known(one.found.row):
-            yield NotTold(record=record_of(one.found.row), reason=one.reason)
-    yield from (
-        NotTold(record=one.item.record, reason=one.reason.value, by=one.by)
-        for one in context.dropped
-        if one.item.record
-    )
