@@ -139,8 +139,8 @@ class Receipt:
         fields: dict[str, Any] = {"profile_hash": "", "block_hash": ""}
         fields |= {name: value[name] for name in cls.__slots__ if name in value}  # some stores add fields of their own
         fields |= {name: datetime.fromisoformat(value[name]) for name in _MOMENTS}
-        dropped = tuple(ReceiptDrop(**drop) for drop in value.get("dropped", ()))
-        return cls(**fields | {"lines": lines, "dropped": dropped})
+        fields |= {"lines": lines, "dropped": tuple(ReceiptDrop(**drop) for drop in value.get("dropped", ()))}
+        return cls(**fields)
 
 
 def evidence(lines: Sequence[ReceiptLine], dropped: Sequence[ReceiptDrop]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
-from inference_core.services.operations.list import by_category, page_of
+from inference_core.services.operations.list import PageRequest, by_category, page_of
 from inference_core.services.operations.scope import UserId, record_of
 from inference_core.stores.backend import Delete, Row
 from inference_core.stores.engine import StoreEngine
@@ -64,7 +64,8 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
     return configured
 
 
-def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
+@_on_store
+def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
     """Removes all memories of the user, every agent's, also what was forgotten; of one category, if given. How many."""
     label = encode_label(user_id)
     if category is None:  # first, as what cannot be read may stand in the way of the rest
@@ -79,13 +80,15 @@ def _purge(engine: StoreEngine, user_id: UserId, category: str | None = None) ->
     return removed
 
 
-def _count(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
+@_on_store
+def count_user_memories(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
     """How many memories the user has with all agents, by category and in ``total``."""
     counted = yield from engine.tally((yield from _scopes(engine, user_id)))
     return by_category((one.namespace, one.rows) for one in counted)
 
 
-def _list(
+@_on_store
+def list_user_memories(
     engine: StoreEngine,
     user_id: UserId,
     *,
@@ -101,10 +104,12 @@ def _list(
     ``after`` is the ``next_cursor`` of the page before; ``offset`` counts from the newest instead.
     """
     scopes = yield from _scopes(engine, user_id, category)
-    return (yield from page_of(engine, scopes, _entry, memory_type, search, limit, offset, after=after))
+    request = PageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
+    return (yield from page_of(engine, scopes, _entry, request))
 
 
-def _users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[dict[str, Any]]]:
+@_on_store
+def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[dict[str, Any]]]:
     """A page of the users who have memories, by id, each with how many; ``after`` is the page's before."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
@@ -127,7 +132,10 @@ def _is_user(label: str) -> bool:
     return True
 
 
-def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]) -> Plan[int]:
+@_on_store
+def delete_user_memory_entries(
+    engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
+) -> Plan[int]:
     """Removes memories by their namespaces and keys, if they are the user's; how many were there."""
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
@@ -139,9 +147,9 @@ def _delete_entries(engine: StoreEngine, user_id: UserId, entries: Sequence[tupl
     return len(there)
 
 
-def _delete_entry(engine: StoreEngine, user_id: UserId, namespace: Sequence[str], key: str) -> Plan[bool]:
+def delete_user_memory_entry(store: BaseStore, user_id: UserId, namespace: Sequence[str], key: str) -> bool:
     """Removes one memory by its namespace and key; False if it is not the user's or not there."""
-    return (yield from _delete_entries(engine, user_id, [(namespace, key)])) == 1
+    return delete_user_memory_entries(store, user_id, [(namespace, key)]) == 1
 
 
 def _scopes(
@@ -174,12 +182,6 @@ def _entry(row: Row) -> dict[str, Any]:
     }
 
 
-purge_user_memories = _on_store(_purge)
-count_user_memories = _on_store(_count)
-list_user_memories = _on_store(_list)
-list_users = _on_store(_users)
-delete_user_memory_entry = _on_store(_delete_entry)
-delete_user_memory_entries = _on_store(_delete_entries)
 purge_user_long_term_memory = _on_configured_store(purge_user_memories)
 count_user_long_term_memory = _on_configured_store(count_user_memories)
 list_user_long_term_memory = _on_configured_store(list_user_memories)

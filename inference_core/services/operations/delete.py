@@ -38,18 +38,14 @@ def delete(
         with suppress(VersionConflict):  # the next look tells which version is there now
             yield from scope.engine.write([gone, Delete(namespace=beside(row.namespace, FORGOTTEN), key=row.key)])
             return True
-    homes = scope.namespaces.read_scopes(user_id, category)
-    key = canonical_id(memory_id)
-    return expected_version is None and (yield from _delete_forgotten(scope.engine, user_id, homes, key))
-
-
-def _delete_forgotten(engine: StoreEngine, user_id: UserId, homes: Sequence[Namespace], key: str) -> Plan[bool]:
-    """Removes what was forgotten of one of ``homes``, or else what is there and cannot be read."""
+    if expected_version is not None:
+        return False
+    key, homes = canonical_id(memory_id), scope.namespaces.read_scopes(user_id, category)
     archives = [beside(home, FORGOTTEN) for home in homes]
-    there = [row for row in (yield from engine.get([(place, key) for place in archives])) if row]
-    if not there:
-        return (yield from _delete_unreadable(engine, user_id, [(place, key) for place in (*homes, *archives)]))
-    yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in there])
+    forgotten = [row for row in (yield from scope.engine.get([(place, key) for place in archives])) if row]
+    if not forgotten:
+        return (yield from _delete_unreadable(scope.engine, user_id, [(place, key) for place in (*homes, *archives)]))
+    yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in forgotten])
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from inference_core.drivers import Plan
@@ -18,6 +19,18 @@ from inference_core.stores.cursor import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """Which memories a page shows, as `list_memories` says; ``limit`` None: all of them."""
+
+    memory_type: str | None = None
+    search: str | None = None
+    session_id: str | None = None
+    limit: int | None = None
+    offset: int = 0
+    after: str | None = None
 
 
 def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[MemoryStoreDocument | None]:
@@ -46,8 +59,14 @@ def list_memories(
     those of this session, which together are an episode; both read all memories to count those that match. ``limit``
     None gives all of them. Raises InvalidInput.
     """
-    scopes = scope.namespaces.read_scopes(user_id, category)
-    return (yield from page_of(scope.engine, scopes, _document, memory_type, search, limit, offset, session_id, after))
+    request = PageRequest(
+        memory_type=memory_type, search=search, session_id=session_id, limit=limit, offset=offset, after=after
+    )
+
+    def document(row: Row) -> MemoryStoreDocument:
+        return MemoryStoreDocument.of(record_of(row))
+
+    return (yield from page_of(scope.engine, scope.namespaces.read_scopes(user_id, category), document, request))
 
 
 def count(scope: MemoryScope, user_id: UserId) -> Plan[dict[str, int]]:
@@ -71,25 +90,18 @@ def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[Memory
 
 
 def page_of(
-    engine: StoreEngine,
-    scopes: Sequence[Namespace],
-    make: Callable[[Row], T],
-    memory_type: str | None,
-    search: str | None,
-    limit: int | None,
-    offset: int,
-    session_id: str | None = None,
-    after: str | None = None,
+    engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: PageRequest
 ) -> Plan[tuple[MemoryPage[T], int]]:
     """A page of what ``make`` gives of the rows in exactly ``scopes``, the newest first, and how many match in all."""
+    limit, offset, session_id = request.limit, request.offset, request.session_id
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")
-    if offset and after is not None:
+    if offset and request.after is not None:
         raise InvalidInput("A page begins after a cursor or at an offset, not at both")
-    cursor = None if after is None else Cursor.decode(after)
-    kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
+    cursor = None if request.after is None else Cursor.decode(request.after)
+    kinds = None if request.memory_type is None else frozenset({validate_memory_type(request.memory_type)})
     wanted = None if limit is None else limit + 1  # one more tells whether there is another page
-    if not search and session_id is None:
+    if not request.search and session_id is None:
         total = yield from engine.count(scopes, kinds=kinds)
         if offset:  # the database passes over them, which is quicker than to read them
             passed = yield from engine.page(scopes, kinds=kinds, limit=1, offset=offset - 1)
@@ -98,11 +110,12 @@ def page_of(
             cursor = Cursor.of(passed[0])
         rows = yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=wanted, after=cursor)
     else:
-        needle = (search or "").casefold()
+        needle = (request.search or "").casefold()
 
         def matches(row: Row) -> bool:
-            session = text_field(row.value, "session_id")
-            return session_id in (None, session) and needle in _searched(row) and is_known(row)
+            searched = f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()
+            is_in_session = session_id in (None, text_field(row.value, "session_id"))
+            return is_in_session and needle in searched and is_known(row)
 
         found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
         total = len(found)
@@ -110,16 +123,4 @@ def page_of(
     page = rows[:limit]
     following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
     # On a worker, as all memories of a user with many would keep an event loop busy for half a second.
-    return MemoryPage((yield from engine.pool.call(_made, make, page)), following), total
-
-
-def _made(make: Callable[[Row], T], rows: Sequence[Row]) -> list[T]:
-    return [make(row) for row in rows]
-
-
-def _document(row: Row) -> MemoryStoreDocument:
-    return MemoryStoreDocument.of(record_of(row))
-
-
-def _searched(row: Row) -> str:
-    return f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()
+    return MemoryPage((yield from engine.pool.call(lambda: list(map(make, page)))), following), total

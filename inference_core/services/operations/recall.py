@@ -20,6 +20,7 @@ from inference_core.stores.search import Found, Search
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
 DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
+_DAWN: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def recall(
@@ -52,7 +53,10 @@ def recall(
     score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(k or scope.max_results)
-    _check_options(max_characters, diversity)
+    if max_characters is not None and max_characters < 1:
+        raise InvalidInput(f"max_characters must be at least 1, not {max_characters}")
+    if not 0 <= diversity <= MAX_DIVERSITY:
+        raise InvalidInput(f"diversity must be from 0 to {MAX_DIVERSITY}, not {diversity}")
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     now = scope.clock.now()
@@ -80,14 +84,20 @@ def recall(
     result = yield from scope.engine.search(search)
     if not by_itself:
         scope.note_recalled(((found.row.namespace, found.row.key) for found in result.groups[0]), now)
-    documents = [_document(found, include_scores=include_scores, explain=explain) for found in result.groups[0]]
-    recalled = RecalledMemories(sorted(documents, key=_age, reverse=True) if sort_by_time else documents)
+
+    def document(found: Found) -> MemoryStoreDocument:
+        made = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
+        made.relevance = found.relevance if include_scores else None
+        made.explanation = dict(found.shares) if explain else None
+        made.links = found.links
+        return made
+
+    recalled = RecalledMemories(map(document, result.groups[0]))
+    if sort_by_time:
+        recalled.sort(key=lambda one: one.created_at or _DAWN, reverse=True)
     if explain:
-        recalled.left_out = [
-            (_document(one.found, include_scores=include_scores, explain=True), one.reason)
-            for one in result.left_out
-            if is_known(one.found.row)
-        ]
+        known = [one for one in result.left_out if is_known(one.found.row)]
+        recalled.left_out = [(document(one.found), one.reason) for one in known]
     return recalled
 
 
@@ -156,22 +166,3 @@ def checked_limit(k: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {k!r}")
     return k
-
-
-def _check_options(max_characters: int | None, diversity: float) -> None:
-    if max_characters is not None and max_characters < 1:
-        raise InvalidInput(f"max_characters must be at least 1, not {max_characters}")
-    if not 0 <= diversity <= MAX_DIVERSITY:
-        raise InvalidInput(f"diversity must be from 0 to {MAX_DIVERSITY}, not {diversity}")
-
-
-def _document(found: Found, *, include_scores: bool, explain: bool) -> MemoryStoreDocument:
-    document = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
-    document.relevance = found.relevance if include_scores else None
-    document.explanation = dict(found.shares) if explain else None
-    document.links = found.links
-    return document
-
-
-def _age(document: MemoryStoreDocument) -> datetime:
-    return document.created_at or datetime.min.replace(tzinfo=UTC)

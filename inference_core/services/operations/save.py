@@ -23,7 +23,7 @@ from inference_core.memory.types import (
 )
 from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, find, put_of, record_of
-from inference_core.stores.backend import Delete, Write
+from inference_core.stores.backend import Delete
 
 MAX_TAGS = 32
 _SAME: Final = 3
@@ -95,7 +95,11 @@ def save(
     )
     if memory_id is None:
         return (yield from _stored_once(scope, record))
-    yield from scope.engine.write((yield from _replacing(scope, user_id, record)))
+    old = yield from find(scope, user_id, record.id)
+    kept = record if old is None else replace(record, created_at=old.created_at)
+    # It alone stands under its id afterwards, whatever others write there at the same time.
+    others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != kept.namespace]
+    yield from scope.engine.write([*(Delete(namespace=one, key=kept.id) for one in others), put_of(kept)])
     return SavedId(record.id)
 
 
@@ -113,8 +117,10 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Plan[SavedId]:
         except VersionConflict:
             rows = yield from scope.engine.get([(named.namespace, named.id)])
             old = None if rows[0] is None or why_invalid(rows[0].value, named.created_at) else record_of(rows[0])
-            if old is None or not _says_the_same(old, named):
+            if old is None or old.content.split() != named.content.split() or old.memory_type is not named.memory_type:
                 continue
+            if old.trust <= Trust.EXTERNAL and named.trust is Trust.INFERRED:
+                continue  # an agent's repetition does not vouch for what a web page said
             merged = _merged(old, named)
             if merged != old:
                 yield from scope.engine.write([put_of(merged)])
@@ -134,12 +140,6 @@ def _id_of(record: MemoryRecord, key: bytes, attempt: int) -> str:
     moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
     told = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
     return hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
-
-
-def _says_the_same(old: MemoryRecord, new: MemoryRecord) -> bool:
-    """Whether ``new`` adds no text to ``old``; an agent's repetition does not vouch for what a web page said."""
-    is_vouched = old.trust > Trust.EXTERNAL or new.trust is not Trust.INFERRED
-    return old.content.split() == new.content.split() and old.memory_type is new.memory_type and is_vouched
 
 
 def _merged(old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
@@ -163,14 +163,6 @@ def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
     if category is None:
         return get_category_for_type(kind.value)
     return MemoryCategory(validate_memory_category(category))
-
-
-def _replacing(scope: MemoryScope, user_id: UserId, record: MemoryRecord) -> Plan[list[Write]]:
-    """The writes after which ``record`` alone stands under its id, whatever others write there at the same time."""
-    old = yield from find(scope, user_id, record.id)
-    kept = record if old is None else replace(record, created_at=old.created_at)
-    others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != kept.namespace]
-    return [*(Delete(namespace=namespace, key=kept.id) for namespace in others), put_of(kept)]
 
 
 def _importance(importance: float) -> float:

@@ -15,7 +15,7 @@ from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
-from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.trust import Origin
 from inference_core.retrieval.documents import Document, Situation
 from inference_core.stores.backend import Key, Put, Row
 from inference_core.stores.engine import StoreEngine
@@ -97,32 +97,22 @@ def record_of(row: Row) -> MemoryRecord:
     return row.parsed[0]
 
 
-def situation_of(record: MemoryRecord) -> Situation:
-    """What ranking knows of ``record`` besides its text; a pinned memory is as important as can be."""
-    return Situation(
+def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
+    """The write that stores ``record``, if it is at version ``expected``."""
+    source = record.source
+    # A reply to what a tool said has the tool's origin, and names its message. What an agent saved by tool is no reply.
+    is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
+    situation = Situation(
         session=record.session_id or "",
-        by_assistant=_is_a_reply(record.source),
+        by_assistant=source.tool is None and (source.origin is Origin.AGENT or is_after_tool),
         happened_at=record.happened_at.timestamp(),
         importance=1.0 if record.pinned else record.importance,
     )
-
-
-def _is_a_reply(source: MemorySource) -> bool:
-    """Whether an assistant said it. What it saved through a tool is about the user.
-
-    A reply to what a tool has said has the tool's origin, and names its message.
-    """
-    is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
-    return source.tool is None and (source.origin is Origin.AGENT or is_after_tool)
-
-
-def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
-    """The write that stores ``record``, if it is at version ``expected``."""
     return Put(
         namespace=record.namespace,
         key=record.id,
         value=encode_json(record.to_value(), what="memory"),
-        document=Document.soon_of(record.indexed_text, situation_of(record)),
+        document=Document.soon_of(record.indexed_text, situation),
         kind=record.memory_type.value,
         created_at=record.created_at,
         updated_at=record.updated_at,

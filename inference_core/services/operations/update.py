@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from inference_core.drivers import Plan
@@ -11,7 +11,7 @@ from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
-from inference_core.memory.types import MemoryType, get_category_for_type, validate_memory_type
+from inference_core.memory.types import MemoryType, validate_memory_type
 from inference_core.services.operations.save import category_of
 from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find, put_of
 from inference_core.stores.backend import Delete, Write
@@ -44,15 +44,22 @@ def update(
     """
     if all(given is None for given in (content, memory_type, topic, category, extra_metadata, pinned)):
         raise InvalidInput("Nothing to update: give content, memory_type, topic, category, extra_metadata or pinned")
+    change = _Change(content, memory_type, topic, category, extra_metadata, pinned, source)
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)
-        new = _changed(scope, old, content, memory_type, topic, extra_metadata, pinned)
-        new = _relocated(scope, user_id, new, old, memory_type, category)
-        new = _attributed(new, old, source, has_new_text=content is not None or memory_type is not None)
-        yield from _check_free(scope, new, old)
+        new = change.applied(scope, user_id, old)
+        writes: list[Write] = [put_of(new, expected=old.version)]
+        if new.namespace != old.namespace:
+            rows = yield from scope.engine.get([(new.namespace, new.id)])
+            if rows[0] is not None:
+                raise InvalidInput(
+                    f"Another memory with id {new.id!r} is {new.category.value} already; delete one of them first"
+                )
+            put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
+            writes = [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
         try:
-            yield from scope.engine.write(_moved(new, old))
+            yield from scope.engine.write(writes)
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
@@ -75,71 +82,37 @@ def retried(attempt: Callable[[], Plan[T]]) -> Plan[T]:
     return (yield from attempt())
 
 
-def _moved(record: MemoryRecord, old: MemoryRecord) -> list[Write]:
-    """The writes that put ``record`` in the place of ``old``, which may lie in another scope, if nobody changed it."""
-    if record.namespace == old.namespace:
-        return [put_of(record, expected=old.version)]
-    put = replace(put_of(record, expected=0), above=old.version)  # else its versions would come twice
-    return [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is to be changed of a memory; None keeps."""
 
+    content: str | None
+    memory_type: str | None
+    topic: str | None
+    category: str | None
+    extra_metadata: Mapping[str, Any] | None
+    pinned: bool | None
+    source: MemorySource | None
 
-def _check_free(scope: MemoryScope, record: MemoryRecord, old: MemoryRecord) -> Plan[None]:
-    """Raises InvalidInput if ``record`` would move onto another memory."""
-    if record.namespace == old.namespace:
-        return
-    rows = yield from scope.engine.get([(record.namespace, record.id)])
-    if rows[0] is not None:
-        raise InvalidInput(
-            f"Another memory with id {record.id!r} is {record.category.value} already; delete one of them first"
+    def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> MemoryRecord:
+        """``old`` with the changes. Raises InvalidInput, UntrustedWrite."""
+        kind = old.memory_type if self.memory_type is None else MemoryType(validate_memory_type(self.memory_type))
+        content, topic, pinned = self.content, self.topic, self.pinned
+        new = replace(
+            old,
+            content=old.content if content is None else canonical_text(content, max_bytes=scope.max_content_bytes),
+            memory_type=kind,
+            topic=old.topic if topic is None else optional_text(topic, what="topic"),
+            extra_metadata=canonical_metadata({**old.extra_metadata, **canonical_metadata(self.extra_metadata)}),
+            pinned=old.pinned if pinned is None else bool(pinned),
+            updated_at=scope.clock.now(),
         )
-
-
-def _changed(
-    scope: MemoryScope,
-    old: MemoryRecord,
-    content: str | None,
-    memory_type: str | None,
-    topic: str | None,
-    extra_metadata: Mapping[str, Any] | None,
-    pinned: bool | None,
-) -> MemoryRecord:
-    return replace(
-        old,
-        content=old.content if content is None else canonical_text(content, max_bytes=scope.max_content_bytes),
-        memory_type=old.memory_type if memory_type is None else MemoryType(validate_memory_type(memory_type)),
-        topic=old.topic if topic is None else optional_text(topic, what="topic"),
-        extra_metadata=canonical_metadata({**old.extra_metadata, **canonical_metadata(extra_metadata)}),
-        pinned=old.pinned if pinned is None else bool(pinned),
-        updated_at=scope.clock.now(),
-    )
-
-
-def _relocated(
-    scope: MemoryScope,
-    user_id: UserId,
-    new: MemoryRecord,
-    old: MemoryRecord,
-    memory_type: str | None,
-    category: str | None,
-) -> MemoryRecord:
-    """``new`` where its category belongs; a memory whose category stays also stays in its scope."""
-    if category is not None:
-        wanted = category_of(new.memory_type, category)
-    elif memory_type is not None and new.memory_type is not old.memory_type:
-        wanted = get_category_for_type(new.memory_type.value)
-    else:
-        wanted = old.category
-    if wanted is old.category:
-        return new
-    return replace(new, category=wanted, namespace=scope.namespaces.namespace_for(user_id, wanted))
-
-
-def _attributed(
-    new: MemoryRecord, old: MemoryRecord, source: MemorySource | None, *, has_new_text: bool
-) -> MemoryRecord:
-    """``new`` with the provenance of its text: whoever rewrites a memory answers for it from then on."""
-    if source is None or not has_new_text:
-        check_write(old.source, new.category)
-        return new
-    check_write(source, new.category)
-    return replace(new, source=source, trust=source.trust)
+        if self.category is not None or kind is not old.memory_type:
+            wanted = category_of(kind, self.category)
+            if wanted is not old.category:  # else it stays where it is, shared or an agent's own
+                new = replace(new, category=wanted, namespace=scope.namespaces.namespace_for(user_id, wanted))
+        if self.source is None or (content is None and self.memory_type is None):
+            check_write(old.source, new.category)
+            return new
+        check_write(self.source, new.category)
+        return replace(new, source=self.source, trust=self.source.trust)  # whoever rewrites it answers for it
