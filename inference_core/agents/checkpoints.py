@@ -36,18 +36,14 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
     if parsed.scheme == "memory":
         return InMemorySaver()
     if parsed.scheme in ("postgresql", "postgres"):
-        return _postgres(url)
+        try:
+            from inference_core.agents.postgres_checkpoints import PostgresCheckpointer  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
+        return PostgresCheckpointer(url)
     raise ConfigurationError(
         "The URL of checkpoints looks like 'sqlite:///checkpoints.db', 'postgresql://user:password@host/db' or 'memory://'"
     )
-
-
-def _postgres(url: str) -> BaseCheckpointSaver[str]:
-    try:
-        from inference_core.agents.postgres_checkpoints import PostgresCheckpointer  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
-    return PostgresCheckpointer(url)
 
 
 def _asynchronous(name: str) -> Any:
@@ -70,20 +66,17 @@ class OnWorkers:
     aput = _asynchronous("put")
     aput_writes = _asynchronous("put_writes")
     adelete_thread = _asynchronous("delete_thread")
-    _alisted = _asynchronous("_listed")
 
-    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+    async def alist(self: Any, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
         """Like `list`."""
-        for found in await self._alisted(config, **options):
-            yield found
+        found = await arun(self.pool.call(lambda: [*self.list(config, **options)]))
+        for one in found:
+            yield one
 
     def close(self) -> None:
         """Closes the database; a second call does nothing."""
         self.pool.close(_CLOSE_TIMEOUT_S)
         self._disconnect()
-
-    def _listed(self: Any, config: RunnableConfig | None, **options: Any) -> list[CheckpointTuple]:
-        return list(self.list(config, **options))
 
 
 class SqliteCheckpointer(OnWorkers, SqliteSaver):

@@ -45,9 +45,16 @@ def parse_url(url: str) -> StoreUrl:
         return StoreUrl("memory")
     if not path.startswith("/") or path == "/":
         raise ConfigurationError(f"A {scheme} URL has three slashes and a path: {_OF_FILES[scheme]!r}")
+    options = dict(parse_qsl(query, keep_blank_values=True))
     if scheme == "sqlite":
-        return StoreUrl(scheme, Path(path[1:]), read_only=_is_read_only(query))
-    return StoreUrl(scheme, Path(path[1:]), _compression(query))
+        mode = options.get("mode")
+        if mode not in (None, "ro", "rw", "rwc"):
+            raise ConfigurationError("The mode of a sqlite URL is ro, for reading alone: 'sqlite:///memory.db?mode=ro'")
+        return StoreUrl(scheme, Path(path[1:]), read_only=mode == "ro")
+    compress = options.pop("compress", None)
+    if options or compress not in (None, "zstd"):
+        raise ConfigurationError("The one option of a file URL is compress=zstd: 'file:///memories?compress=zstd'")
+    return StoreUrl(scheme, Path(path[1:]), compress)
 
 
 def shown_url(url: str) -> str:
@@ -59,18 +66,3 @@ def shown_url(url: str) -> str:
         is_torn = scheme.startswith(("postgres", "redis", "mongodb")) and not at and "@" in parameters
         return f"{scheme}{separator}{'***' if is_torn else place}"
     return f"{scheme}{separator}{owner.partition(':')[0]}:***@{host}"
-
-
-def _compression(query: str) -> str | None:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    compress = options.pop("compress", None)
-    if options or compress not in (None, "zstd"):
-        raise ConfigurationError("The one option of a file URL is compress=zstd: 'file:///memories?compress=zstd'")
-    return compress
-
-
-def _is_read_only(query: str) -> bool:
-    mode = dict(parse_qsl(query, keep_blank_values=True)).get("mode")
-    if mode not in (None, "ro", "rw", "rwc"):
-        raise ConfigurationError("The mode of a sqlite URL is ro, for reading alone: 'sqlite:///memory.db?mode=ro'")
-    return mode == "ro"

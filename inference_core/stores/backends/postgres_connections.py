@@ -1,16 +1,11 @@
-"""Connections to one PostgreSQL database: made when needed, kept, replaced when broken; its errors become ours.
-
-psycopg_pool is not used: while a server is down, its pool waits longer and longer between attempts, up to minutes, and
-a server that is back would not be used at once. Here the caller who needs a connection makes it.
-"""
+"""Connections to one PostgreSQL database: made when needed, kept, replaced when broken; its errors become ours."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from queue import Empty, LifoQueue
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -25,7 +20,6 @@ Connection = psycopg.Connection[Any]
 MAX_CONNECTIONS: Final = 10
 TIMEOUT_S: Final = 5
 """Of connecting and of waiting for a free connection; `_SETTINGS` bound statements and transactions left open."""
-_ATTEMPTS: Final = 2
 _SCHEME: Final = re.compile(r"postgres(?:ql)?(?:\+\w+)?://")
 _DEFAULTS: Final = {
     "connect_timeout": TIMEOUT_S,
@@ -59,14 +53,18 @@ class Interrupted(StoreUnavailable):
 class Connections:
     """At most ``MAX_CONNECTIONS`` to the database at ``url``. ``durable``: a commit survives a crash of the server.
 
-    Raises ConfigurationError if the URL cannot be read.
+    Safe for threads. Raises ConfigurationError if the URL cannot be read.
     """
+
+    # Not psycopg_pool: its connections are made by threads of its own, so a caller waits out his whole time where a
+    # server that is down would have refused him at once, and is not told why. After each failure it waits twice as
+    # long, and does not use a server that is back until then.
 
     def __init__(self, url: str, *, durable: bool) -> None:
         self._parameters = parameters_of(url)
         self._durable = durable
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._idle: LifoQueue[Connection] = LifoQueue()
+        self._idle: list[Connection] = []
         self._closed = False
 
     def attempt(self, work: Callable[[Connection], T]) -> T:
@@ -74,12 +72,13 @@ class Connections:
 
         Raises StoreUnavailable, Refused, and what ``work`` raises.
         """
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._done(work)
-            except Interrupted:
-                self._drop_idle()
-        return self._done(work)
+        try:
+            with self._connection() as connection:
+                return work(connection)
+        except Interrupted:
+            self._drop_idle()  # a server that was restarted has broken those, too
+        with self._connection() as connection:
+            return work(connection)
 
     def read(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
         """All rows that ``query`` finds."""
@@ -90,48 +89,47 @@ class Connections:
         self._closed = True
         self._drop_idle()
 
-    def _done(self, work: Callable[[Connection], T]) -> T:
+    @contextmanager
+    def _connection(self) -> Generator[Connection]:
         if self._closed:
             raise StoreUnavailable("The store is closed")
         if not self._slots.acquire(timeout=TIMEOUT_S):
             raise StoreBusy(f"PostgreSQL: all {MAX_CONNECTIONS} connections are in use")
         try:
-            connection = self._taken()
+            try:
+                connection = self._idle.pop()  # the last that was used, so that idle ones stay few
+            except IndexError:
+                connection = self._connect()
             try:
                 with translated(connection):
-                    return work(connection)
+                    yield connection
             finally:
-                self._give_back(connection)
+                if connection.info.transaction_status is TransactionStatus.IDLE:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+                if self._closed:  # meanwhile
+                    self._drop_idle()
         finally:
             self._slots.release()
 
-    def _taken(self) -> Connection:
-        try:
-            return self._idle.get_nowait()
-        except Empty:
-            pass
+    def _connect(self) -> Connection:
         try:
             connection = psycopg.Connection[Any].connect(**self._parameters, autocommit=True)
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
-        with translated(connection):
-            connection.execute(_SETTINGS, (self._durable,))
+        try:
+            with translated(connection):
+                connection.execute(_SETTINGS, (self._durable,))
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    def _give_back(self, connection: Connection) -> None:
-        if self._closed or connection.info.transaction_status is not TransactionStatus.IDLE:
-            connection.close()
-            return
-        self._idle.put(connection)
-        if self._closed:
-            self._drop_idle()
-
     def _drop_idle(self) -> None:
-        while not self._idle.empty():
-            try:
-                self._idle.get_nowait().close()
-            except Empty:
-                return
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 @contextmanager
