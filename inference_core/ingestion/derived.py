@@ -15,8 +15,8 @@ from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import Effects
-from inference_core.ingestion.extraction_parsing import CONTENT, Entry, first_of, texts_of
-from inference_core.ingestion.extraction_prompt import short, stamp
+from inference_core.ingestion.extraction import short, stamp
+from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
 from inference_core.ingestion.messages import Role, mended
 from inference_core.ingestion.structured import Asking, shown
 from inference_core.memory.record import MemoryRecord

@@ -1,13 +1,36 @@
-"""The form in which a language model gives memories, and how large each part of it may be."""
+"""The form in which a language model gives memories, and what its values mean whatever their case, number and scale."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from importlib.resources import files
+from itertools import islice
+from typing import Annotated, Any, Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
+from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import STATES, Action
+from inference_core.ingestion.messages import mended
+from inference_core.memory.record import DEFAULT_IMPORTANCE
+from inference_core.memory.text import canonical_text
 from inference_core.memory.types import MemoryType
+from inference_core.retrieval.time_expressions import interval_of
 
 MAX_MEMORIES: Final = 50
 """Of one answer of the model, no more memories than these are taken."""
@@ -21,59 +44,269 @@ MAX_RELATIONS: Final = 12
 MAX_SOURCES: Final = 20
 EXTRACTED_TYPES: Final = tuple(kind for kind in MemoryType if kind is not MemoryType.SESSION_SUMMARY)
 """What messages may suggest; a summary is made of a whole session, when it is over."""
-KINDS: Final = ("person", "place", "organization", "thing", "concept")
-_Label = Field(max_length=MAX_LABEL)
+_WORDS: Final[dict[str, Any]] = json.loads((files("inference_core.ingestion") / "model_words.json").read_text("utf-8"))
+"""What models call fields and values, without case and spaces, by what they are called here."""
+
+
+def _meanings(name: str) -> dict[str, str]:
+    return {word: meaning for meaning, words in _WORDS[name].items() for word in words.split()}
+
+
+_FIELDS: Final[dict[str, dict[str, list[str]]]] = {
+    form: {field: names.split() for field, names in fields.items()} for form, fields in _WORDS["fields"].items()
+}
+LISTS: Final = frozenset(_WORDS["lists"].split())
+"""Names that models give to a list of memories."""
+CONTENT: Final[Sequence[str]] = _FIELDS["ExtractedMemory"]["content"]
+"""Names that models give to the text of a memory, the right one first."""
+TYPES: Final[Mapping[str, MemoryType]] = {name: MemoryType(kind) for name, kind in _meanings("types").items()}
+"""Types by what models call them, folded; a summary of a session is none of those that are extracted."""
+_ACTIONS: Final = _meanings("actions")
+"""Some are "": nothing is deleted because a model says so."""
+_STATES: Final = _meanings("states")
+_KINDS: Final = _meanings("kinds")
+_LEVELS: Final = {word: float(level) for word, level in _meanings("levels").items()}
+_NOTHING: Final = frozenset({"none", "null", "n/a", "nothing", "no memories", "no facts", "..."})
+_MAX_NAME: Final = 60
+_MAX_INTEGER: Final = 1 << 63
+_NOT_WORD: Final = re.compile(r"[\W_]+")
+_NUMBER: Final = re.compile(r"\s*([+-]?\d{0,9}(?:[.,]\d{1,9})?)\s*(?:(%)|/\s*(\d{1,3}))?\s*")
+Entry = dict[str, Any]
+"""What a model says of one memory, by the folded names of the fields."""
+
+
+def plain_text(value: Any) -> str:
+    """``value`` if it is a text, a number as text, and "" for anything else."""
+    if isinstance(value, str):
+        return value
+    is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < _MAX_INTEGER)
+    return str(value) if is_printable else ""
+
+
+def folded(name: Any) -> str:
+    """``name`` without case, spaces, dashes and underscores; "" if it is no text."""
+    return _NOT_WORD.sub("", plain_text(name)[:_MAX_NAME].casefold())
+
+
+def folded_keys(value: Any) -> Entry:
+    """The parts of an object by their folded names; none of any other ``value``."""
+    parts = cast("dict[Any, Any]", value) if isinstance(value, dict) else {}
+    return {folded(name): part for name, part in parts.items()}
+
+
+def first_of(entry: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The first value that is there under one of ``names``; None if there is none."""
+    return next((entry[name] for name in names if entry.get(name) is not None), None)
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """The texts of a list, of a text with commas, or of objects with a name."""
+    given: Any = value.split(",") if isinstance(value, str) else value
+    for part in cast("list[Any]", given) if isinstance(given, list) else [given]:
+        text: Any = first_of(folded_keys(part), ("name", "id", "text", "value")) if isinstance(part, dict) else part
+        if plain := plain_text(text).strip():
+            yield plain
+
+
+def quoted(value: object) -> str:
+    """``value`` as a problem names it."""
+    return repr(mended(plain_text(value)[:_MAX_NAME]))
+
+
+def share_of(value: Any) -> float | None:
+    """A share from 0 to 1 from a number or its words: 0.8, "0.8", "80 %", "8/10", 8 of 10, 80 of 100, "high"."""
+    most = None
+    if isinstance(value, str):
+        if (level := _LEVELS.get(folded(value))) is not None:
+            return level
+        found = _NUMBER.fullmatch(value[:_MAX_NAME])
+        if not found or not found[1].strip("+-"):
+            return None
+        value = float(found[1].replace(",", "."))
+        most = float(found[3] or 100) or 1.0 if found[2] or found[3] else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        return None
+    most = most or (1 if value <= 1 else 10 if value <= 10 else 100)  # noqa: PLR2004 - the usual scales
+    return float(min(most, max(0, value))) / most
+
+
+def start_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
+    """The instant, in UTC, at which what ``value`` names begins; without an offset it is one of ``zone``.
+
+    Words such as "yesterday" are worked out from ``said_at``. None if it names no time.
+    """
+    span = _span_of(value, said_at, zone)
+    return span and span[0]
+
+
+def end_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
+    """Like `start_of`, but where it ends: a day, a month or a year as a whole belongs to it."""
+    span = _span_of(value, said_at, zone)
+    return span and span[1]
+
+
+def _span_of(value: Any, said_at: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None:
+    text = plain_text(value).strip()
+    try:
+        moment = datetime.fromisoformat(text) if ":" in text else None
+    except ValueError:
+        moment = None
+    try:
+        if moment:
+            start = end = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        elif span := interval_of(f"in {text}" if re.fullmatch("[0-9]{4}", text) else text, said_at.astimezone(zone)):
+            start, end = span
+        else:
+            return None
+        return start.astimezone(UTC), end.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
+    """Reads a value; one that cannot be read becomes ``default``, and a note in the list that is the context."""
+
+    def validate(value: Any, info: ValidationInfo) -> Any:
+        found = read(value)
+        if found is None and info.context is not None:
+            info.context.append(f"has no readable {info.field_name}: {quoted(value)}")
+        return default if found is None else found
+
+    return BeforeValidator(validate)
+
+
+def _or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+def _first(most: int) -> BeforeValidator:
+    def validate(value: Any) -> list[Any]:
+        return cast("list[Any]", value)[:most] if isinstance(value, list) else []
+
+    return BeforeValidator(validate)
+
+
+def _label(value: Any) -> str | None:
+    """``value`` as a short text; None if it is none or too long."""
+    if not isinstance(value, str) or len(value) > MAX_LABEL:
+        return None
+    try:
+        return canonical_text(" ".join(mended(value).split()), max_bytes=MAX_LABEL * 4)
+    except InvalidMemory:
+        return None
+
+
+def _labels(value: Any) -> list[str]:
+    """Different labels among the first few of ``value``."""
+    labels = (label for text in islice(texts_of(value), 4 * MAX_TAGS) if (label := _label(text)))
+    return list({label.casefold(): label for label in labels}.values())[:MAX_TAGS]
+
+
+def _sentence(value: Any) -> str:
+    """The text of a memory in one line. Raises InvalidMemory, which says what is wrong with it."""
+    given = value if isinstance(value, str) else ""
+    text = " ".join(mended(given[: MAX_CONTENT + 1]).split())
+    while len(text) > 1 and text[0] == text[-1] == '"':
+        text = text[1:-1].strip()
+    if len(given) > MAX_CONTENT:
+        raise InvalidMemory(f"has {len(given)} characters and was left out: {text[:_MAX_NAME]}…")
+    if text.casefold() in _NOTHING:
+        raise InvalidMemory("says nothing")
+    return canonical_text(text, max_bytes=MAX_CONTENT * 4)
+
+
+class _Form(BaseModel):
+    """Takes what models call the fields and ignores the rest; the schema that they are given is strict."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_known_names(cls, value: Any) -> Any:
+        if isinstance(value, list):  # a row of the values
+            return dict(zip(cls.model_fields, cast("list[Any]", value), strict=False))
+        given = {"name": value} if isinstance(value, str) else folded_keys(value)
+        found = {name: first_of(given, names) for name, names in _FIELDS[cls.__name__].items()}
+        return {name: part for name, part in found.items() if part is not None}
+
+
+_Label = Annotated[str, BeforeValidator(_label), Field(max_length=MAX_LABEL)]
+_Time = Annotated[str | None, BeforeValidator(plain_text)]
+_ACTION_NAMES: Final = [action.value for action in Action]
 _DATE: Final = "ISO 8601, a day or an instant; an absolute date, never a word such as yesterday"
 
 
-def _one_of(*values: str | None) -> Any:
-    return {"enum": list(values)}
+def _one_of(*values: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "enum": [*values]})
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ExtractedEntity(_Closed):
+class ExtractedEntity(_Form):
     """Somebody or something that the memory is about."""
 
-    name: str = _Label
-    kind: str = Field(default="thing", json_schema_extra=_one_of(*KINDS))
+    name: _Label
+    kind: Annotated[
+        str, BeforeValidator(lambda value: _KINDS.get(folded(value), "thing")), _one_of(*_WORDS["kinds"])
+    ] = "thing"
 
 
-class ExtractedRelation(_Closed):
+class ExtractedRelation(_Form):
     """How two of the entities stand to each other, such as Ada, sister_of, Ida."""
 
-    source: str = _Label
-    name: str = _Label
-    target: str = _Label
+    source: _Label
+    name: _Label
+    target: _Label
 
 
-class ExtractedMemory(_Closed):
+class ExtractedMemory(_Form):
     """One memory."""
 
-    content: str = Field(
-        max_length=MAX_CONTENT // 4, description="One sentence that makes sense on its own, in the user's language"
+    # A model shall give all that is required; of what it gives, everything is a memory that has a content.
+    model_config = ConfigDict(
+        json_schema_extra={"additionalProperties": False, "required": ["content", "type", "sources"]}
     )
-    type: str = Field(json_schema_extra=_one_of(*(kind.value for kind in EXTRACTED_TYPES)))
-    sources: list[str] = Field(
-        max_length=MAX_SOURCES, description="Names of the messages that say it: m1, m2 and so on"
+    content: Annotated[str, BeforeValidator(_sentence)] = Field(
+        description="One sentence that makes sense on its own, in the user's language",
+        json_schema_extra={"maxLength": MAX_CONTENT // 4},
     )
-    topic: str | None = Field(default=None, max_length=MAX_LABEL, description="One or two words")
-    tags: list[str] = Field(default_factory=list[str], max_length=MAX_TAGS)
-    importance: float = Field(default=0.5, ge=0, le=1, description="How much it matters for later conversations")
-    happened_at: str | None = Field(default=None, description=f"When it happened or began to hold: {_DATE}")
-    holds_until: str | None = Field(default=None, description=f"When it ends, if that was said: {_DATE}")
-    state: str | None = Field(
-        default=None, description="Of a goal or an idea alone", json_schema_extra=_one_of(*STATES, None)
+    type: Annotated[
+        MemoryType,
+        _or_noted(lambda value: TYPES.get(folded(value)), MemoryType.GENERAL),
+        _one_of(*(kind.value for kind in EXTRACTED_TYPES)),
+    ] = MemoryType.FACTS
+    sources: Annotated[list[str], BeforeValidator(lambda value: list(islice(texts_of(value), MAX_SOURCES)))] = Field(
+        default=[], max_length=MAX_SOURCES, description="Names of the messages that say it: m1, m2 and so on"
     )
-    entities: list[ExtractedEntity] = Field(default_factory=list[ExtractedEntity], max_length=MAX_ENTITIES)
-    relations: list[ExtractedRelation] = Field(default_factory=list[ExtractedRelation], max_length=MAX_RELATIONS)
-    action: str = Field(default=Action.ADD.value, json_schema_extra=_one_of(*(action.value for action in Action)))
-    target: str | None = Field(default=None, description="The known memory, k1, k2 and so on, of any action but add")
+    topic: Annotated[str | None, BeforeValidator(_label)] = Field(default=None, description="One or two words")
+    tags: Annotated[list[str], BeforeValidator(_labels)] = Field(default=[], max_length=MAX_TAGS)
+    importance: Annotated[float, _or_noted(share_of, DEFAULT_IMPORTANCE)] = Field(
+        default=DEFAULT_IMPORTANCE, ge=0, le=1, description="How much it matters for later conversations"
+    )
+    happened_at: _Time = Field(default=None, description=f"When it happened or began to hold: {_DATE}")
+    holds_until: _Time = Field(default=None, description=f"When it ends, if that was said: {_DATE}")
+    state: Annotated[str | None, BeforeValidator(lambda value: _STATES.get(folded(value)))] = Field(
+        default=None, description="Of a goal or an idea alone", json_schema_extra={"enum": [*STATES, None]}
+    )
+    entities: Annotated[list[Annotated[ExtractedEntity, WrapValidator(_or_none)]], _first(MAX_ENTITIES)] = Field(
+        default=[], max_length=MAX_ENTITIES
+    )
+    relations: Annotated[list[Annotated[ExtractedRelation, WrapValidator(_or_none)]], _first(MAX_RELATIONS)] = Field(
+        default=[], max_length=MAX_RELATIONS
+    )
+    action: Annotated[
+        str,
+        _or_noted(lambda value: _ACTIONS.get(folded(value)), Action.ADD.value),
+        _one_of(*(one.value for one in Action)),
+    ] = Action.ADD.value
+    target: Annotated[str | None, BeforeValidator(lambda value: next(texts_of(value), None))] = Field(
+        default=None, description="The known memory, k1, k2 and so on, of any action but add"
+    )
 
 
-class ExtractedMemories(_Closed):
+class ExtractedMemories(BaseModel):
     """The memories that should be kept of the conversation; an empty list if there are none."""
 
+    model_config = _Form.model_config
     memories: list[ExtractedMemory] = Field(max_length=MAX_MEMORIES)

@@ -23,10 +23,9 @@ from inference_core.ingestion.derived import (
     shown_source,
     text_and_cited,
 )
-from inference_core.ingestion.extraction_parsing import answer_of
 from inference_core.ingestion.extraction_schema import MAX_CONTENT
 from inference_core.ingestion.groups import MAX_MEMBERS, Group
-from inference_core.ingestion.structured import Asking, shown, structured
+from inference_core.ingestion.structured import Asking, answer_of, shown, structured
 from inference_core.memory.types import MemoryType
 
 MAX_INSIGHT: Final = 500

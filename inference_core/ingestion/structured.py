@@ -1,8 +1,14 @@
-"""Asking chat models for an answer in a given form, with patience: one repair, then the next model."""
+"""Asks chat models for memories in a given form, and finds them in whatever they answer.
+
+A model that takes tools gets one, whose arguments are the answer. Everything else is read from its text: the JSON in
+it, also where that is broken. Reading takes time linear in the length of the answer; json-repair is quadratic for a
+string without an end, which is how an answer looks that was cut off.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
@@ -16,14 +22,46 @@ from inference_core.asking import ask
 from inference_core.context.render import neutral_line
 from inference_core.drivers import Plan
 from inference_core.errors import ModelError
+from inference_core.ingestion.extraction_schema import CONTENT, LISTS, TYPES, Entry, first_of, folded, folded_keys
 from inference_core.memory.text import text_tokens
 
 T = TypeVar("T")
 Read = Callable[[Any], tuple[T, str]]
 """What can be used of an answer, and what is wrong with one that cannot be used."""
+MAX_CHARACTERS: Final = 2 * 1024 * 1024
+"""Text beyond this many characters is not read."""
+MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 1_000
+"""Further objects and arrays of a text are not read."""
+MAX_ENTRIES: Final = 1_000
+"""Further memories of an answer are not read."""
+_MAX_WRAPPERS: Final = 8
 _MAX_PROBLEMS: Final = 50
 _MAX_PROBLEM: Final = 300
 _MAX_SHOWN_ANSWER: Final = 4_000
+_SCHEMA_TYPES: Final = ("object", "array", "string")
+_NONE: Final = frozenset({"", "none", "null", "n/a", "na", "nothing", "no memories", "[]", "{}"})
+_THOUGHTS: Final = re.compile(r"\A\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_EMPTY: Final = re.compile(r"[`\s]*(?:json)?[`\s]*(?:\[\s*\]|\{\s*\})[`\s]*")
+_STRICT: Final = json.JSONDecoder(strict=False)
+_START: Final = re.compile(r"[{\[]")
+_ESCAPED_START: Final = re.compile(r"[{\[](?:[{\[\s]|\\[nt])*\\\"")
+_TYPOGRAPHIC_START: Final = re.compile("[{\\[\\s]+[\u201c\u201e]")
+_STRAIGHT: Final = str.maketrans("\u201c\u201d\u201e", '"""')
+_CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
+_AFTER_STRING: Final = (
+    r"\s*(?:[:=}\])]|\Z|//|/\*|[,;]\s*(?:[\"'`{}\[\]]|\.{3}|\Z|//|/\*|[\w-]+\s*[:=])"
+    r"|[\"']\w{1,40}[\"']\s*:|\n\s*[\"'{])"
+)
+"""What follows on a string; a quote with anything else behind it belongs to the text."""
+_TOKEN: Final = re.compile(
+    r"(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<fence>```)|(?P<open>[{\[(])|(?P<close>[}\])])|(?P<comma>[,;])"
+    rf"|(?P<quote>[\"'`])(?P<text>(?:[^\\\"'`]+|\\.|(?!(?P=quote){_AFTER_STRING})[\"'`])*)(?P<end>(?P=quote)?)"
+    r"|(?P<word>[^\s,;:={}\[\]()\"'`](?:(?!\s/[/*])[^,;:={}\[\]()\"\n])*)",
+    re.DOTALL,
+)
+"""The repetition in a string never fails behind what it took, so that nothing is looked at again."""
+_ESCAPE: Final = re.compile(r"\\([\"\\/bfnrt]|u[0-9a-fA-F]{4})|[\"\\]")
 
 
 @dataclass(slots=True)
@@ -51,7 +89,9 @@ class Asking:
                 if problem and not is_repaired:
                     is_repaired = True
                     self._note(problem)
-                    answer = yield from self._asked(model, self._repair_of(request, answer, problem))
+                    given = neutral_line(_text_of(answer), _MAX_SHOWN_ANSWER) or "(nothing)"
+                    repair = HumanMessage(self.repair.format(problem=problem))
+                    answer = yield from self._asked(model, [*request, AIMessage(given), repair])
                     result, problem = read(answer)
             except ModelError as error:
                 self.problems.append(str(error))
@@ -72,11 +112,6 @@ class Asking:
         self.input_tokens += usage.get("input_tokens") or sum(text_tokens(message.text) for message in request)
         self.output_tokens += usage.get("output_tokens") or text_tokens(_text_of(answer))
         return answer
-
-    def _repair_of(self, request: Sequence[BaseMessage], answer: Any, problem: str) -> list[BaseMessage]:
-        """``request`` again, with the answer that it got and what is wrong with that."""
-        given = neutral_line(_text_of(answer), _MAX_SHOWN_ANSWER) or "(nothing)"
-        return [*request, AIMessage(given), HumanMessage(self.repair.format(problem=problem))]
 
 
 def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any]:
@@ -103,3 +138,187 @@ def _text_of(answer: Any) -> str:
     except (TypeError, ValueError, RecursionError):
         calls = []
     return "\n".join([answer.text, *calls, *(call["args"] or "" for call in answer.invalid_tool_calls)]).strip()
+
+
+@dataclass(slots=True)
+class Answer:
+    """The memories of an answer as they were given; ``is_empty``: it says that there are none."""
+
+    entries: list[Entry] = field(default_factory=list[Entry])
+    is_empty: bool = False
+    problems: list[str] = field(default_factory=list[str])
+
+    def read_text(self, text: str) -> None:
+        """Takes the memories out of the JSON in ``text``."""
+        said = _THOUGHTS.sub("", text)
+        values, is_cut = find_json(said)
+        self.is_empty |= _EMPTY.fullmatch(said) is not None
+        for value in values:
+            self.collect(value)
+        if not self.entries and len(values) == 1 and isinstance(values[0], list):
+            self.collect(cast("list[Any]", values[0]), is_named=True)
+        if is_cut:
+            self._note("it was cut off")
+
+    def collect(self, value: Any, *, is_named: bool = False, depth: int = 0) -> None:
+        """Takes the memories out of ``value``; ``is_named``: its key says that it holds some, so a text is one."""
+        if depth > _MAX_WRAPPERS:
+            self._note("it is nested too deeply")
+        elif isinstance(value, dict):
+            self._collect_mapping(folded_keys(value), depth)
+        elif isinstance(value, list | tuple):
+            for part in cast("Sequence[Any]", value):
+                self.collect(_text_of_row(part) if is_named else part, is_named=is_named, depth=depth + 1)
+        elif isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+            for part in find_json(value)[0]:
+                self.collect(part, depth=depth + 1)
+        elif isinstance(value, str) and is_named:
+            if value.strip().casefold() in _NONE:
+                self.is_empty = True
+            elif folded(value) not in CONTENT:  # the head of a table
+                self._keep({"content": value})
+
+    def _collect_mapping(self, entry: Entry, depth: int) -> None:
+        content = first_of(entry, CONTENT)
+        if isinstance(content, list) and len(cast("list[Any]", content)) == 1:
+            entry["content"] = content = cast("list[Any]", content)[0]
+        # A message of a conversation and a part of a JSON schema also have a text.
+        if isinstance(content, str) and "role" not in entry and entry.get("type") not in _SCHEMA_TYPES:
+            self._keep(entry)
+            return
+        for name, part in entry.items():
+            before = len(self.entries)
+            self.is_empty |= name in LISTS and not part
+            self.collect(part, is_named=name in LISTS or name in TYPES, depth=depth + 1)
+            if name in TYPES:
+                for found in self.entries[before:]:
+                    found.setdefault("type", name)
+
+    def _keep(self, entry: Entry) -> None:
+        if len(self.entries) < MAX_ENTRIES:
+            self.entries.append(entry)
+        else:
+            self._note(f"it has more than {MAX_ENTRIES} memories")
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def answer_of(message: Any) -> Answer:
+    """What ``message`` says: its tool calls, also broken ones, or else its text. Never raises."""
+    if not isinstance(message, AIMessage):
+        return Answer(problems=["it is no message of a chat model"])
+    answer = Answer()
+    for call in message.tool_calls:
+        answer.is_empty |= not call["args"]
+        answer.collect(call["args"])
+    for call in message.invalid_tool_calls:
+        answer.read_text(call["args"] or "")
+    if not answer.entries and not answer.is_empty:
+        answer.read_text(message.text)
+    return answer
+
+
+def _text_of_row(part: Any) -> Any:
+    """The text of a memory that is given as a list of texts; any other ``part`` as it is."""
+    texts = cast("list[Any]", part) if isinstance(part, list) else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return cast("Any", part)
+    return next((text for text in texts if folded(text) not in CONTENT), "")
+
+
+def find_json(text: str) -> tuple[list[Any], bool]:
+    """The JSON objects and arrays in ``text`` in their order, and whether it ends within one. Never raises.
+
+    Also read: comments, other quotes, quotes and line ends within strings, single words without quotes, Python's
+    literals, missing and superfluous commas, missing ends. Of what is cut off, only the whole parts are given.
+    """
+    text = text[:MAX_CHARACTERS]
+    if (start := _START.search(text)) and _ESCAPED_START.match(text, start.start()):
+        text = _unescaped(text[start.start() :])
+    values: list[Any] = []
+    at = 0
+    is_cut = False
+    while len(values) < MAX_VALUES and not is_cut and (start := _START.search(text, at)):
+        try:
+            value, at = _STRICT.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            text = text.translate(_STRAIGHT) if _TYPOGRAPHIC_START.match(text, start.start()) else text
+            value, at, is_cut = _read_loosely(text, start.start())
+        values.append(value)
+    return values, is_cut
+
+
+class _Open:
+    """An object or array whose end was not read yet; in an object, keys and values take turns."""
+
+    def __init__(self, mark: str) -> None:
+        self.closing = _CLOSING[mark]
+        self.parts: dict[str, Any] | list[Any] = [] if mark == "[" else {}
+        self.key: str | None = None
+
+    def add(self, part: Any) -> None:
+        if isinstance(self.parts, list):
+            self.parts.append(part)
+        elif self.key is not None:
+            self.parts[self.key], self.key = part, None
+        elif isinstance(part, str):
+            self.key = part
+        elif isinstance(part, dict):
+            self.parts |= part
+
+    def add_word(self, word: str) -> None:
+        """Of words without quotes, single ones are values, and in an array only numbers."""
+        if self.key is None and isinstance(self.parts, dict):
+            self.key = word
+        elif isinstance(self.parts, dict) or word.isdecimal():
+            self.add(None if " " in word or word.casefold() in ("null", "none", "undefined") else word)
+
+
+def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
+    """The object or array at ``at``, where it ends, and whether its end is missing."""
+    stack: list[_Open] = []
+    for token in _TOKEN.finditer(text, at):
+        kind = token.lastgroup
+        if kind == "fence" or (kind == "open" and len(stack) == MAX_DEPTH):
+            break
+        if kind == "open":
+            stack.append(_Open(token[0]))
+        elif kind == "close" and (done := _closed(stack, token[0])) and not stack:
+            return done.parts, token.end(), False
+        elif kind == "comma":
+            stack[-1].key = None
+        elif kind == "word":
+            stack[-1].add_word(token[0].strip())
+        elif token["end"]:
+            stack[-1].add(_unescaped(token["text"]))
+    return _whole_parts(stack), len(text), True
+
+
+def _whole_parts(stack: list[_Open]) -> Any:
+    """What is whole of objects and arrays that were cut off: the last text may be half, an object lack what matters."""
+    parts: dict[str, Any] | list[Any] | None = None
+    while stack:
+        parts = stack.pop().parts
+        if isinstance(parts, dict):
+            parts = {name: cast("Any", part) for name, part in parts.items() if isinstance(part, dict | list)}
+        if stack:
+            stack[-1].add(parts)
+    return parts
+
+
+def _closed(stack: list[_Open], mark: str) -> _Open | None:
+    """What ``mark`` closes, with all that is open within; None if nothing waits for that end."""
+    done = None
+    while any(one.closing == mark for one in stack) and (done is None or done.closing != mark):
+        done = stack.pop()
+        if stack:
+            stack[-1].add(done.parts)
+    return done
+
+
+def _unescaped(body: str) -> str:
+    r"""``body`` of a string with its escapes resolved; a backslash that escapes nothing is left out."""
+    safe = _ESCAPE.sub(lambda one: one[0] if one[1] else '\\"' if one[0] == '"' else "", body)
+    return json.loads(f'"{safe}"', strict=False)

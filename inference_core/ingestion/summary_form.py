@@ -12,12 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.derived import Shown, request_for, short_text, text_and_cited
-from inference_core.ingestion.extraction_parsing import Entry, answer_of, first_of, texts_of
-from inference_core.ingestion.extraction_prompt import short
-from inference_core.ingestion.extraction_schema import MAX_LABEL
-from inference_core.ingestion.extraction_values import end_of, folded, start_of
+from inference_core.ingestion.extraction import short
+from inference_core.ingestion.extraction_schema import MAX_LABEL, Entry, end_of, first_of, folded, start_of, texts_of
 from inference_core.ingestion.messages import mended
 from inference_core.ingestion.session_content import Summary
+from inference_core.ingestion.structured import answer_of
 
 MAX_SUMMARY: Final = 2_000
 """Characters of a summary; a longer one is refused. The model is asked for half of that."""

@@ -14,11 +14,9 @@ from langchain_core.messages import AIMessage
 
 from inference_core.drivers import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.extraction import ModelExtractor
-from inference_core.ingestion.extraction_candidates import read_candidates
-from inference_core.ingestion.extraction_prompt import Batch
-from inference_core.ingestion.lenient_json import find_json
+from inference_core.ingestion.extraction import Batch, ModelExtractor, read_candidates
 from inference_core.ingestion.messages import Role
+from inference_core.ingestion.structured import find_json
 from inference_core.memory.text import canonical_text
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.testing import ScriptedChatModel
@@ -127,4 +125,4 @@ def test_any_entry(entries: list[dict[str, Any]]):
 @given(VALUES.filter(lambda value: isinstance(value, dict | list)))
 def test_good_json_is_read_as_it_is(value: Any):
     text = json.dumps(value)
-    assert json.dumps(find_json(text).values) == f"[{json.dumps(json.loads(text))}]"
+    assert json.dumps(find_json(text)[0]) == f"[{json.dumps(json.loads(text))}]"

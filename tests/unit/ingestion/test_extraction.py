@@ -20,8 +20,7 @@ from support import expanded, load
 from inference_core.drivers import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion.candidates import Action, Entity, Offered, Relation
-from inference_core.ingestion.extraction import ModelExtractor
-from inference_core.ingestion.extraction_prompt import MAX_MESSAGE
+from inference_core.ingestion.extraction import MAX_MESSAGE, ModelExtractor
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, ExtractedMemories
 from inference_core.ingestion.messages import Role
 from inference_core.memory.trust import MemorySource, Origin

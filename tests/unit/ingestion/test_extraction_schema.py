@@ -11,7 +11,7 @@ import pytest
 from extraction_support import NOW, OSLO, extraction, memories, only, said
 
 from inference_core.ingestion.candidates import Entity, Relation
-from inference_core.ingestion.extraction_values import TYPES, end_of, folded, plain_text, share_of, start_of
+from inference_core.ingestion.extraction_schema import TYPES, end_of, folded, plain_text, share_of, start_of
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
 
@@ -37,7 +37,7 @@ def test_shares(value: Any, share: float | None):
     [
         ("2026-01-10", date(2026, 1, 10), date(2026, 1, 11)),
         ("2026-12", date(2026, 12, 1), date(2027, 1, 1)),
-        ("2026-2", date(2026, 2, 1), date(2026, 3, 1)),
+        ("2026-02", date(2026, 2, 1), date(2026, 3, 1)),
         ("2025", date(2025, 1, 1), date(2026, 1, 1)),
         ("yesterday", date(2026, 1, 14), date(2026, 1, 15)),
         ("last week", date(2026, 1, 5), date(2026, 1, 12)),
@@ -102,7 +102,7 @@ def test_words_for_no_time_are_no_problem(word: str):
         *(("fact", "facts"), ("FACTS", "facts"), ("Preference", "preferences"), ("goal", "goals"), ("skills", "skill")),
         *(("Workflows", "workflow"), ("instruction", "instructions"), ("interactions", "interaction")),
         *(("session_summary", "context"), ("semantic", "facts"), ("idea", "goals"), ("MemoryType.FACTS", "general")),
-        *(("no such", "general"), (None, "facts"), (7, "facts"), (["goals"], "facts")),
+        *(("no such", "general"), (None, "facts"), (7, "general"), (["goals"], "general")),
     ],
     ids=str,
 )
@@ -110,8 +110,8 @@ def test_types(given: Any, kind: str):
     assert only(memories({"content": DOG, "type": given})).memory_type.value == kind
 
 
-def test_a_category_helps_where_the_type_is_not_known():
-    assert only(memories({"content": DOG, "type": "x", "category": "episodic"})).memory_type is MemoryType.INTERACTION
+def test_a_category_is_a_type_and_all_types_have_names():
+    assert only(memories({"content": DOG, "category": "episodic"})).memory_type is MemoryType.INTERACTION
     assert {TYPES[folded(kind.value)] for kind in MemoryType if kind is not MemoryType.SESSION_SUMMARY} <= {*MemoryType}
     assert TYPES["sessionsummary"] is MemoryType.CONTEXT
 
