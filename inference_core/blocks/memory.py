@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 from langchain_core.messages import AnyMessage, BaseMessage, MessageLikeRepresentation, convert_to_messages
@@ -17,6 +19,10 @@ from inference_core.memory.document import MemoryStoreDocument
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope
 
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="_Timed")
+M = TypeVar("M", bound=Callable[..., Any])
 DEFAULT_RESULTS: Final = 5
 DEFAULT_MAX_TOKENS: Final = 2_000
 
@@ -40,6 +46,38 @@ class Memory(Protocol):
     def delete(self, session_id: str) -> None:
         """Forgets what this session alone has told."""
         ...
+
+
+class _Timed(Protocol):
+    timeout: float | None
+
+
+def synchronous(plan: Callable[Concatenate[S, P], Plan[T]]) -> Callable[Concatenate[S, P], T]:
+    """The method that runs ``plan`` within the object's ``timeout`` and blocks."""
+
+    def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(plan(self, *args, **kwargs), self.timeout)
+
+    return _documented(method, plan)
+
+
+def asynchronous(plan: Callable[Concatenate[S, P], Plan[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """The method that runs ``plan`` within the object's ``timeout`` and is awaited."""
+
+    async def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(plan(self, *args, **kwargs), self.timeout)
+
+    return _documented(method, plan)
+
+
+def _documented(method: M, plan: Callable[..., Any]) -> M:
+    """``method`` with the name, the text and the signature of ``plan``; it returns what the plan does."""
+    wraps(plan)(method)
+    method.__name__ = plan.__name__.removeprefix("_")
+    returned = plan.__annotations__["return"].removeprefix("Plan[").removesuffix("]")
+    method.__annotations__ = {**plan.__annotations__, "return": returned}
+    vars(method)["__signature__"] = signature(plan).replace(return_annotation=returned)
+    return method
 
 
 class Block(ABC):
@@ -98,42 +136,24 @@ class Block(ABC):
             )
         return chosen
 
-    def get(
-        self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
-    ) -> list[MemoryStoreDocument]:
-        """What fits ``message``, the best first. Raises InvalidInput, StoreUnavailable, ConfigurationError."""
-        return run(self._get(session_id, message), self.timeout)
-
-    async def aget(
-        self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
-    ) -> list[MemoryStoreDocument]:
-        """Like `get`."""
-        return await arun(self._get(session_id, message), self.timeout)
-
-    def update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> None:
-        """Makes ``message`` memory, durable when it returns. Raises what `get` raises, and ModelError."""
-        run(self._update(session_id, message), self.timeout)
-
-    async def aupdate(self, session_id: str | UUID, message: MessageLikeRepresentation) -> None:
-        """Like `update`."""
-        await arun(self._update(session_id, message), self.timeout)
-
-    def delete(self, session_id: str | UUID) -> None:
-        """Removes what this session alone has told. Raises what `get` raises."""
-        run(self.forget(self.scope(), self._owners.conversation(session_id)), self.timeout)
-
-    async def adelete(self, session_id: str | UUID) -> None:
-        """Like `delete`."""
-        await arun(self.forget(self.scope(), self._owners.conversation(session_id)), self.timeout)
-
     def _get(
-        self, session_id: str | UUID, message: MessageLikeRepresentation | None
+        self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
     ) -> Plan[list[MemoryStoreDocument]]:
+        """What fits ``message``, the best first. Raises InvalidInput, StoreUnavailable, ConfigurationError."""
         asked = None if message is None else one_message(message)
         return self.recall(self.scope(), self._owners.conversation(session_id), asked)
 
     def _update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> Plan[None]:
+        """Makes ``message`` memory, durable when it returns. Raises what `get` raises, and ModelError."""
         return self.absorb(self.scope(), self._owners.conversation(session_id), [one_message(message)])
+
+    def _delete(self, session_id: str | UUID) -> Plan[None]:
+        """Removes what this session alone has told. Raises what `get` raises."""
+        return self.forget(self.scope(), self._owners.conversation(session_id))
+
+    get, aget = synchronous(_get), asynchronous(_get)
+    update, aupdate = synchronous(_update), asynchronous(_update)
+    delete, adelete = synchronous(_delete), asynchronous(_delete)
 
 
 def scope_of(store: BaseStore | AgentMemoryStoreService) -> MemoryScope:

@@ -12,9 +12,9 @@ from langchain_core.messages import AnyMessage, BaseMessage
 from langgraph.store.base import BaseStore
 
 from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, Block, text_of
+from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, Block, asynchronous, synchronous, text_of
 from inference_core.clock import in_zone
-from inference_core.drivers import Plan, arun, run
+from inference_core.drivers import Plan
 from inference_core.errors import ReadOnlyMemory
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, global_namespace
@@ -62,13 +62,11 @@ class StaticMemory(Block):
         self._facts = None if facts is None else dict(map(_identified, facts))
         self._loaded: WeakSet[StoreEngine] = WeakSet()
 
-    def load(self) -> None:
+    def _load(self) -> Plan[None]:
         """Stores the facts; does nothing if they are there. Raises StoreError, ConfigurationError."""
-        run(self._load(self.scope()), self.timeout)
+        return self._store(self.scope())
 
-    async def aload(self) -> None:
-        """Like `load`."""
-        await arun(self._load(self.scope()), self.timeout)
+    load, aload = synchronous(_load), asynchronous(_load)
 
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
@@ -76,7 +74,7 @@ class StaticMemory(Block):
         """Plan: the facts, whatever the conversation."""
         del conversation
         if self._facts is not None and scope.engine not in self._loaded:
-            yield from self._load(scope)
+            yield from self._store(scope)
         records = yield from self._records(scope)
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         if sum(len(record.content) for record in records) <= budget:
@@ -109,7 +107,7 @@ class StaticMemory(Block):
     def _records(self, scope: MemoryScope) -> Plan[list[MemoryRecord]]:
         return sorted((yield from all_of(scope.engine, [self._namespace])), key=_position)
 
-    def _load(self, scope: MemoryScope) -> Plan[None]:
+    def _store(self, scope: MemoryScope) -> Plan[None]:
         facts = self._facts or {}
 
         def attempt() -> Plan[None]:

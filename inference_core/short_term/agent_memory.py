@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Final
 from uuid import UUID, uuid4
 
 from langchain_core.messages import AnyMessage, MessageLikeRepresentation, SystemMessage
 from langgraph.store.base import BaseStore
 
 from inference_core.blocks.conversation import Conversation, Owner, Owners
-from inference_core.blocks.memory import one_message, scope_of
+from inference_core.blocks.memory import asynchronous, one_message, scope_of, synchronous
 from inference_core.context.render import fenced, with_notice
-from inference_core.drivers import Plan, arun, run
+from inference_core.drivers import Plan
 from inference_core.errors import ConfigurationError, VersionConflict
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.update import retried
@@ -27,30 +26,10 @@ from inference_core.short_term.view import view
 from inference_core.short_term.window import Window, last_of_user
 from inference_core.stores.factory import open_store
 
-P = ParamSpec("P")
-T = TypeVar("T")
 SessionId = str | UUID
 DEFAULT_TIMEOUT_S: Final = 60.0
 TIMESTAMP: Final = "timestamp"
 """The name in a message's ``additional_kwargs`` under which the time is kept when it was stored, in ISO 8601."""
-
-
-def _synchronous(plan: Callable[Concatenate[AgentMemory, P], Plan[T]]) -> Callable[Concatenate[AgentMemory, P], T]:
-    @wraps(plan)
-    def method(self: AgentMemory, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(plan(self, *args, **kwargs), self.timeout)
-
-    return method
-
-
-def _asynchronous(
-    plan: Callable[Concatenate[AgentMemory, P], Plan[T]],
-) -> Callable[Concatenate[AgentMemory, P], Coroutine[Any, Any, T]]:
-    @wraps(plan)
-    async def method(self: AgentMemory, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(plan(self, *args, **kwargs), self.timeout)
-
-    return method
 
 
 class AgentMemory:
@@ -136,12 +115,9 @@ class AgentMemory:
         for scope in {id(one.engine): one for one in (self._scope, self._system_scope)}.values():
             yield from sessions.remove(scope, conversation)
 
-    get = _synchronous(_get)
-    aget = _asynchronous(_get)
-    update = _synchronous(_update)
-    aupdate = _asynchronous(_update)
-    delete = _synchronous(_delete)
-    adelete = _asynchronous(_delete)
+    get, aget = synchronous(_get), asynchronous(_get)
+    update, aupdate = synchronous(_update), asynchronous(_update)
+    delete, adelete = synchronous(_delete), asynchronous(_delete)
 
     def _with(self, conversation: Conversation, message: AnyMessage) -> Plan[sessions.StoredWindow]:
         stored = yield from sessions.read(self._scope, conversation)
