@@ -1,9 +1,7 @@
-"""Dispatcher: Procrastinate on the database of the outbox tells workers at once that a user's messages wait.
+"""Dispatcher: Procrastinate, on the database of the outbox, tells workers at once that a user's messages wait.
 
-It is a bell, not the record: what waits stands in the outbox alone, whose leases keep workers apart. A job that is
-lost, or comes twice, costs nothing: each minute workers are called to all that waits, and where nothing waits, nothing
-is done.
-Needs the extra ``procrastinate``.
+It only notifies; the outbox stays the record, and its leases keep workers apart. A lost job is made good within a
+minute, when workers are called to all that waits; one that comes twice does nothing. Needs the extra ``procrastinate``.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ _EACH_MINUTE: Final = "* * * * *"
 
 
 class Dispatcher:
-    """Calls workers over the PostgreSQL database at ``url``, whose tables `set_up` makes once.
+    """Notifies workers over the PostgreSQL database at ``url``, whose tables `set_up` makes once.
 
-    ``dispatch`` is for agents: `CaptureMiddleware(..., works=False, dispatch=dispatcher.dispatch)`; it may be called
-    from any thread and raises Procrastinate's ConnectorException. `work` is for the processes that work.
+    Agents call `dispatch`: ``CaptureMiddleware(..., works=False, dispatch=dispatcher.dispatch)``. It is safe to call
+    from any thread and raises Procrastinate's ConnectorException. Processes that work call `work`.
     """
 
     def __init__(self, url: str) -> None:
@@ -36,19 +34,19 @@ class Dispatcher:
         self._caller = App(connector=SyncPsycopgConnector(conninfo=url)).open()
 
     def set_up(self) -> None:
-        """Makes Procrastinate's tables if they are not there; not by several processes at once."""
+        """Makes Procrastinate's tables if they are missing. Do not call it from several processes at once."""
         if not self._caller.check_connection():
             self._caller.schema_manager.apply_schema()
 
     def dispatch(self, partition: Partition) -> None:
-        """Says that ``partition`` has messages, unless that was said and nobody has come yet."""
+        """Notifies workers that ``partition`` has messages, unless a notification is pending."""
         name = partition.place[1]
         job = self._caller.configure_task(_PROCESS, queue=QUEUE, queueing_lock=name)
         with suppress(AlreadyEnqueued):
             job.defer(**partition.to_value())
 
     async def work(self, worker: Worker, **options: Any) -> None:
-        """Works with ``worker``, one user after the other, until it is cancelled; run a process a core.
+        """Works with ``worker``, one user after the other, until cancelled; run one process per core.
 
         ``options`` are those of Procrastinate's ``run_worker_async``.
         """

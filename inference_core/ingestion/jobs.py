@@ -1,8 +1,9 @@
-"""What work on messages did to a user's memories, and undoing it."""
+"""Jobs: notes of what work on messages did to a user's memories, and undoing it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from inference_core.drivers import Plan
@@ -22,14 +23,14 @@ from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row
 
 JOBS: Final = "jobs"
-"""Second label of the namespace, below the user, that holds what jobs did."""
+"""Second label of the namespace, below the user, that holds the notes."""
 _MAX_PROBLEMS: Final = 200
 
 
 def job_put(
     scope: MemoryScope, user_id: UserId, session_id: str | None, effects: Effects, extraction: Extraction
 ) -> Put:
-    """The write that notes what a job did; it fails if that was noted before."""
+    """The write that notes what a job did; it fails if the job has a note."""
     places = {record.id: list(record.namespace) for record in effects.changed.values()}
     value: dict[str, Any] = {
         "session": session_name(session_id),
@@ -49,7 +50,7 @@ def job_put(
 
 
 def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Plan[bool]:
-    """Plan: whether the job did its work on memories. Raises StoreError."""
+    """Plan: whether the job has changed memories. Raises StoreError."""
     (row,) = yield from scope.engine.get([(_jobs(user_id), job_id)])
     return row is not None
 
@@ -61,22 +62,21 @@ def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> 
 
 
 def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> Plan[int]:
-    """Plan: takes back all that one job or the jobs of one session did; how many memories were removed.
+    """Plan: undoes one job, or all jobs of one session; how many memories were removed.
 
-    What they added goes, also if it was changed or forgotten since; what they ended holds again, unless something newer
-    ended it. Each job is undone as a whole. Of a session, what waits in this store's outbox or died goes too, and so do
-    memories of its messages word for word and what tools saved in it. Raises InvalidInput if neither or both are given,
-    StoreError.
+    What a job added is removed, even if it was changed or forgotten since. What it superseded is reinstated, unless
+    something newer superseded it too. Each job is undone as a whole. With a session its waiting and dead messages, the
+    memories of its messages word for word and what tools saved in it are removed as well. Raises InvalidInput unless
+    exactly one of both is given, StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
     if session_id is not None:
         yield from dropped(scope, user_id, session_id)
-    rows = yield from jobs(scope, user_id, session_id)
     removed = 0
-    for row in rows:
+    for row in (yield from jobs(scope, user_id, session_id)):
         if job_id in (None, row.key):
-            removed += yield from _undone(scope, user_id, row)
+            removed += yield from retried(partial(_undone, scope, user_id, row))
     if session_id is not None:
         left = yield from told(scope, user_id, session_id)
         if left:
@@ -86,18 +86,15 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
 
 
 def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
-    def attempt() -> Plan[int]:
-        undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
-        yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
-        return len(undoing.added)
-
-    return (yield from retried(attempt))
+    undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
+    yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
+    return len(undoing.added)
 
 
 def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:
     """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids.
 
-    Those of them that were forgotten are brought back.
+    Those of them that were forgotten are restored.
     """
     places: Mapping[str, Sequence[str]] = job.value["places"]
     yield from restore(scope, user_id, list(places))

@@ -1,4 +1,4 @@
-"""What there is of a session besides the work of jobs: messages that wait or died, and memories of its very words."""
+"""What a session left besides the work of jobs: messages that wait or died, and memories of its very words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from inference_core.stores.backend import Delete, Write
 
 
 def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[None]:
-    """Plan: takes the session's messages, and its summary that is due, out of the outbox and the dead letters.
+    """Plan: removes the session's messages, and its summary that is due, from the outbox and the dead letters.
 
-    Raises StoreError. A worker that is at them finds them gone, and writes nothing.
+    A worker that has claimed them finds them gone, and writes nothing. Raises StoreError.
     """
     session = session_name(session_id)
     names = yield from scope.engine.namespaces((encode_label(user_id),))
@@ -37,9 +37,8 @@ def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Plan[list[Memo
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     rows = yield from scope.engine.scan([name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
     sessions = {session_name(session_id), session_label(session_id)}
-    records = records_of(rows)
-    return [one for one in records if _is_told(one) and sessions & {one.session_id, one.source.thread_id}]
-
-
-def _is_told(record: MemoryRecord) -> bool:
-    return bool(record.source.message_ids or record.source.thread_id)
+    return [
+        one
+        for one in records_of(rows)
+        if (one.source.message_ids or one.source.thread_id) and sessions & {one.session_id, one.source.thread_id}
+    ]

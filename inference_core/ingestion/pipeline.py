@@ -1,4 +1,4 @@
-"""The way of messages from the outbox into memory: claim, extract, consolidate, settle."""
+"""How messages of the outbox become memories: claim, extract, consolidate, settle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inference_core.ingestion.periodic import PeriodicWork
 from inference_core.ingestion.work import Work
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.stores.backend import Put, Write
+from inference_core.stores.backend import Write
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
@@ -30,7 +30,7 @@ _ENDED: Final = "The worker ended, or lost the database, each time it worked on 
 
 
 class Extractor(Protocol):
-    """Finds memories in messages, by a language model or by rules."""
+    """Finds memories in messages, with a language model or by rules."""
 
     def extract(
         self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
@@ -42,8 +42,8 @@ class Extractor(Protocol):
 class Outcome(str, Enum):
     """What came of an attempt to work on a partition.
 
-    ALONE: nothing yet, since a worker ended in the midst of its messages; this one shall do nothing else meanwhile, so
-    that others' messages do not suffer if they make it end too.
+    ALONE: nothing yet, since a worker died at these messages. This one is to do nothing else meanwhile, so that others'
+    messages do not suffer if it dies too.
     """
 
     NOTHING = "nothing"
@@ -55,9 +55,9 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an attempt did: messages that left the outbox, those of them that died, whether there is more to do now.
+    """What an attempt did: the messages that left the outbox, those of them that died, whether there is more to do now.
 
-    ``periodic`` counts pieces of periodic work instead of messages; of those some may have died, too.
+    ``periodic`` counts pieces of periodic work instead of messages; ``dead`` counts those that died, too.
     """
 
     outcome: Outcome
@@ -68,7 +68,7 @@ class Report:
 
 
 class MessageWork:
-    """Makes memories of messages; what else is to be done then follows in ``periodic``."""
+    """Makes memories of messages, and schedules the ``periodic`` work that follows from them."""
 
     def __init__(self, outbox: Outbox, extractor: Extractor, periodic: PeriodicWork) -> None:
         self._outbox = outbox
@@ -77,14 +77,14 @@ class MessageWork:
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
         """Plan: the candidates of the messages. Raises ModelError, StoreError."""
-        messages = _messages(claim)
+        messages = [waiting.message for waiting in claim.batch]
         offered = yield from offered_for(scope, claim.partition.user_id, messages)
         return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
 
     def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
-        """Plan: the candidates beside what is known. Raises StoreError."""
-        user = claim.partition.user_id
-        return consolidated(scope, user, extraction.candidates, _messages(claim), claim.job_id)
+        """Plan: what the candidates change in memory. Raises StoreError."""
+        messages = [waiting.message for waiting in claim.batch]
+        return consolidated(scope, claim.partition.user_id, extraction.candidates, messages, claim.job_id)
 
     def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
         """Plan: the messages leave the outbox. Raises StoreError."""
@@ -94,11 +94,11 @@ class MessageWork:
 
 
 class Pipeline:
-    """Makes memories of the messages in the outbox of ``scope``'s store, or in ``outbox``, for memories elsewhere.
+    """Makes memories of the messages in ``outbox``, by default the outbox in the store of ``scope``.
 
-    ``process`` may be called by any number of workers and machines at once. With an outbox in another database the
-    memories are written first, with a note of the work, so that a repetition changes nothing. ``periodic`` is what else
-    there is to do; by default nothing.
+    ``process`` may be called by any number of workers and machines at once. If the outbox is in another database, the
+    memories are written first, with a note of the job, so that a repetition changes nothing. ``periodic`` is the other
+    work of workers; by default none.
     """
 
     def __init__(
@@ -113,8 +113,7 @@ class Pipeline:
         self.scope = scope
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self.periodic = periodic or PeriodicWork()
-        self._extractor = extractor
-        self._messages = MessageWork(self.outbox, self._extractor, self.periodic)
+        self._messages = MessageWork(self.outbox, extractor, self.periodic)
         self._tasks = self.periodic.works(self.outbox)
 
     def partitions(self) -> Plan[list[tuple[Partition, int]]]:
@@ -125,7 +124,7 @@ class Pipeline:
     def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Plan[Report]:
         """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
 
-        ``alone``: the caller does nothing else meanwhile, as messages want it in whose midst a worker ended.
+        ``alone``: the caller does nothing else meanwhile, as is required for messages at which a worker died.
         """
         found = yield from self.outbox.ready(partition, seen)
         if found is None:
@@ -135,18 +134,20 @@ class Pipeline:
         if found.is_interrupted and not alone:
             return Report(Outcome.ALONE)
         claim = yield from self.outbox.take(found)
-        return Report(Outcome.NOTHING) if claim is None else (yield from self._worked_on(claim))
+        return Report(Outcome.NOTHING) if claim is None else (yield from self._work_on(claim))
 
-    def _worked_on(self, claim: Claim) -> Plan[Report]:
+    def _work_on(self, claim: Claim) -> Plan[Report]:
         scope = self._scope_of(claim)
         try:
-            if claim.extraction is None:
-                extraction = yield from self._work(claim).extracted(scope, claim)
+            work: Work = self._tasks[claim.partition.task] if claim.partition.task else self._messages
+            extraction = claim.extraction
+            if extraction is None:
+                extraction = yield from work.extracted(scope, claim)
                 claim = yield from self.outbox.keep(claim, extraction)
-            yield from self._apply(scope, claim)
+            yield from self._apply(scope, work, claim, extraction)
         except VersionConflict:
             yield from self.outbox.release(claim)
-            return Report(Outcome.LATER)  # the lease ran out and somebody else works on it, or memories keep changing
+            return Report(Outcome.LATER)  # the lease ran out and another worker has it, or memories keep changing
         except StoreUnavailable:
             yield from self.outbox.release(claim)
             raise
@@ -161,24 +162,24 @@ class Pipeline:
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
         return replace(report, dead=len(dead))
 
-    def _work(self, claim: Claim) -> Work:
-        return self._tasks[claim.partition.task] if claim.partition.task else self._messages
-
-    def _apply(self, scope: MemoryScope, claim: Claim) -> Plan[None]:
-        """Plan: writes what the extraction says, and takes the batch out, as a whole where the store can."""
-        extraction = claim.extraction or Extraction([])
-        user, work = claim.partition.user_id, self._work(claim)
+    def _apply(self, scope: MemoryScope, work: Work, claim: Claim, extraction: Extraction) -> Plan[None]:
+        """Plan: writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
+        user = claim.partition.user_id
         for attempt in range(1, _ATTEMPTS + 1):
             settled = yield from work.settled(scope, claim, extraction)
             if (yield from is_done(scope, user, claim.job_id)):
                 yield from self.outbox.engine.write(settled)
                 return
             effects = yield from work.effects(scope, claim, extraction)
-            writes = [*effects.puts, *_note(scope, claim, effects, extraction)]
+            writes: list[Write] = [*effects.puts]
+            # Periodic work that did nothing, and asked nobody, leaves no note.
+            if not claim.partition.task or effects.changed or effects.problems or extraction.model_calls:
+                writes.append(job_put(scope, user, claim.batch[0].message.session_id, effects, extraction))
             try:
                 if self.outbox.engine is scope.engine:
                     yield from scope.engine.write([*settled, *writes])
                 else:
+                    # Memories and the note first: after a crash in between the note tells that they are written.
                     yield from scope.engine.write(writes)
                     yield from self.outbox.engine.write(settled)
             except VersionConflict:
@@ -188,7 +189,7 @@ class Pipeline:
                 return
 
     def _scope_of(self, claim: Claim) -> MemoryScope:
-        """The memory as the agent sees it whose messages these are, in the zone in which they were said."""
+        """The memory as the agent of these messages sees it, in the time zone in which they were said."""
         namespaces = MemoryNamespaceBuilder(
             agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
         )
@@ -196,18 +197,6 @@ class Pipeline:
         with suppress(ConfigurationError):
             zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
         return replace(self.scope, namespaces=namespaces, zone=zone)
-
-
-def _note(scope: MemoryScope, claim: Claim, effects: Effects, extraction: Extraction) -> list[Put]:
-    """The note of what was done; periodic work that did nothing, and asked nobody, leaves none."""
-    is_idle = not effects.changed and not effects.problems and not extraction.model_calls
-    if claim.partition.task and is_idle:
-        return []
-    return [job_put(scope, claim.partition.user_id, claim.batch[0].message.session_id, effects, extraction)]
-
-
-def _messages(claim: Claim) -> list[Message]:
-    return [waiting.message for waiting in claim.batch]
 
 
 def _report(claim: Claim, outcome: Outcome, count: int, *, has_more: bool) -> Report:

@@ -1,4 +1,4 @@
-"""What waits in an outbox, what died in it, and what becomes of the dead."""
+"""The state of an outbox: what waits, the dead letters, and retrying or dropping them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """How many users' conversations and messages wait, how long the oldest has (seconds), and how many died."""
+    """How many conversations and messages wait, for how long the oldest (seconds), and how many messages died."""
 
     partitions: int
     waiting: int
@@ -40,7 +40,7 @@ class DeadLetter:
 
 
 def status(outbox: Outbox, clock: Clock) -> Plan[QueueStatus]:
-    """Plan: what waits and what died. Raises StoreError."""
+    """Plan: how much waits and how much died. Raises StoreError."""
     partitions = yield from outbox.partitions()
     found = yield from outbox.engine.tally([partition.messages for partition, _ in partitions])
     dead = yield from outbox.engine.count([DEAD_LIST])
@@ -70,16 +70,11 @@ def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Pl
 
 def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Plan[int]:
     """Plan: removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
-
-    def nothing(letter: DeadLetter, row: Row) -> list[Write]:
-        del letter, row
-        return []
-
-    return (yield from _each(engine, keys, nothing))
+    return (yield from _each(engine, keys, lambda _letter, _row: []))
 
 
 def _each(engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadLetter, Row], list[Write]]) -> Plan[int]:
-    """Takes each of the dead off the list, with what ``also`` writes, unless somebody else did that."""
+    """Plan: takes each dead letter off the list, with what ``also`` writes, unless another did; how many."""
     done = 0
     for letter, row in (yield from _dead(engine, None)):
         if keys is not None and letter.key not in keys:
@@ -104,12 +99,12 @@ def _dead(engine: StoreEngine, limit: int | None) -> Plan[list[tuple[DeadLetter,
         partitions = [Partition.from_value(pointer.value) for pointer in page]
         keys = [(partition.dead, row.key) for partition, row in zip(partitions, page, strict=True)]
         rows = yield from engine.get(keys)
-        found += [(_letter(at, row), row) for at, row in zip(partitions, rows, strict=True) if row]
+        found += [
+            (DeadLetter(row.key, partition, row.value["text"], row.value["reason"], row.value["tries"]), row)
+            for partition, row in zip(partitions, rows, strict=True)
+            if row
+        ]
         if len(page) < _PAGE:
             break
         after = Cursor.of(page[-1])
     return found[:limit]
-
-
-def _letter(partition: Partition, row: Row) -> DeadLetter:
-    return DeadLetter(row.key, partition, row.value["text"], row.value["reason"], row.value["tries"])

@@ -1,4 +1,4 @@
-"""What has to be written so that memories are as if a job had not been."""
+"""The writes that undo a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inference_core.stores.backend import Delete, Row, Write
 class Undoing:
     """Undoes ``job`` among ``records``: the memories that it changed, and those before and after what it added.
 
-    What it added goes. What that had ended holds again as it did before, or ends when what came later began.
+    What it added is removed. What that superseded holds again, or is superseded by what came later.
     """
 
     def __init__(self, job: Row, records: Mapping[str, MemoryRecord]) -> None:
@@ -33,7 +33,7 @@ class Undoing:
 
     @property
     def writes(self) -> list[Write]:
-        """The writes; they fail if somebody changed one of the memories meanwhile."""
+        """The writes; they fail if one of the memories has changed meanwhile."""
         return [
             *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in self.added.values()),
             *(put_of(one, expected=one.version) for key, one in self._now.items() if one is not self._records[key]),
@@ -53,7 +53,7 @@ class Undoing:
             self._now[heir.id] = replace(heir, supersedes=tuple(dict.fromkeys([*others, *freed])))
 
     def _give_back(self, key: str, reinforced: Sequence[str]) -> None:
-        """A memory that ended in favour of one that was there before the job holds again."""
+        """Reinstates a memory that was superseded by one that was there before the job."""
         old = self._now.get(key)
         if old is None or old.superseded_by not in reinforced or old.superseded_by not in self._now:
             return

@@ -1,4 +1,4 @@
-"""Work: what a worker does with a batch of the outbox, be it messages or something periodic."""
+"""Work: what a worker does with a batch of the outbox, be it messages or periodic work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inference_core.stores.backend import Write
 
 
 class Work(Protocol):
-    """One kind of work. The three plans come in this order; the last two also again, after a crash."""
+    """One kind of work. The last two plans may be run again after a crash."""
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
         """Plan: what the batch suggests; kept until it is applied. Raises ModelError, StoreError."""

@@ -28,10 +28,7 @@ _PARTING_S: Final = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """What a worker has done: batches, the messages in them, those that died, attempts that failed.
-
-    ``periodic`` counts the batches that were no messages, but periodic work.
-    """
+    """Counts what a worker has done: batches, messages in them, those that died, failed attempts, periodic work."""
 
     batches: int = 0
     messages: int = 0
@@ -42,7 +39,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Lap:
-    """A pass over the partitions: those under way, those that want to be alone, whether another pass is due."""
+    """A pass over the partitions: those under way, those to be worked on alone, whether another pass is due."""
 
     under_way: set[Partition] = field(default_factory=set[Partition])
     alone: list[tuple[Partition, int]] = field(default_factory=list[tuple[Partition, int]])
@@ -52,8 +49,9 @@ class _Lap:
 class Worker:
     """Looks for messages every ``interval_s`` seconds, or when woken, and works on ``threads`` users at once.
 
-    After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the tries
-    of all messages. Any number of workers may share an outbox. ``chore`` is done after each look in the background.
+    After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the
+    attempts of all messages. Any number of workers may share an outbox. ``chore`` is called after each look of the
+    background thread.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class Worker:
         self._paused_until = 0.0
 
     def drain(self) -> Progress:
-        """Works until nothing is left that can be worked on now. Raises StoreError if the outbox cannot be read."""
+        """Works until nothing is left that can be done now. Raises StoreError if the outbox cannot be read."""
         # A model may take minutes: its calls hang no more than they say.
         pool = Pool(self._threads, "memory-worker", hang_s=math.inf)
         try:
@@ -90,11 +88,11 @@ class Worker:
         return self.progress
 
     def waiting(self) -> list[Partition]:
-        """Those that may have something to do now. Raises StoreError."""
+        """The partitions that may have something to do now. Raises StoreError."""
         return [partition for partition, _ in run(self._pipeline.partitions())]
 
     def work_on(self, partition: Partition) -> None:
-        """Works on ``partition`` alone, until nothing is left that can be worked on now.
+        """Works on ``partition`` alone, until nothing of it is left that can be done now.
 
         Raises StoreError if the outbox cannot be read.
         """
@@ -104,20 +102,20 @@ class Worker:
             has_more = seen > 0 and self._tried((partition, seen), alone=True).has_more
 
     def start(self) -> None:
-        """Starts working in the background; does nothing if that has begun."""
+        """Starts the background thread, once."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="memory-worker", daemon=True)
                 self._thread.start()
 
     def wake(self) -> None:
-        """There is work."""
+        """Has the background thread look for work now. Safe to call from any thread."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
 
     def note(self, partition: Partition, count: int) -> None:
-        """So many messages were put in; wakes the worker once a whole batch of ``partition`` waits."""
+        """Notes that ``count`` messages were put in; wakes the worker once a whole batch of ``partition`` waits."""
         with self._changed:
             waiting = self._noted.get(partition, 0) + count
             self._noted[partition] = waiting
@@ -125,7 +123,7 @@ class Worker:
             self.wake()
 
     def close(self, timeout: float = _PARTING_S) -> None:
-        """Stops after the batches in hand, for which it waits ``timeout`` seconds; what was not finished stays."""
+        """Stops after the batches in hand, for which it waits ``timeout`` seconds; unfinished messages stay."""
         self._closed.set()
         self.wake()
         if self._thread is not None:
@@ -151,7 +149,7 @@ class Worker:
     def _pass(self, pool: Pool) -> bool:
         """Works on all partitions, also on those that come in meanwhile; whether to look once more.
 
-        Each goes on by itself, so that a slow one holds a thread and nobody up.
+        Each goes on by itself, so that a slow one holds a thread, but no other partition.
         """
         lap = _Lap()
         while not self._rests and not lap.alone:
@@ -163,25 +161,20 @@ class Worker:
                     lap.under_way.add(found[0])
                 if is_new:
                     pool.submit(partial(self._go_on, pool, lap, found))
-            if not self._rest(lap):
-                break
+            with self._changed:  # until all is done, or it is time to look for other partitions
+                self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
+                if not lap.under_way:
+                    break
+                self._is_woken = False
         with self._changed:
             self._changed.wait_for(lambda: not lap.under_way)
-        # Only now, as nothing else may be in this worker's hands if these make it end, too.
+        # Only now, when nothing else is in this worker's hands: they may kill it, as they did another.
         for found in lap.alone:
             lap.has_more |= self._tried(found, alone=True).has_more
         return lap.has_more
 
-    def _rest(self, lap: _Lap) -> bool:
-        """Waits until all is done, or it is time to look for other partitions; whether anything is under way still."""
-        with self._changed:
-            self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
-            if lap.under_way:
-                self._is_woken = False
-            return bool(lap.under_way)
-
     def _go_on(self, pool: Pool, lap: _Lap, found: tuple[Partition, int]) -> None:
-        """Works on a batch of a partition and then has its next one done, when all others have had their turn."""
+        """Works on one batch of a partition, then submits its next one, behind all others."""
         partition, _ = found
         report = self._tried(found, alone=False)
         again = 0
@@ -190,7 +183,7 @@ class Worker:
                 again = run(self._pipeline.outbox.seen(partition))
             if again:
                 pool.submit(partial(self._go_on, pool, lap, (partition, again)))
-        except Exception as error:  # noqa: BLE001 - else the pass would wait for this one for ever
+        except Exception as error:  # noqa: BLE001 - else the pass would wait for this one forever
             again = 0
             _LOG.warning("Messages of one user wait for the next look: %s", type(error).__name__)
         with self._changed:
@@ -202,7 +195,7 @@ class Worker:
             self._changed.notify_all()
 
     def _tried(self, found: tuple[Partition, int], *, alone: bool) -> Report:
-        """One batch of a partition; what fails for the store's sake is worked on again later."""
+        """Works on one batch of a partition; what fails because of the store is worked on again later."""
         if self._rests:
             return Report(Outcome.LATER)
         try:
@@ -211,20 +204,17 @@ class Worker:
             _LOG.warning("Work on messages stopped: %s", error)
             report = Report(Outcome.LATER)
         with self._lock:
-            self._note(report)
+            self.progress.batches += report.outcome is Outcome.DONE
+            self.progress.messages += report.messages
+            self.progress.dead += report.dead
+            self.progress.periodic += report.periodic
+            self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
+            if report.outcome is Outcome.DONE:
+                self._failures = 0
+            elif report.outcome is Outcome.MODEL_FAILED:
+                self._failures += 1
+                if self._failures >= _FAILURES:
+                    pause = min(_FIRST_PAUSE_S * 2.0 ** min(_DOUBLINGS, self._failures - _FAILURES), _LONGEST_PAUSE_S)
+                    self._paused_until = time.monotonic() + pause
+                    _LOG.warning("The model failed %d times in a row; the worker rests for %d s", self._failures, pause)
         return report
-
-    def _note(self, report: Report) -> None:
-        self.progress.batches += report.outcome is Outcome.DONE
-        self.progress.messages += report.messages
-        self.progress.dead += report.dead
-        self.progress.periodic += report.periodic
-        self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
-        if report.outcome is Outcome.DONE:
-            self._failures = 0
-        elif report.outcome is Outcome.MODEL_FAILED:
-            self._failures += 1
-            if self._failures >= _FAILURES:
-                pause = min(_FIRST_PAUSE_S * 2.0 ** min(_DOUBLINGS, self._failures - _FAILURES), _LONGEST_PAUSE_S)
-                self._paused_until = time.monotonic() + pause
-                _LOG.warning("The model failed %d times in a row; the worker rests for %d s", self._failures, pause)

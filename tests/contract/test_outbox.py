@@ -18,10 +18,12 @@ from inference_core.drivers import Plan, run
 from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import queue
 from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
-from inference_core.ingestion.pipeline import Outcome, Pipeline
+from inference_core.ingestion.pipeline import MessageWork, Outcome
 from inference_core.memory.types import MemoryType
+from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.factory import engine_of
 from inference_core.testing import FrozenClock
 
@@ -375,14 +377,14 @@ def test_regression_a_kept_extraction_that_cannot_be_applied_takes_no_other_mess
     store: BaseStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = pipeline_on(store, word_for_word, clock)
-    apply = Pipeline._apply
+    effects = MessageWork.effects
 
-    def failing(self: Pipeline, scope: object, claim: Claim) -> object:
+    def failing(self: MessageWork, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
         if any("bad" in waiting.message.text for waiting in claim.batch):
             raise ValueError("cannot be applied")
-        return apply(self, scope, claim)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return effects(self, scope, claim, extraction)
 
-    monkeypatch.setattr(Pipeline, "_apply", failing)
+    monkeypatch.setattr(MessageWork, "effects", failing)
     put(pipeline.outbox, said("good one"), said("bad one"), said("good two"))
     for _ in range(8):
         step(pipeline)

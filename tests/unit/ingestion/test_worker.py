@@ -264,8 +264,10 @@ from inference_core import open_store
 from inference_core.ingestion.outbox import Partition
 from inference_core.ingestion.worker import Worker
 
+asked = []
+
 def slow(messages, offered):
-    print("asked", flush=True)
+    asked.append(messages)
     time.sleep(60)
 
 pipeline = pipeline_on(open_store("memory://", embeddings=None), slow)
@@ -273,7 +275,7 @@ for number in range(50):
     put(pipeline.outbox, said("hello"), partition=Partition(f"user{number}"))
 worker = Worker(pipeline)
 worker.start()
-while not pipeline._extractor.asked:
+while not asked:
     time.sleep(0.01)
 """
 
