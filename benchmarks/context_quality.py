@@ -1,24 +1,30 @@
-"""What reaches the prompt, measured with ``inference-core eval context`` on the test half, with the bars.
+"""What reaches the prompt: the context engineer beside the plain best of the same recall, with the bars.
 
 And by store size, how often the memory that recall ranks first is told.
 
-``--data DIR`` is a folder with `locomo_dev`, `beam_dev` and `attacks`, or some of them; they are not in the repository.
+``--data DIR`` is a folder with `locomo_dev`, `beam_dev`, `own_dev` and `attacks`, or some of them; they are not in the
+repository. Without it, the repository's own cases are measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from context.cases import case_sets
+from context.experiment import DEPTH, run_set
+from context.first import first_told
 from report import Row, publish
+from rich.console import Console
+from rich.progress import Progress
 
+from inference_core.errors import InferenceCoreError
 from inference_core.evaluation.atomic import load_atomic
-from inference_core.evaluation.context_first import first_told
+from inference_core.evaluation.report import save_picture
 
 FEWER: Final = 0.75
 KEPT: Final = 0.97
@@ -31,13 +37,35 @@ SAVED: Final = ("own_dev/atomic_memories.json", "own_dev/atomic_more.json")
 PICTURE: Final = Path(__file__).parent / "results" / "context_quality.png"
 
 
-def measured(data: Path | None, split: str) -> dict[str, Any]:
-    """What the command reports."""
-    command = [sys.executable, "-m", "inference_core", "eval", "context", "--split", split, "--plot", str(PICTURE)]
-    given = [] if data is None else ["--data", str(data)]
-    return json.loads(
-        subprocess.run([*command, *given, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    )
+async def measured(data: Path | None, split: str, embeddings: str | None) -> dict[str, Any]:
+    """The figures of each set of cases."""
+    sets = case_sets(data)
+    total = sum(len(user.turns) + len(user.cases) for users in sets.values() for user in users)
+    found: dict[str, Any] = {}
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("memories and questions", total=total)
+        for name, users in sets.items():
+            found[name] = await run_set(name, users, split, embeddings, lambda: progress.update(task, advance=1))
+    return {"split": split, "depth": DEPTH, "sets": found}
+
+
+def draw(axes: Any, sets: dict[str, Any]) -> None:
+    """The share of the bad lines that reach the prompt, plain and marked; poison also by where it came from."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, one in sets.items():
+        rows |= {f"{name}, {mode}": lines for mode, lines in one["bad"].items()}
+        if one["bad"].get("poisoning"):
+            rows[f"{name}, poisoning, external"] = one["poisoning"]["external"]
+            rows[f"{name}, poisoning, user's trust"] = one["poisoning"]["own"]
+    rows = {name: lines for name, lines in rows.items() if lines["before"]}
+    plain = [lines["plain"] / lines["before"] for lines in rows.values()]
+    marked = [lines["marked"] / lines["before"] for lines in rows.values()]
+    axes.barh(list(rows), plain, color="#cc6677", label="told")
+    axes.barh(list(rows), marked, left=plain, color="#ddcc77", label="told, marked")
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.set_xlabel(f"share of the bad lines among the best {DEPTH} that reach the prompt")
+    axes.legend()
 
 
 def rows_of(found: dict[str, Any]) -> Iterator[Row]:
@@ -112,14 +140,21 @@ def _of_set(name: str, one: dict[str, Any]) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Measures, and publishes the table."""
-    command = argparse.ArgumentParser(description=__doc__)
+    """Measures, and publishes the table and the picture."""
+    command = argparse.ArgumentParser(prog="sh scripts/bench context_quality", description=__doc__)
     command.add_argument("--data", type=Path)
     command.add_argument("--split", default="test", choices=("tune", "test", "all"))
+    command.add_argument("--embeddings", default="auto", metavar="NAME", help="none: recall by words alone")
     options = command.parse_args()
-    found = measured(options.data, options.split)
-    files = [options.data / name for name in SAVED if options.data and (options.data / name).exists()]
-    first = first_told([user for file in files for user in load_atomic(file)], "auto", lambda: None) if files else {}
+    embeddings = None if options.embeddings == "none" else options.embeddings
+    try:
+        found = asyncio.run(measured(options.data, options.split, embeddings))
+        files = [options.data / name for name in SAVED if options.data and (options.data / name).exists()]
+        saved = [user for file in files for user in load_atomic(file)]
+    except InferenceCoreError as error:
+        command.error(str(error))
+    save_picture(PICTURE, lambda axes: draw(axes, found["sets"]))
+    first = first_told(saved, embeddings) if saved else {}
     return int(not publish("context_quality", [*rows_of(found), *first_rows(first)], found | {"first": first}))
 
 

@@ -1,17 +1,15 @@
 """The command line: ``inference-core COMMAND``, also as ``python -m inference_core COMMAND``.
 
-Only a command that needs them imports stores, models and numpy, so that ``--help`` and completion answer at once.
+Only a command that needs stores, models and numpy imports them, inside its function: ``--help`` and completion answer
+at once.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final
 
 from inference_core.errors import MissingExtra
-
-_EXTRA: Final = ("typer", "rich")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted by Ctrl-C.
     """
     try:
-        from inference_core.cli.app import run  # noqa: PLC0415 - an extra
+        from inference_core.cli.app import run
 
         return run(argv)
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
         sys.stderr.write(f"{MissingExtra('inference-core', 'cli')}\n")
         return 1

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from typer.main import get_command
@@ -15,7 +15,6 @@ from typer.main import get_command
 from inference_core import __version__
 from inference_core.cli import (
     chat,
-    demo,
     doctor,
     forgetting,
     ingest,
@@ -55,7 +54,6 @@ for _name, _command in {
     "migrate": migrate.migrate,
     "doctor": doctor.doctor,
     "repair": repair.repair,
-    "demo": demo.demo,
     "eval": evaluation.evaluate,
     "reembed": reembed.reembed,
     "history": memories.history,
@@ -74,44 +72,31 @@ for _name, _command in {
     app.command(_name)(_command)
 
 
-def run(argv: Sequence[str] | None) -> int:
-    """Runs a command and returns its exit code; errors that a user can mend become one line on standard error."""
+def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inference-core") -> int:
+    """Runs a command of ``program`` and returns its exit code; an error that a user can mend becomes one line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app.rich_markup_mode = None if is_plain() else "rich"
+    program.rich_markup_mode = None if is_plain() else "rich"
     try:
-        _call(argv)
+        try:
+            get_command(program).main(args=None if argv is None else list(argv), prog_name=name)
+        finally:
+            sys.stdout.flush()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
-        _close_stdout()
+        # The reader has gone; the interpreter must not find that out again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except Exception as error:
-        if not _is_for_the_user(error):
+        from pydantic import ValidationError  # slow to import
+
+        if not isinstance(error, InferenceCoreError | ValidationError | OSError):
             raise
         fail(str(error))
         return _NOT_FOUND if isinstance(error, MemoryNotFound) else _FAILED
     return 0
-
-
-def _call(argv: Sequence[str] | None) -> None:
-    command: Any = get_command(app)
-    try:
-        command.main(args=None if argv is None else list(argv), prog_name="inference-core")
-    finally:
-        sys.stdout.flush()
-
-
-def _close_stdout() -> None:
-    """Nobody reads any more; the interpreter must not find that out again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_for_the_user(error: Exception) -> bool:
-    from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and here only after a failure
-
-    return isinstance(error, InferenceCoreError | ValidationError | OSError)
 
 
 def _print_version(wanted: bool) -> None:
@@ -125,13 +110,12 @@ def configure(
     env_file: Annotated[
         Path | None, typer.Option("--env-file", metavar="PATH", help="Read variables that are not set from this file.")
     ] = None,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Long-term memory for LangGraph agents."""
-    del version
     if env_file is not None:
-        from inference_core.settings import load_env_file  # noqa: PLC0415 - slow to import
+        from inference_core.settings import load_env_file
 
         load_env_file(env_file)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.opening import LOADING_S, memory_settings
+from inference_core.cli.opening import memory_settings, wait_ready
 from inference_core.cli.options import AsJson, Embeddings, Url, User
-from inference_core.cli.output import console, fail, harmless, note, one_line, print_json, working
+from inference_core.cli.output import console, fail, harmless, note, one_line, print_json
 from inference_core.cli.turns import STREAM_MODES, Listener, Turn, follow
 from inference_core.errors import InferenceCoreError
-
-if TYPE_CHECKING:
-    from inference_core.agents.service import AgentService
 
 _PROMPT: Final = "you: "
 _HELP: Final = "/memory shows what was recalled for the last answer, /quit leaves (Ctrl-D too)"
@@ -30,7 +27,7 @@ def chat(
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
     thread: Annotated[
-        str | None, typer.Option("--thread", metavar="ID", help="Go on with this conversation, and keep it.")
+        str | None, typer.Option("--thread", metavar="ID", help="Continue this conversation, and keep it.")
     ] = None,
     url: Url = None,
     embeddings: Embeddings = None,
@@ -38,70 +35,54 @@ def chat(
 ) -> None:
     """Talk with an agent that remembers you.
 
-    Lines of standard input are what you say. /memory shows what was recalled for the last answer, /quit leaves.
+    Reads what you say from standard input, a line at a time. /memory shows what was recalled for the last answer,
+    /quit leaves.
     """
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    from inference_core.agents.service import AgentService
+    from inference_core.settings import AgentSettings, read_settings
+
+    # Without --thread the conversation ends with the program; what was remembered stays.
+    checkpoints: dict[str, Any] = {"checkpointer": InMemorySaver()} if thread is None else {}
+    service = AgentService(
+        agent,
+        use_memory=True,
+        use_checkpoints=True,
+        user_id=user,
+        session_id=thread,
+        settings=memory_settings(url, embeddings),
+        agent_settings=read_settings(AgentSettings, **({} if model is None else {"model": model})),
+        **checkpoints,
+    )
+    is_person = sys.stdin.isatty() and not json
     turns: list[Turn] = []
-    with _service(user, agent, model, thread, url, embeddings) as service:
+    with service:
         service.create_agent_sync(system_prompt=system)
-        _wait_ready(service)
-        is_person = sys.stdin.isatty() and not json
+        if service.memory is not None:
+            wait_ready(service.memory.scope.engine.embedder)
         if is_person:
             note(_HELP)
         for said in _lines(asks=is_person):
             if said == "/memory":
-                _print_memories(turns[-1] if turns else None)
+                _print_memories(turns[-1].memories if turns else [])
             elif said.startswith("/"):
                 note(f"{said.split()[0]} is no command: {_HELP}")
             else:
-                turns.append(_turn(service, said, quiet=json))
+                turns.append(_turn(service.stream, said, quiet=json))
     if json:
         print_json({"turns": [asdict(turn) for turn in turns]})
     if not is_person and any(turn.error for turn in turns):
         raise typer.Exit(1)
 
 
-def _service(
-    user: str, agent: str, model: str | None, thread: str | None, url: str | None, embeddings: str | None
-) -> AgentService:
-    """The agent's service; the one place where the chat model comes from."""
-    from inference_core.agents.service import AgentService  # noqa: PLC0415 - LangChain is slow to import
-    from inference_core.settings import AgentSettings, read_settings  # noqa: PLC0415
-
-    settings = memory_settings(url, embeddings)
-    given: dict[str, Any] = {} if model is None else {"model": model}
-    options: dict[str, Any] = {} if thread is not None else {"checkpointer": _forgetful()}
-    return AgentService(
-        agent,
-        use_memory=True,
-        use_checkpoints=True,
-        user_id=user,
-        session_id=thread,
-        settings=settings,
-        agent_settings=read_settings(AgentSettings, **given),
-        **options,
-    )
-
-
-def _forgetful() -> Any:
-    """Where a conversation without a name is kept: it ends with the program, what was remembered stays."""
-    from langgraph.checkpoint.memory import InMemorySaver  # noqa: PLC0415 - LangGraph is slow to import
-
-    return InMemorySaver()
-
-
-def _wait_ready(service: AgentService) -> None:
-    if service.memory is not None and (embedder := service.memory.scope.engine.embedder):
-        with working("Loading the embedding model …"):
-            embedder.wait_ready(LOADING_S)
-
-
 def _lines(*, asks: bool) -> Iterator[str]:
     """What the user says, line by line, until /quit or the end of the input."""
     if asks:
-        import readline  # noqa: F401, PLC0415 # pyright: ignore[reportUnusedImport] - arrow keys, for a person only
+        import readline  # noqa: F401 # pyright: ignore[reportUnusedImport] - gives input() arrow keys
     while True:
         try:
-            said = (input(_PROMPT) if asks else input()).strip()
+            said = input(_PROMPT if asks else "").strip()
         except EOFError:
             if asks:
                 note("")
@@ -112,16 +93,16 @@ def _lines(*, asks: bool) -> Iterator[str]:
             yield said
 
 
-def _turn(service: AgentService, said: str, *, quiet: bool) -> Turn:
-    """One turn, shown while it happens; its error, if it failed, is said on one line and the conversation goes on."""
+def _turn(stream: Callable[..., Any], said: str, *, quiet: bool) -> Turn:
+    """One turn, shown while it happens. An error is printed on one line, and the conversation continues."""
     turn = Turn(said)
-    listener = Listener(_tell_recalled, lambda told: note(f"memory: {told}", "yellow"), _ignore if quiet else _say)
+    say: Callable[[str], None] = (lambda _: None) if quiet else _say
     try:
-        follow(turn, service.stream(said, stream_mode=list(STREAM_MODES)), listener)
+        follow(turn, stream(said, stream_mode=list(STREAM_MODES)), Listener(_print_recall, _print_tool, say))
     except (InferenceCoreError, RecursionError) as error:  # LangGraph's limit of steps is a RecursionError
         turn.error = str(error) or type(error).__name__
-    if turn.reply and not quiet:
-        _say("\n")
+    if turn.reply:
+        say("\n")
     if turn.error:
         fail(turn.error)
     return turn
@@ -132,21 +113,21 @@ def _say(piece: str) -> None:
     sys.stdout.flush()
 
 
-def _ignore(piece: str) -> None:
-    """The reply is printed at the end."""
+def _print_tool(answer: str) -> None:
+    note(f"memory: {answer}", "yellow")
 
 
-def _tell_recalled(turn: Turn) -> None:
+def _print_recall(turn: Turn) -> None:
     count = turn.memories_recalled
     reason = f" ({turn.memory_status_reason})" if turn.memory_status_reason else ""
     memories = "memory" if count == 1 else "memories"
     note(f"{turn.memory_status}: {count} {memories} in {turn.memory_recall_latency_ms:.0f} ms{reason}")
 
 
-def _print_memories(turn: Turn | None) -> None:
-    from rich.text import Text  # noqa: PLC0415 - an extra
+def _print_memories(memories: list[str]) -> None:
+    from rich.text import Text
 
-    for memory in turn.memories if turn else ():
+    for memory in memories:
         console(stderr=True).print(Text(f"  {one_line(memory)}", "cyan"))
-    if turn is None or not turn.memories:
+    if not memories:
         note("Nothing was recalled")

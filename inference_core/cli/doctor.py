@@ -1,4 +1,4 @@
-"""``doctor``: what is installed, configured and stored; what is wrong and how to mend it stands last."""
+"""``doctor``: what is installed, configured and stored; problems and how to mend them come last."""
 
 from __future__ import annotations
 
@@ -19,35 +19,29 @@ _LABEL: Final = 10
 def doctor(url: Url = None, embeddings: Embeddings = None, json: AsJson = False) -> None:
     """Find what is wrong, and how to mend it.
 
-    Looks at the installation, the settings, the store and the models, and changes nothing; exit code 1 if something is
-    wrong.
+    Looks at the installation, the settings, the store and the models, and changes nothing. Exits with 1 if something
+    is wrong.
     """
-    from inference_core.cli.diagnosis import diagnose  # noqa: PLC0415 - stores and settings are slow to import
+    from inference_core.cli.diagnosis import diagnose
 
     with working("Looking …"):
         found = diagnose(url, embeddings)
     if json:
         print_json(found.to_json())
     else:
-        _print(found)
+        _print_table("bold", _lines(found))
+        draw("")
+        _print_table("yellow", [("hint", text) for text in found.hints])
+        _print_table("bold red", [("problem", text) for text in found.problems])
+        if not found.problems:
+            _print_table("green", [("Nothing is wrong.", "")])
     if found.problems:
         raise typer.Exit(1)
 
 
-def _print(found: Diagnosis) -> None:
-    from rich.text import Text  # noqa: PLC0415 - an extra
-
-    _print_table("bold", _lines(found))
-    draw(Text(""))
-    _print_table("yellow", [("hint", text) for text in found.hints])
-    _print_table("bold red", [("problem", text) for text in found.problems])
-    if not found.problems:
-        draw(Text("Nothing is wrong.", "green"))
-
-
 def _print_table(style: str, rows: Iterable[tuple[str, str]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - an extra
-    from rich.text import Text  # noqa: PLC0415 - an extra
+    from rich.table import Table
+    from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style=style, min_width=_LABEL)
@@ -60,35 +54,23 @@ def _print_table(style: str, rows: Iterable[tuple[str, str]]) -> None:
 def _lines(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
     yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
-    yield from _store_lines(found)
-    yield "embeddings", _embeddings(found)
-    yield "chat model", _model(found.chat_model)
+    store = found.store
+    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'not there yet'})"
+    if store.capabilities is not None:
+        yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
+        yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
+        is_configured = store.vectors_made_by == found.embedding_model
+        maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
+        more = "more than " if store.more_pending else ""
+        yield "", f"vectors by {maker}, {more}{store.vectors_pending or 0} pending"
+    ready = "ready" if found.embeddings_ready else "not ready"
+    yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
+    yield "chat model", _model(found.chat_model) if found.chat_model else "none"
     yield "fallbacks", "; ".join(map(_model, found.fallbacks)) or "none"
     yield "time zone", found.time_zone
     changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all as by default"]
     yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
 
 
-def _embeddings(found: Diagnosis) -> str:
-    if found.embedding_model is None:
-        return "none"
-    return f"{found.embedding_model} ({'ready' if found.embeddings_ready else 'not ready'})"
-
-
-def _store_lines(found: Diagnosis) -> Iterator[tuple[str, str]]:
-    store = found.store
-    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'not there yet'})"
-    if store.capabilities is None:
-        return
-    yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
-    yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
-    is_configured = store.vectors_made_by == found.embedding_model
-    maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
-    more = "more than " if store.more_pending else ""
-    yield "", f"vectors by {maker}, {more}{store.vectors_pending or 0} pending"
-
-
-def _model(model: ModelReport | None) -> str:
-    if model is None:
-        return "none"
+def _model(model: ModelReport) -> str:
     return f"{model.name} ({'installed' if model.installed else 'not installed'}, key {model.key})"

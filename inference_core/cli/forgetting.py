@@ -1,4 +1,4 @@
-"""``forget`` and ``restore``: memories that a policy lets go, and bringing them back."""
+"""``forget`` and ``restore``: apply a forgetting policy, and bring memories back."""
 
 from __future__ import annotations
 
@@ -10,43 +10,40 @@ import typer
 
 from inference_core.cli.opening import opened
 from inference_core.cli.options import AsJson, Url, User
-from inference_core.cli.output import note, print_json
+from inference_core.cli.output import note, print_json, print_result
 from inference_core.cli.progress import progress_bar
-from inference_core.cli.rendering import print_reasons
+from inference_core.cli.rendering import print_numbered
 from inference_core.errors import MemoryNotFound
 
 if TYPE_CHECKING:
-    from inference_core.lifecycle.archive import ForgottenMemory
     from inference_core.lifecycle.choosing import Leaving
-    from inference_core.lifecycle.policy import ForgettingPolicy
-    from inference_core.lifecycle.restoring import RestoreReport
-    from inference_core.lifecycle.service import MemoryLifecycle
-    from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.settings import MemorySettings
-
-Budget = Annotated[
-    str | None, typer.Option("--max", metavar="N", help="Most memories: 5000, or 5000,context=200 for single types.")
-]
 
 
 def forget(
     user: User,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be forgotten, and why.")] = False,
-    most: Budget = None,
+    most: Annotated[
+        str | None,
+        typer.Option("--max", metavar="N", help="Most memories: 5000, or 5000,context=200 for single types."),
+    ] = None,
     max_tokens: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="The same in tokens.")] = None,
     half_life: Annotated[
-        float | None, typer.Option("--half-life", metavar="DAYS", help="In which unused memories lose half of it.")
+        float | None,
+        typer.Option("--half-life", metavar="DAYS", help="The time in which an unused memory loses half its strength."),
     ] = None,
     below: Annotated[
-        float | None, typer.Option("--below", metavar="X", min=0, max=1, help="The strength that is too little.")
+        float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget what is weaker than this.")
     ] = None,
     url: Url = None,
     json: AsJson = False,
 ) -> None:
-    """Forget what has expired, has faded or is too much of a user's memories, every agent's. restore brings it back.
+    """Forget what has expired, has faded or exceeds a limit, for every agent. restore brings it back.
 
-    What is not given is as AGENT_MEMORY_FORGET_… say. Pinned memories stay.
+    What you do not give is taken from the settings AGENT_MEMORY_FORGET_…. Pinned memories stay.
     """
+    from inference_core.lifecycle.policy import ForgettingPolicy
+    from inference_core.lifecycle.service import MemoryLifecycle
+
     given = {
         "forget_max_memories": most,
         "forget_max_tokens": max_tokens,
@@ -54,9 +51,10 @@ def forget(
         "forget_below": below,
     }
     with opened(url, embeds=False) as memory, ExitStack() as bar:
-        policy = _policy(memory.settings, {name: value for name, value in given.items() if value is not None})
+        update = {name: value for name, value in given.items() if value is not None}
+        policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=update))
         advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
-        report = _lifecycle(memory.service).sync.forget(user, policy, dry_run=dry_run, progress=advance)
+        report = MemoryLifecycle(memory.service).sync.forget(user, policy, dry_run=dry_run, progress=advance)
     if json:
         print_json(
             {
@@ -68,45 +66,12 @@ def forget(
             }
         )
         return
-    print_reasons(
-        [(one.record.content, f"id {one.record.id}", f"{one.reason.value}: {one.detail}") for one in report.forgotten]
+    print_numbered(
+        (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
     )
     kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
     erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
     note(f"{'Would forget' if dry_run else 'Forgot'} {len(report.forgotten)}, {report.remaining} remain{kept}{erased}")
-
-
-def restore(
-    user: User,
-    memory_ids: Annotated[list[str] | None, typer.Argument(help="The ids that forget and restore print.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that can be restored.")] = False,
-    url: Url = None,
-    json: AsJson = False,
-) -> None:
-    """Bring back what was forgotten. Without ids and --all: show what can be restored."""
-    if memory_ids and everything:
-        raise typer.BadParameter("Give ids, or --all")
-    with opened(url, embeds=False) as memory:
-        lifecycle = _lifecycle(memory.service).sync
-        if not memory_ids and not everything:
-            _print_forgotten(lifecycle.forgotten(user), as_json=json)
-            return
-        report = lifecycle.restore(user, memory_ids or None)
-    _print_restored(report, as_json=json)
-    if report.missing:
-        raise MemoryNotFound(report.missing[0])
-
-
-def _policy(settings: MemorySettings, given: dict[str, Any]) -> ForgettingPolicy:
-    from inference_core.lifecycle.policy import ForgettingPolicy  # noqa: PLC0415 - slow to import
-
-    return ForgettingPolicy.from_settings(settings.model_copy(update=given))
-
-
-def _lifecycle(service: AgentMemoryStoreService) -> MemoryLifecycle:
-    from inference_core.lifecycle.service import MemoryLifecycle  # noqa: PLC0415 - slow to import
-
-    return MemoryLifecycle(service)
 
 
 def _as_json(one: Leaving) -> dict[str, Any]:
@@ -123,34 +88,37 @@ def _as_json(one: Leaving) -> dict[str, Any]:
     }
 
 
-def _print_forgotten(found: list[ForgottenMemory], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "forgotten": [
-                    {
-                        "id": one.document.id,
-                        "content": one.document.content,
-                        "reason": one.reason,
-                        "forgotten_at": one.forgotten_at,
-                    }
-                    for one in found
+def restore(
+    user: User,
+    memory_ids: Annotated[list[str] | None, typer.Argument(help="The ids that forget and restore print.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that can be restored.")] = False,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Bring back what was forgotten. Without ids and --all: show what can be restored."""
+    from inference_core.lifecycle.service import MemoryLifecycle
+
+    if memory_ids and everything:
+        raise typer.BadParameter("Give ids, or --all")
+    with opened(url, embeds=False) as memory:
+        lifecycle = MemoryLifecycle(memory.service).sync
+        if not memory_ids and not everything:
+            found = [(one.document, one.reason, one.forgotten_at) for one in lifecycle.forgotten(user)]
+            if json:
+                fields = [
+                    {"id": document.id, "content": document.content, "reason": reason, "forgotten_at": at}
+                    for document, reason, at in found
                 ]
-            }
-        )
-        return
-    print_reasons(
-        [
-            (one.document.content, f"id {one.document.id}", f"{one.reason}, forgotten {one.forgotten_at:%Y-%m-%d}")
-            for one in found
-        ]
-    )
-    note(f"{len(found) or 'Nothing'} can be restored")
-
-
-def _print_restored(report: RestoreReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(report))
-        return
-    taken = f", {len(report.taken)} stay forgotten, as others have their ids" if report.taken else ""
-    note(f"Restored {len(report.restored)}{taken}")
+                print_json({"forgotten": fields})
+                return
+            print_numbered(
+                (document.content, [f"id {document.id}", f"{reason}, forgotten {at:%Y-%m-%d}"])
+                for document, reason, at in found
+            )
+            note(f"{len(found) or 'Nothing'} can be restored")
+            return
+        report = lifecycle.restore(user, memory_ids or None)
+    taken = f", {len(report.taken)} stay forgotten because their ids are in use" if report.taken else ""
+    print_result(asdict(report), f"Restored {len(report.restored)}{taken}", as_json=json)
+    if report.missing:
+        raise MemoryNotFound(report.missing[0])

@@ -1,4 +1,4 @@
-"""``inference-core ingest FILE --user ID``: conversations from files become a user's memories, word for word."""
+"""``ingest``: conversations from files become a user's memories, word for word."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def ingest(
     embeddings: Embeddings = None,
     json: AsJson = False,
 ) -> None:
-    """Remember conversations from a file, one memory a message; run it again and it goes on where it stopped."""
-    from inference_core.evaluation.datasets import load_transcript  # noqa: PLC0415 - numpy and stores are slow
-    from inference_core.ingestion.transcripts import format_of  # noqa: PLC0415
-    from inference_core.ingestion.verbatim import IngestReport  # noqa: PLC0415
-    from inference_core.ingestion.verbatim import ingest as ingested  # noqa: PLC0415
+    """Remember conversations from a file, one memory a message. Run it again to continue where it stopped."""
+    from inference_core.evaluation.datasets import load_transcript
+    from inference_core.ingestion.transcripts import format_of
+    from inference_core.ingestion.verbatim import IngestReport
+    from inference_core.ingestion.verbatim import ingest as ingested
 
     chosen = format_of(file) if form == _AUTO else form
     transcript = load_transcript(chosen, file)
@@ -51,7 +51,7 @@ def ingest(
                 check()
     except KeyboardInterrupt:
         _print(report, chosen, as_json=json)
-        note("Interrupted. What was written is kept; run the same command again to go on")
+        note("Interrupted. What was written is kept; run the same command again to continue")
         raise typer.Exit(_INTERRUPTED) from None
     except Exception:
         if report.done:

@@ -1,11 +1,12 @@
-"""``save``, ``recall``, ``context``, ``list`` and ``update``: a user's memories without an agent."""
+"""``save``, ``recall``, ``context``, ``list``, ``update``, ``history``, ``why``: a user's memories without an agent."""
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,18 +24,13 @@ from inference_core.cli.options import (
     User,
     json_object,
 )
-from inference_core.cli.output import harmless, note, print_json
-from inference_core.cli.rendering import (
-    as_json,
-    print_left_out,
-    print_memories,
-    print_source,
-    print_told,
-    told_as_json,
-)
-from inference_core.clock import time_zone
+from inference_core.cli.output import draw, harmless, note, print_json, print_result
+from inference_core.cli.rendering import as_json, print_figures, print_memories, print_numbered, shares
 from inference_core.errors import InvalidInput, MemoryNotFound
 from inference_core.memory.types import MemoryType
+
+if TYPE_CHECKING:
+    from inference_core.memory.receipt import Receipt, ReceiptLine
 
 Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
 _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
@@ -46,20 +42,20 @@ def save(
     kind: Annotated[MemoryType, typer.Option("--type", metavar="TYPE", help=f"One of {TYPES}.")] = MemoryType.GENERAL,
     category: NewCategory = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TEXT", help="Words that it is found by besides its own.")
+        str | None, typer.Option("--topic", metavar="TEXT", help="Further words by which it can be found.")
     ] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="The conversation it is from.")] = None,
     memory_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Replaces the memory with this id.")
     ] = None,
     importance: Annotated[float, typer.Option("--importance", metavar="X", min=0, max=1, help="From 0 to 1.")] = 0.5,
-    pinned: Annotated[bool, typer.Option("--pinned", help="As important as can be.")] = False,
+    pinned: Annotated[bool, typer.Option("--pinned", help="Never forget it.")] = False,
     tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be given several times.")] = None,
     valid_from: Annotated[
-        datetime | None, typer.Option("--valid-from", metavar="DATE", help="Since when it holds.")
+        datetime | None, typer.Option("--valid-from", metavar="DATE", help="When it became true.")
     ] = None,
     expires_at: Annotated[
-        datetime | None, typer.Option("--expires-at", metavar="DATE", help="When it is to be forgotten.")
+        datetime | None, typer.Option("--expires-at", metavar="DATE", help="When to forget it.")
     ] = None,
     metadata: Metadata = None,
     agent: Agent = None,
@@ -67,15 +63,14 @@ def save(
     embeddings: Embeddings = None,
     json: AsJson = False,
 ) -> None:
-    """Save a memory and print its id; it is durable then."""
+    """Save a memory durably and print its id."""
     given = json_object(metadata)
     text = _text(content)
     with opened(url, agent, embeddings, embeds=True, creates=True) as memory:
-        zone = time_zone(memory.settings.timezone)
         saved = memory.sync.save_memory(
             user,
             text,
-            kind.value,
+            kind,
             session_id=session,
             topic=topic,
             extra_metadata=given,
@@ -84,8 +79,8 @@ def save(
             importance=importance,
             pinned=pinned,
             tags=tags or (),
-            valid_from=valid_from and valid_from.replace(tzinfo=zone),
-            expires_at=expires_at and expires_at.replace(tzinfo=zone),
+            valid_from=valid_from and valid_from.replace(tzinfo=memory.zone),
+            expires_at=expires_at and expires_at.replace(tzinfo=memory.zone),
         )
     if json:
         print_json({"id": saved})
@@ -101,14 +96,12 @@ def recall(
     ] = None,
     kind: Kind = None,
     category: Category = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what each score is made of, what was left out.")] = (
-        False
-    ),
+    explain: Annotated[bool, typer.Option("--explain", help="Show how scores arise, and what was left out.")] = False,
     max_characters: Annotated[
-        int | None, typer.Option("--max-characters", metavar="N", min=1, help="Of all contents.")
+        int | None, typer.Option("--max-characters", metavar="N", min=1, help="Limit of all contents together.")
     ] = None,
     diversity: Annotated[
-        float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Spreads the hits.")
+        float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Prefer hits that differ from each other.")
     ] = 0.0,
     agent: Agent = None,
     url: Url = None,
@@ -122,8 +115,8 @@ def recall(
             user,
             query,
             limit,
-            kind and kind.value,
-            category=category and category.value,
+            kind,
+            category=category,
             explain=explain,
             max_characters=max_characters,
             diversity=diversity,
@@ -136,15 +129,19 @@ def recall(
             | ({"left_out": left_out} if explain else {})
         )
         return
-    print_memories(found, time_zone(memory.settings.timezone))
-    print_left_out(found.left_out)
+    print_memories(found, memory.zone)
+    if found.left_out:
+        from rich.text import Text
+
+        draw(Text("Left out", "bold"))
+        print_numbered([(one.content, [reason, *shares(one.explanation)]) for one, reason in found.left_out])
     means = "by words and meaning" if memory.by_meaning else "by words alone"
     note(f"{_counted(len(found))} in {took:.0f} ms, {means}")
 
 
 def context(
     user: User,
-    query: Annotated[str | None, typer.Argument(help="What the user says; without it the newest are told.")] = None,
+    query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Memories at most.")] = 30,
     kinds: Annotated[
         list[MemoryType] | None, typer.Option("--type", metavar="TYPE", help="May be given several times.")
@@ -156,13 +153,7 @@ def context(
 ) -> None:
     """Print the block that an agent's prompt would get."""
     with opened(url, agent, embeddings, embeds=query is not None) as memory:
-        block = memory.sync.format_context_for_prompt(
-            user,
-            query,
-            [kind.value for kind in kinds] if kinds else None,
-            limit,
-            memory.settings.categories,
-        )
+        block = memory.sync.format_context_for_prompt(user, query, kinds or None, limit, memory.settings.categories)
     if json:
         print_json({"context": block})
     elif block:
@@ -174,13 +165,13 @@ def context(
 def list_memories(
     user: User,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many on a page.")] = 20,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to pass over.")] = 0,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to skip.")] = 0,
     kind: Kind = None,
     category: Category = None,
-    search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that hold it.")] = None,
+    search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that contain it.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Those behind a page, by its cursor.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue behind a page, by its cursor.")
     ] = None,
     agent: Agent = None,
     url: Url = None,
@@ -190,8 +181,8 @@ def list_memories(
     with opened(url, agent, embeds=False) as memory:
         page, total = memory.sync.list_memories(
             user,
-            category=category and category.value,
-            memory_type=kind and kind.value,
+            category=category,
+            memory_type=kind,
             search=search,
             limit=limit,
             offset=offset,
@@ -202,7 +193,7 @@ def list_memories(
         found = {"total": total, "offset": offset, "next_cursor": page.next_cursor}
         print_json({"memories": [as_json(one) for one in page], **found})
         return
-    print_memories(page, time_zone(memory.settings.timezone), offset + 1)
+    print_memories(page, memory.zone, offset + 1)
     rest = total - offset - len(page)
     if after is not None:
         more = f", more: --after {page.next_cursor}" if page.next_cursor else ""
@@ -226,21 +217,16 @@ def update(
     embeddings: Embeddings = None,
     json: AsJson = False,
 ) -> None:
-    """Change what is given of a memory and keep the rest."""
+    """Change the given fields of a memory and keep the others."""
     if content is None and kind is None and topic is None and category is None and metadata is None:
         raise typer.BadParameter("Nothing to change: give --content, --type, --topic, --category or --metadata")
     given = json_object(metadata)
     text = None if content is None else _text(content)
     with opened(url, agent, embeddings, embeds=True) as memory:
-        done = memory.sync.update_memory(
-            user, memory_id, text, kind and kind.value, topic, category and category.value, given
-        )
+        done = memory.sync.update_memory(user, memory_id, text, kind, topic, category, given)
     if not done:
         raise MemoryNotFound(memory_id)
-    if json:
-        print_json({"id": memory_id, "updated": True})
-    else:
-        note(f"Updated {memory_id}")
+    print_result({"id": memory_id, "updated": True}, f"Updated {memory_id}", as_json=json)
 
 
 def pin(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
@@ -258,20 +244,12 @@ def _pin(memory_id: str, user: str, agent: str | None, url: str | None, *, pinne
         done = memory.sync.update_memory(user, memory_id, pinned=pinned)
     if not done:
         raise MemoryNotFound(memory_id)
-    if as_json:
-        print_json({"id": memory_id, "pinned": pinned})
-    else:
-        note(f"{'Pinned' if pinned else 'Unpinned'} {memory_id}")
+    text = f"{'Pinned' if pinned else 'Unpinned'} {memory_id}"
+    print_result({"id": memory_id, "pinned": pinned}, text, as_json=as_json)
 
 
-def history(
-    memory_id: Id,
-    user: User,
-    agent: Agent = None,
-    url: Url = None,
-    json: AsJson = False,
-) -> None:
-    """What held before a memory and what came after it, the oldest first."""
+def history(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
+    """Show the earlier and later versions of a memory, the oldest first."""
     with opened(url, agent, embeds=False) as memory:
         found = memory.sync.get_memory_history(user, memory_id)
     if not found:
@@ -279,7 +257,7 @@ def history(
     if json:
         print_json({"memories": [as_json(one) for one in found]})
     else:
-        print_memories(found, time_zone(memory.settings.timezone))
+        print_memories(found, memory.zone)
 
 
 def why(
@@ -290,25 +268,36 @@ def why(
     url: Url = None,
     json: AsJson = False,
 ) -> None:
-    """Where a memory is from, and the turns in which a model was told it, the newest first."""
+    """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
     with opened(url, agent, embeds=False) as memory:
         found = memory.sync.why(user, memory_id, limit=limit)
     if found.memory is None and not found.receipts:
         raise MemoryNotFound(memory_id)
+    source: dict[str, Any] = (found.memory.value.get("source") if found.memory else None) or {}
+    turns = [(receipt, receipt.line_of(memory_id)) for receipt in found.receipts]
     if json:
-        print_json(
-            {
-                "memory": found.memory and as_json(found.memory) | {"source": found.memory.value.get("source")},
-                "told": [told_as_json(receipt, memory_id) for receipt in found.receipts],
-            }
-        )
+        document = found.memory and as_json(found.memory) | {"source": found.memory.value.get("source")}
+        print_json({"memory": document, "told": [_turn_as_json(receipt, line) for receipt, line in turns]})
         return
-    zone = time_zone(memory.settings.timezone)
-    print_memories([found.memory] if found.memory else [], zone)
-    print_source(found.memory)
-    print_told(found.receipts, memory_id, zone)
+    print_memories([found.memory] if found.memory else [], memory.zone)
+    texts = {name: value if isinstance(value, str) else ", ".join(map(str, value)) for name, value in source.items()}
+    print_figures({f"source {name}": text for name, text in texts.items()})
+    for receipt, line in turns:
+        if line is not None:
+            where = f"thread {receipt.thread_id}" if receipt.thread_id else "no thread"
+            place = f"{line.place.value} {line.rank}, version {line.version}"
+            facts = [where, receipt.model or "unknown model", place, *shares(line.signals)]
+            print_figures({f"{receipt.at.astimezone(memory.zone):%Y-%m-%d %H:%M:%S}": " · ".join(facts)})
     if found.receipts.next_cursor:
         note(f"There are more than {limit} turns: --limit")
+
+
+def _turn_as_json(receipt: Receipt, line: ReceiptLine | None) -> dict[str, Any]:
+    names = ("id", "at", "thread_id", "run_id", "model", "agent_name", "status")
+    document = {name: getattr(receipt, name) for name in names}
+    if line is not None:
+        document["line"] = {name: value for name, value in asdict(line).items() if value not in (None, {})}
+    return document
 
 
 def _counted(count: int) -> str:

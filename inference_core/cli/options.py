@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -13,6 +13,9 @@ from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES, MemoryC
 TYPES: Final = ", ".join(MEMORY_TYPES)
 CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
 User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose memories.")]
+Users = Annotated[
+    list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
+]
 Agent = Annotated[
     str | None, typer.Option("--agent", metavar="NAME", help="The agent whose own memories are read and written too.")
 ]
@@ -27,13 +30,13 @@ Category = Annotated[
 ]
 NewCategory = Annotated[
     MemoryCategory | None,
-    typer.Option("--category", metavar="CATEGORY", help=f"Of {CATEGORIES}; by default the type's."),
+    typer.Option("--category", metavar="CATEGORY", help=f"One of {CATEGORIES}; by default the type's."),
 ]
 Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Data of your own, a JSON object.")]
 
 
 def one_of(names: Sequence[str]) -> dict[str, Any]:
-    """What makes an option or an argument accept only ``names``."""
+    """Arguments for an option or argument that accepts only ``names``."""
 
     def known(value: str) -> str:
         if value not in names:
@@ -43,8 +46,7 @@ def one_of(names: Sequence[str]) -> dict[str, Any]:
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
 
-    checks: dict[str, Callable[[str], Any]] = {"callback": known, "autocompletion": complete}
-    return {"metavar": "|".join(names), **checks}
+    return {"metavar": "|".join(names), "callback": known, "autocompletion": complete}
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
@@ -52,9 +54,9 @@ def json_object(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"--metadata is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise typer.BadParameter('--metadata must be a JSON object such as {"source": "form"}')
-    return found  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    raise typer.BadParameter('--metadata must be a JSON object such as {"source": "form"}')

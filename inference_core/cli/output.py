@@ -1,4 +1,4 @@
-"""What commands print: results to standard output, all else to standard error, and nothing that a terminal obeys."""
+"""What commands print: results to standard output, all else to standard error, without terminal control sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAB: Final = 4
 
 
 def harmless(text: str) -> str:
-    """``text`` with line ends as they are and everything that steers a terminal or hides as a visible escape."""
+    """``text`` with control and invisible characters other than line ends as visible escapes."""
     return _STEERING.sub(_escape, text.replace("\r\n", "\n").expandtabs(_TAB))
 
 
@@ -30,8 +30,8 @@ def one_line(text: str) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Draws on standard output or error: in colour on a terminal, as plain text elsewhere and with NO_COLOR."""
-    from rich.console import Console  # noqa: PLC0415 - an extra, and not needed for --help
+    """Standard output or error: in colour on a terminal, plain text elsewhere and with NO_COLOR."""
+    from rich.console import Console  # slow to import
 
     options: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
     made = Console(**options)
@@ -39,7 +39,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def draw(thing: Any) -> None:
-    """Draws ``thing`` on standard output; as plain text without the spaces that fill up lines."""
+    """Draws ``thing`` on standard output; plain text without trailing spaces."""
     printer = console()
     if not is_plain():
         printer.print(thing)
@@ -61,21 +61,29 @@ def print_json(document: Any) -> None:
     sys.stdout.write(_STEERING.sub(_escape, text) + "\n")
 
 
+def print_result(document: Any, text: str, *, as_json: bool) -> None:
+    """Prints ``document`` with ``--json``, else ``text`` for people."""
+    if as_json:
+        print_json(document)
+    else:
+        note(text)
+
+
 def note(text: str, style: str = "dim") -> None:
-    """Says something besides the result, on one line of standard error."""
-    from rich.text import Text  # noqa: PLC0415 - an extra, and not needed for --help
+    """Prints something besides the result on one line of standard error."""
+    from rich.text import Text
 
     console(stderr=True).print(Text(one_line(text), style), soft_wrap=True)
 
 
 def fail(text: str) -> None:
-    """Says on one line of standard error what went wrong and what to do."""
+    """Prints on one line of standard error what went wrong and what to do."""
     note(text, "red")
 
 
 @contextmanager
 def working(what: str) -> Generator[None]:
-    """Shows on a terminal that the program is at work."""
+    """Shows a terminal that the program is working."""
     with console(stderr=True).status(what):
         yield
 

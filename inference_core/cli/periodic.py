@@ -17,16 +17,15 @@ from inference_core.errors import ModelError
 
 if TYPE_CHECKING:
     from inference_core.ingestion.on_demand import Done
-    from inference_core.ingestion.periodic import PeriodicWork
     from inference_core.ingestion.pipeline import Pipeline
 
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 
 
 def summarize(
     user: User,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="This session alone, which is over.")
+        str | None, typer.Option("--session", metavar="ID", help="Only this session, even if it is not quiet yet.")
     ] = None,
     dry_run: _DryRun = False,
     agent: Agent = None,
@@ -34,15 +33,14 @@ def summarize(
     embeddings: Embeddings = None,
     json: AsJson = False,
 ) -> None:
-    """Sum up a user's sessions that have been quiet (AGENT_MEMORY_SESSION_QUIET) and have told something new.
+    """Summarize a user's sessions that have new messages and are quiet (AGENT_MEMORY_SESSION_QUIET).
 
-    With the models of AGENT_MEMORY_MODEL, or in the sessions' own sentences. Memories stay as they are.
+    Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Memories stay as they are.
     """
-    from inference_core.agents.capture import make_periodic  # noqa: PLC0415 - slow to import
-    from inference_core.ingestion.on_demand import sessions_with_news, summarize_now  # noqa: PLC0415
+    from inference_core.ingestion.on_demand import sessions_with_news, summarize_now
 
     with opened(url, agent, embeddings, embeds=not dry_run) as memory:
-        pipeline = _pipeline(memory, make_periodic(memory.settings.model_copy(update={"summaries": True})))
+        pipeline = _pipeline(memory, {"summaries": True})
         news = run(sessions_with_news(memory.service.scope, pipeline.outbox, user))
         quiet = memory.service.scope.clock.now() - timedelta(seconds=memory.settings.session_quiet)
         due = [one for one in news if (one.last <= quiet if session is None else one.session_id == session)]
@@ -60,15 +58,14 @@ def insights(
     embeddings: Embeddings = None,
     json: AsJson = False,
 ) -> None:
-    """Have the models of AGENT_MEMORY_MODEL draw higher-level memories; end those whose sources do not hold any more.
+    """Draw higher-level memories with the models of AGENT_MEMORY_MODEL, and end those whose sources no longer hold.
 
-    Each cites its sources, which stay as they are. Without a model none are made.
+    Each cites its sources, which stay as they are. Without a model, none are drawn.
     """
-    from inference_core.agents.capture import make_periodic  # noqa: PLC0415 - slow to import
-    from inference_core.ingestion.on_demand import insights_to_do, look_after_insights_now  # noqa: PLC0415
+    from inference_core.ingestion.on_demand import insights_to_do, look_after_insights_now
 
     with opened(url, None, embeddings, embeds=not dry_run) as memory:
-        pipeline = _pipeline(memory, make_periodic(memory.settings.model_copy(update={"insights": True})))
+        pipeline = _pipeline(memory, {"insights": True})
         if dry_run:
             found, groups = run(insights_to_do(pipeline, user))
             ending = [one.content for one in found.orphans]
@@ -78,26 +75,29 @@ def insights(
     _report("runs", done, as_json=json)
 
 
-def _pipeline(memory: Opened, periodic: PeriodicWork) -> Pipeline:
-    from inference_core.ingestion.pipeline import Pipeline  # noqa: PLC0415 - slow to import
-    from inference_core.ingestion.rules import RuleExtractor  # noqa: PLC0415
+def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:
+    from inference_core.agents.capture import make_periodic
+    from inference_core.ingestion.pipeline import Pipeline
+    from inference_core.ingestion.rules import RuleExtractor
 
+    periodic = make_periodic(memory.settings.model_copy(update=tasks))
     return Pipeline(memory.service.scope, RuleExtractor(), periodic=periodic)
 
 
 def _report(what: str, done: Done, *, as_json: bool) -> None:
-    """Says what was done. Raises ModelError if something failed."""
+    """Prints what was done. Raises ModelError if something failed."""
     _show({what: done.done, "failed": done.failed}, as_json=as_json)
     if done.failed:
-        raise ModelError("Some of it failed and is tried again by the worker; inference-core queue list names the dead")
+        raise ModelError(
+            "Some of it failed; the worker tries it again. inference-core queue list shows failed messages"
+        )
 
 
 def _show(figures: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(figures)
         return
-    rows = {name: value if isinstance(value, int) else len(value) for name, value in figures.items()}
-    print_figures(rows)
+    print_figures({name: value if isinstance(value, int) else len(value) for name, value in figures.items()})
     for one in figures.get("sessions", []):
         note(f"{one['session_id']}: {one['sources']} new")
     for one in [*figures.get("groups", []), *figures.get("ending", [])]:

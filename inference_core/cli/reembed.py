@@ -1,4 +1,4 @@
-"""``inference-core reembed [URL] --embeddings NAME``: embed all texts of a store with another model."""
+"""``reembed``: embed all texts of a store with another model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from inference_core.cli.opening import check_exists, memory_settings
+from inference_core.cli.opening import existing_settings
 from inference_core.cli.options import AsJson, Url
-from inference_core.cli.output import note, print_json
+from inference_core.cli.output import print_result
 from inference_core.cli.progress import progress_bar
 
 
@@ -18,19 +18,11 @@ def reembed(
     url: Url = None,
     json: AsJson = False,
 ) -> None:
-    """Embed all texts with another model.
+    """Embed all texts with another model. An interrupted run continues where it stopped."""
+    from inference_core.stores.reembed import reembed as embed_anew
 
-    A run that was interrupted goes on where it stopped.
-    """
-    from inference_core.stores.reembed import reembed as embed_anew  # noqa: PLC0415 - numpy and stores are slow
-
-    settings = memory_settings(place or url, embeddings)
-    check_exists(settings.store_url)
+    settings = existing_settings(place or url, embeddings)
+    key = settings.encryption_key_text
     with progress_bar("Embedding texts") as advance:
-        done = embed_anew(
-            settings.store_url, settings.embeddings_spec, advance, encryption_key=settings.encryption_key_text
-        )
-    if json:
-        print_json({"embedded": done})
-    else:
-        note(f"Embedded {done} texts.")
+        done = embed_anew(settings.store_url, settings.embeddings_spec, advance, encryption_key=key)
+    print_result({"embedded": done}, f"Embedded {done} texts.", as_json=json)

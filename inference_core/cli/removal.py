@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from inference_core.cli.opening import Opened, opened
+from inference_core.cli.opening import opened
 from inference_core.cli.options import Agent, AsJson, Category, Kind, Url, User
-from inference_core.cli.output import note, one_line, print_json
+from inference_core.cli.output import one_line, print_result
 from inference_core.errors import InvalidInput, MemoryNotFound
-from inference_core.memory.types import MemoryCategory, MemoryType
 
-_SHOWN = 60
+_SHOWN: Final = 60
 
 
 def delete(
@@ -27,10 +26,9 @@ def delete(
     url: Url = None,
     json: AsJson = False,
 ) -> None:
-    """Delete a memory, or all of a user's.
+    """Delete a memory, or all of a user's. Deleted memories cannot be restored.
 
-    --all takes what this agent reads: what agents share and its own; of a type or category, if given. Nothing comes
-    back.
+    --all deletes what this agent reads: the shared memories and its own; of one type or category, if given.
     """
     if (memory_id is None) is not everything:
         raise typer.BadParameter("Give the id of a memory, or --all")
@@ -38,39 +36,26 @@ def delete(
         raise typer.BadParameter("--type and --category choose among --all")
     with opened(url, agent, embeds=False) as memory:
         if memory_id is None:
-            removed = _delete_all(memory, user, kind, category, yes=yes)
+            _, removed = memory.sync.list_memories(user, memory_type=kind, category=category, limit=0)
+            if removed and not yes:
+                _ask(f"Delete {removed} memories of {one_line(user)}?")
+            if removed or yes:
+                removed = memory.sync.delete_user_memories(user, kind, category)
         else:
-            removed = _delete_one(memory, user, memory_id, yes=yes)
-    if json:
-        print_json({"deleted": removed})
-    else:
-        note(f"Deleted {removed} {'memory' if removed == 1 else 'memories'}")
-
-
-def _delete_one(memory: Opened, user: str, memory_id: str, *, yes: bool) -> int:
-    if not yes:
-        found = memory.sync.get_memory(user, memory_id)
-        if found is None:
-            raise MemoryNotFound(memory_id)
-        text = one_line(found.content)
-        _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
-    if not memory.sync.delete_memory(user, memory_id):
-        raise MemoryNotFound(memory_id)
-    return 1
-
-
-def _delete_all(
-    memory: Opened, user: str, kind: MemoryType | None, category: MemoryCategory | None, *, yes: bool
-) -> int:
-    type_name, category_name = kind and kind.value, category and category.value
-    _, total = memory.sync.list_memories(user, memory_type=type_name, category=category_name, limit=0)
-    if total and not yes:
-        _ask(f"Delete {total} memories of {one_line(user)}?")
-    return memory.sync.delete_user_memories(user, type_name, category_name) if total or yes else 0
+            if not yes:
+                found = memory.sync.get_memory(user, memory_id)
+                if found is None:
+                    raise MemoryNotFound(memory_id)
+                text = one_line(found.content)
+                _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
+            if not memory.sync.delete_memory(user, memory_id):
+                raise MemoryNotFound(memory_id)
+            removed = 1
+    print_result({"deleted": removed}, f"Deleted {removed} {'memory' if removed == 1 else 'memories'}", as_json=json)
 
 
 def _ask(question: str) -> None:
-    """Raises InvalidInput unless the answer is yes; nothing was deleted then."""
+    """Raises InvalidInput unless the answer is yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from inference_core.cli.opening import check_exists, memory_settings
-from inference_core.cli.options import AsJson, Url
-from inference_core.cli.output import note, one_line, print_json
+from inference_core.cli.opening import existing_settings
+from inference_core.cli.options import AsJson, Url, Users
+from inference_core.cli.output import note, print_json
 from inference_core.cli.progress import progress_bar
 
-_SHOWN = 50
+_SHOWN: Final = 50
 
 
 def repair(
-    users: Annotated[
-        list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
-    ] = None,
+    users: Users = None,
     newer: Annotated[
         bool, typer.Option("--newer", help="Also remove what a newer version of this package wrote; updating reads it.")
     ] = False,
@@ -28,13 +26,12 @@ def repair(
 ) -> None:
     """Remove what cannot be read: damaged rows and vectors, and damaged lines of files.
 
-    Shows them, and removes them with --yes. Nothing comes back; restore a backup instead if there is one.
+    Without --yes it only shows them. Removed data cannot be restored; if you have a backup, restore that instead.
     """
-    from inference_core.lifecycle.damage import find_damage, mend  # noqa: PLC0415 - stores are slow to import
-    from inference_core.stores.factory import open_backend  # noqa: PLC0415
+    from inference_core.lifecycle.damage import find_damage, mend
+    from inference_core.stores.factory import open_backend
 
-    settings = memory_settings(url)
-    check_exists(settings.store_url)
+    settings = existing_settings(url)
     with closing(open_backend(settings.store_url, encryption_key=settings.encryption_key_text)) as backend:
         with progress_bar("Rows") as advance:
             found = list(find_damage(backend, users or (), advance))
@@ -44,7 +41,7 @@ def repair(
         print_json({"found": [one.to_json() for one in found], "removed": removed})
         return
     for one in found[:_SHOWN]:
-        note(one_line(str(one)))
+        note(str(one))
     if len(found) > _SHOWN:
         note(f"… and {len(found) - _SHOWN} more; --json shows all")
     if not found:

@@ -1,4 +1,4 @@
-"""One turn of a conversation: what an agent's stream tells of memory, tools and reply."""
+"""One turn of a conversation: what an agent's stream shows of memory, tools and reply."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-_FROM_THE_MODEL: Final = ("ai", "AIMessageChunk")
 STREAM_MODES: Final = ("updates", "messages")
 
 
@@ -27,7 +26,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears of a turn while it happens: the recall, each tool's answer, each piece of the reply."""
+    """Called while a turn happens: with the turn after recall, with each tool's answer and each piece of the reply."""
 
     recalled: Callable[[Turn], None]
     tool: Callable[[str], None]
@@ -35,20 +34,28 @@ class Listener:
 
 
 def follow(turn: Turn, stream: Iterable[tuple[str, Any]], listener: Listener) -> None:
-    """Puts what ``stream`` (of `STREAM_MODES`) tells into ``turn``, and passes it on at once."""
+    """Collects what ``stream`` (of `STREAM_MODES`) gives into ``turn``, and passes it on at once."""
     calls: dict[str, Mapping[str, Any]] = {}
     speaking: str | None = None
     for mode, part in stream:
         if mode == "messages":
             message = part[0]
-            if message.type in _FROM_THE_MODEL and message.text:
+            if message.type in ("ai", "AIMessageChunk") and message.text:
                 if message.id != speaking:
                     _end_line(turn, listener)
                 speaking = message.id
                 _say(turn, message.text, listener)
-        else:
-            for update in part.values():
-                _hear_update(turn, update or {}, calls, listener)
+            continue
+        for update in filter(None, part.values()):
+            if update.get("memory_status"):
+                _record_recall(turn, update)
+                listener.recalled(turn)
+            for message in update.get("messages") or ():
+                calls |= {call["id"]: call for call in getattr(message, "tool_calls", ())}
+                if message.type == "tool":
+                    turn.tools.append(_tool_line(calls.get(message.tool_call_id, {}), message))
+                    _end_line(turn, listener)
+                    listener.tool(turn.tools[-1])
 
 
 def _say(turn: Turn, piece: str, listener: Listener) -> None:
@@ -61,32 +68,18 @@ def _end_line(turn: Turn, listener: Listener) -> None:
         _say(turn, "\n", listener)
 
 
-def _hear_update(
-    turn: Turn, update: Mapping[str, Any], calls: dict[str, Mapping[str, Any]], listener: Listener
-) -> None:
-    if update.get("memory_status"):
-        from inference_core.agents.middleware.memory import told_profile  # noqa: PLC0415 - slow to import
+def _record_recall(turn: Turn, update: Mapping[str, Any]) -> None:
+    from inference_core.agents.middleware.memory import told_profile
 
-        turn.memory_status = update["memory_status"]
-        turn.memory_status_reason = update.get("memory_status_reason")
-        turn.memories_recalled = update.get("memories_recalled", 0)
-        turn.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
-        turn.memories = _memories(f"{told_profile(update)}\n{update.get('memory_context') or ''}")
-        listener.recalled(turn)
-    for message in update.get("messages") or ():
-        calls.update({call["id"]: call for call in getattr(message, "tool_calls", ())})
-        if message.type == "tool":
-            turn.tools.append(_told(calls.get(message.tool_call_id, {}), message))
-            _end_line(turn, listener)
-            listener.tool(turn.tools[-1])
+    turn.memory_status = update["memory_status"]
+    turn.memory_status_reason = update.get("memory_status_reason")
+    turn.memories_recalled = update.get("memories_recalled", 0)
+    turn.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
+    block = f"{told_profile(update)}\n{update.get('memory_context') or ''}"
+    turn.memories = [line.removeprefix("  - ") for line in block.splitlines() if line.startswith("  - [")]
 
 
-def _memories(block: str) -> list[str]:
-    """The lines of a prompt block that hold a memory."""
-    return [line.removeprefix("  - ") for line in block.splitlines() if line.startswith("  - [")]
-
-
-def _told(call: Mapping[str, Any], message: Any) -> str:
+def _tool_line(call: Mapping[str, Any], message: Any) -> str:
     arguments: Mapping[str, Any] = call.get("args", {})
     subject = arguments.get("content") or arguments.get("query") or arguments.get("memory_id") or ""
     return f"{call.get('name', message.name)}{f' “{subject}”' if subject else ''}: {message.text}"

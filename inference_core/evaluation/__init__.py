@@ -6,7 +6,5 @@ from typing import Final
 
 DATASETS: Final = ("locomo", "beam", "atomic")
 """Names of the formats that can be read."""
-CONTEXT: Final = "context"
-"""What is measured beside them: the lines that reach the prompt."""
 SYSTEMS: Final = ("ours", "ours-no-late", "ours-links", "lexical", "langgraph-inmemory", "dense", "bm25")
 """Names of what can be measured."""

@@ -14,7 +14,6 @@ from support import DATA, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, __version__, open_store
 from inference_core.cli import main
-from inference_core.demo.sessions import talk
 from inference_core.evaluation import SYSTEMS
 
 FOLDER = DATA / "evaluation"
@@ -76,17 +75,6 @@ def test_the_table_and_the_picture(capsys: pytest.CaptureFixture[str], tmp_path:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_context_is_measured_with_and_without_the_engineer(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    picture = tmp_path / "context.png"
-    options = ["--limit", "1", "--split", "all", "--embeddings", "none", "--model", "none", "--plot", str(picture)]
-    (own,) = measured(capsys, "eval", "context", *options)["sets"].values()
-    assert own["cases"] == 12
-    assert own["needed"]["all"]["kept"] >= 0.9
-    assert own["bad"]["confusion"]["fewer"] > 0
-    assert own["needed_per_1000_tokens"]["after"] > own["needed_per_1000_tokens"]["before"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,8 +82,6 @@ def test_context_is_measured_with_and_without_the_engineer(capsys: pytest.Captur
         (["eval", "locomo", "--data", str(FOLDER / "none.json")], "Cannot read"),
         (["eval", "beam", "--data", str(FOLDER), "--split", "1M"], "holds no BEAM chats"),
         ([*LOCOMO, "--split", "third-half"], "Unknown split"),
-        (["eval", "context", "--split", "second-half"], "known: tune, test, all"),
-        (["eval", "context", "--data", str(FOLDER)], "holds none of"),
         ([*LOCOMO, "--embeddings", "nonsense"], "Unknown embeddings"),
     ],
 )
@@ -116,6 +102,7 @@ def test_what_cannot_be_measured_is_said_on_standard_error(
         ["nonsense"],
         ["eval"],
         ["eval", "locomo"],
+        ["eval", "context", "--data", "cases.json"],
         [*LOCOMO, "--limit", "0"],
         [*LOCOMO, "--system", "faiss"],
         ["recall", "tea"],
@@ -196,7 +183,7 @@ def test_an_interruption_is_code_130_without_a_traceback(
 
     monkeypatch.setattr("inference_core.cli.diagnosis.diagnose", interrupted)
     assert main(["doctor"]) == 130
-    monkeypatch.setattr("inference_core.cli.app._call", interrupted)
+    monkeypatch.setattr("inference_core.cli.app.get_command", interrupted)
     assert main(["doctor"]) == 130
     assert capsys.readouterr().err == ""
 
@@ -205,7 +192,7 @@ def test_a_programming_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch):
     def broken(_: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("inference_core.cli.app._call", broken)
+    monkeypatch.setattr("inference_core.cli.app.get_command", broken)
     with pytest.raises(ZeroDivisionError):
         main(["doctor"])
 
@@ -245,40 +232,6 @@ def test_reembed_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["reembed", f"sqlite:///{tmp_path}/none.db", "--embeddings", "local"]) == 1
     assert "There is no store" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demonstration_remembers_in_another_process(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "local")
-    assert main(["demo", "--data", str(FOLDER / "own_in_locomo_format.json")]) == 0
-    shown = capsys.readouterr().out
-    assert "Ada is allergic to hazelnuts" in shown.split("Tuesday")[1]
-    assert "All evidence found for" in shown
-
-
-def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("inference_core.demo.sessions.in_a_new_process", talk)
-    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
-    assert main(["demo", "--data", str(FOLDER / "own_in_locomo_format.json"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    first, second = told["sessions"]
-    assert first["prompt_block"] == ""
-    assert [step[0] for step in first["steps"]] == ["calls", "tool"] * 3 + ["reply"]
-    assert "Ada lives in Lisbon" in second["prompt_block"]
-    assert "• Ada lives in Lisbon" in second["steps"][-1][1]
-    assert all(answers for answers in told["conversations"].values())
-
-
-def test_the_demonstration_says_what_is_wrong_with_the_model(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("AGENT_MODEL", "nonsense")
-    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
-    assert main(["demo", "--json"]) == 1
-    printed = capsys.readouterr()
-    assert "nonsense" in printed.err
-    assert printed.out == ""
 
 
 def test_the_package_runs_as_a_program():

@@ -74,7 +74,7 @@ def test_the_dead_are_put_back_or_dropped(capsys: Capture) -> None:
     assert answer(capsys, "queue", "retry", first) == {"retried": 1}
     assert answer(capsys, "queue", "retry", first, "unknown") == {"retried": 0}
     assert text(capsys, "queue", "drop", second).split() == ["dropped", "1"]
-    assert "No message died" in text(capsys, "queue", "list")
+    assert "No failed messages" in text(capsys, "queue", "list")
     assert answer(capsys, "queue", "list") == {"dead": []}
     found = answer(capsys, "queue")
     assert (found["waiting"], found["dead"]) == (2, 0)

@@ -50,7 +50,7 @@ def test_conflicts_are_told(tmp_path: Path, store: str, capsys: Capture):
     said(capsys, "export", file, "--user", "ada")
     memory_id = answer(capsys, "list", "--user", "ada")["memories"][0]["id"]
     said(capsys, "update", memory_id, "--content", "Likes coffee", "--user", "ada")
-    assert "left 1 whose place another one keeps" in said(capsys, "import", file)
+    assert "skipped 1 (id already in use)" in said(capsys, "import", file)
     assert "--conflicts" in said(capsys, "import", file, "--conflicts", "fail", code=1)
     assert "wrote 1" in said(capsys, "import", file, "--conflicts", "replace")
     assert answer(capsys, "list", "--user", "ada")["memories"][0]["content"] == "Likes tea"

@@ -1,4 +1,4 @@
-"""A conversation of several months, each turn a memory; then its questions, and what recall finds."""
+"""A conversation of several months: each turn is saved as a memory, then its questions are asked."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from inference_core.evaluation.conversations import Conversation
-    from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core import AgentMemoryStoreService
+from inference_core.evaluation.conversations import Conversation
 
 EXAMPLE: Final = Path(__file__).with_name("conversation.json")
 QUESTIONS: Final = 10
@@ -31,7 +30,7 @@ class Answer:
 def remember(
     service: AgentMemoryStoreService, conversation: Conversation, progress: Callable[[int, int], None]
 ) -> float:
-    """Saves each turn as a memory of a user named after the conversation; the seconds that it took."""
+    """Saves each turn as a memory of a user named after the conversation, and returns the seconds that this took."""
     started = time.perf_counter()
     for number, turn in enumerate(conversation.turns, 1):
         service.sync.save_memory(
@@ -47,10 +46,9 @@ def remember(
 
 
 def quiz(service: AgentMemoryStoreService, conversation: Conversation) -> list[Answer]:
-    """The first ten questions that have an answer, asked."""
-    answerable = [question for question in conversation.questions if question.evidence][:QUESTIONS]
+    """Asks the first ten questions that have an answer."""
     answers: list[Answer] = []
-    for question in answerable:
+    for question in [question for question in conversation.questions if question.evidence][:QUESTIONS]:
         started = time.perf_counter()
         hits = service.sync.recall_memories(conversation.id, question.text, TOP)
         took = (time.perf_counter() - started) * 1000

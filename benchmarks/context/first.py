@@ -13,8 +13,7 @@ from langchain_core.embeddings import Embeddings
 from inference_core.context.render import neutral_line
 from inference_core.drivers import run
 from inference_core.embeddings.factory import make_embedder
-from inference_core.evaluation.conversations import Conversation, ConversationTurn
-from inference_core.evaluation.systems import Advance
+from inference_core.evaluation.conversations import Conversation, Question
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.context.builder import ContextBuilder
 from inference_core.services.operations.turn import TurnOptions, build_turn_context
@@ -45,19 +44,19 @@ class Remembering(Embeddings):
 
 
 def first_told(
-    users: Sequence[Conversation], embeddings: str | None, advance: Advance, sizes: Iterable[int] = SIZES
+    users: Sequence[Conversation], embeddings: str | None, sizes: Iterable[int] = SIZES
 ) -> dict[int, dict[str, float]]:
     """By the number of a user's memories, for each of WAYS, the share of questions in which recall's first is told.
 
-    Each question is put to a user who has what answers it and, drawn by a fixed seed, some of the other memories.
+    Each question is put to a user who has its evidence and, drawn by a fixed seed, some of the other memories.
     Raises what the store and the embedding model raise.
     """
     embedder = make_embedder(embeddings)
     model = None if embedder is None else Remembering(embedder.model)
-    return {size: _of_size(users, size, model, advance) for size in sizes}
+    return {size: _of_size(users, size, model) for size in sizes}
 
 
-def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None, advance: Advance) -> dict[str, float]:
+def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None) -> dict[str, float]:
     told: Counter[str] = Counter()
     asked = 0
     with closing(open_store("memory://", embeddings=model)) as store:
@@ -67,32 +66,29 @@ def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None,
                 if not question.evidence:
                     continue
                 name = f"{user.id}-{number}"
-                for turn in _memories(user.turns, question.evidence, size, name):
-                    service.sync.save_memory(name, turn.text, turn.memory_type, valid_from=turn.at)
+                _remember(service, user, question, size, name)
                 hits = service.sync.recall_memories(name, question.text, 1)
                 if hits and hits[0].content in {turn.text for turn in user.turns if turn.id in question.evidence}:
                     asked += 1
                     told.update(_ways(service, name, question.text, hits[0].content))
-                advance()
     return {way: told[way] / max(asked, 1) for way in WAYS}
 
 
-def _memories(
-    turns: Sequence[ConversationTurn], evidence: Iterable[str], size: int, name: str
-) -> list[ConversationTurn]:
-    """``size`` of ``turns``, those of the ``evidence`` first."""
-    wanted = set(evidence)
-    needed, others = [turn for turn in turns if turn.id in wanted], [turn for turn in turns if turn.id not in wanted]
-    drawn = Random(f"{_SEED} {name}").sample(others, len(others))  # noqa: S311 - the same draw each time
-    return [*needed, *drawn][:size]
+def _remember(service: AgentMemoryStoreService, user: Conversation, question: Question, size: int, name: str) -> None:
+    """Saves ``size`` of a user's memories, the question's evidence first, for a user called ``name``."""
+    needed = [turn for turn in user.turns if turn.id in question.evidence]
+    others = [turn for turn in user.turns if turn.id not in question.evidence]
+    drawn = Random(f"{_SEED} {name}").sample(others, len(others))
+    for turn in [*needed, *drawn][:size]:
+        service.sync.save_memory(name, turn.text, turn.memory_type, valid_from=turn.at)
 
 
 def _ways(service: AgentMemoryStoreService, user: str, question: str, content: str) -> list[str]:
     """The ways by which ``content`` is told."""
     turn = run(build_turn_context(service.scope, user, question, TurnOptions()))
-    texts = {
-        WAYS[0]: f"{turn.profile.text}\n{turn.block}",
-        WAYS[1]: service.sync.format_context_for_prompt(user, question),
-        WAYS[2]: ContextBuilder(service, deadline=None).sync.build(user, question).text,
-    }
-    return [way for way, text in texts.items() if neutral_line(content) in text]
+    texts = (
+        f"{turn.profile.text}\n{turn.block}",
+        service.sync.format_context_for_prompt(user, question),
+        ContextBuilder(service, deadline=None).sync.build(user, question).text,
+    )
+    return [way for way, text in zip(WAYS, texts, strict=True) if neutral_line(content) in text]

@@ -1,17 +1,21 @@
-"""Context cases of every origin: what is needed, what is bad, and which half a case is in."""
+"""The benchmark of contexts: its cases, what the engineer makes of them, and whether recall's first is told."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from support import DATA
 
+from benchmarks.context.cases import Case, Memories, Mode, case_sets, own_cases
+from benchmarks.context.experiment import run_set
+from benchmarks.context.first import WAYS, first_told
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.context_cases import Case, CaseSet, Mode, own_cases
-from inference_core.evaluation.context_sets import case_sets
+from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
 from inference_core.memory.trust import Origin
 
 POISON = {
@@ -46,8 +50,8 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def cases(given: CaseSet) -> dict[str, Case]:
-    return {case.id: case for user in given.users for case in user.cases}
+def cases(users: Sequence[Memories]) -> dict[str, Case]:
+    return {case.id: case for user in users for case in user.cases}
 
 
 def test_own_cases_are_many_of_every_mode_and_in_both_halves():
@@ -67,7 +71,7 @@ def test_a_line_is_needed_bad_or_neutral():
 
 
 def test_sets_are_made_of_what_is_there(data: Path):
-    found = {given.name: given for given in case_sets(data)}
+    found = case_sets(data)
     assert list(found) == ["own", "LoCoMo", "BEAM", "saved memories", "PoisonedRAG", "InjecAgent"]
     locomo = next(case for case in cases(found["LoCoMo"]).values() if case.question == "What does Oskar lend?")
     assert locomo.needed == (frozenset({"D1:3"}),)
@@ -75,18 +79,17 @@ def test_sets_are_made_of_what_is_there(data: Path):
     beam = cases(found["BEAM"]).values()
     assert [case.rest for case in beam if not case.answerable] == [None]
     assert any(Mode.CLASH in case.bad.values() for case in beam)
-    assert [len(given.users) for given in case_sets(data, 1)] == [1] * 6
 
 
 def test_poison_and_evidence_come_from_everywhere(data: Path):
-    (user,) = next(given for given in case_sets(data) if given.name == "PoisonedRAG").users
+    (user,) = case_sets(data)["PoisonedRAG"]
     origins = {turn.id: turn.origin for turn in user.turns}
     kinds = {(origins[name], origins[bad]) for case in user.cases for (name,) in case.needed for bad in case.bad}
     assert kinds == {(one, two) for one in (Origin.USER, Origin.TOOL) for two in (Origin.USER, Origin.WEB)}
 
 
 def test_replies_of_tools_are_poisoned_a_few_times(data: Path):
-    (user,) = next(given for given in case_sets(data) if given.name == "InjecAgent").users
+    (user,) = case_sets(data)["InjecAgent"]
     texts = {turn.id: turn.text for turn in user.turns}
     (case,) = user.cases
     assert [texts[name] for (name,) in case.needed] == ["Read the note. {'note': 'none'}"]
@@ -99,3 +102,24 @@ def test_a_folder_without_data_and_another_format_are_named(tmp_path: Path):
     (tmp_path / "cases.json").write_text("[]")
     with pytest.raises(InvalidInput, match="context cases"):
         own_cases(tmp_path / "cases.json")
+
+
+async def test_the_engineer_is_measured_beside_plain_recall():
+    done: list[int] = []
+    (user, *_) = own_cases()
+    own = await run_set("own", [user], "all", None, lambda: done.append(1))
+    assert own["cases"] == len(user.cases) == 12
+    assert len(done) == len(user.turns) + 12
+    assert own["needed"]["all"]["kept"] >= 0.9
+    assert own["bad"]["confusion"]["fewer"] > 0
+    assert own["needed_per_1000_tokens"]["after"] > own["needed_per_1000_tokens"]["before"]
+
+
+def test_each_way_tells_recalls_first_and_questions_without_an_answer_do_not_count():
+    at = datetime(2026, 1, 15, tzinfo=UTC)
+    said = ("Has a dog called Rex", "Works <in> Lyon", "Plays chess on Sunday")
+    turns = [ConversationTurn(str(n), None, at, None, text, Origin.USER, "facts") for n, text in enumerate(said)]
+    asked = [("What is the dog called?", ("0",)), ("Where is her Lyon?", ("1",)), ("What is the weather?", ())]
+    questions = [Question(text, None, "direct", needed, names_evidence=bool(needed)) for text, needed in asked]
+    user = Conversation("ada", tuple(turns), tuple(questions), 0)
+    assert first_told([user], None, [1, 3]) == dict.fromkeys([1, 3], dict.fromkeys(WAYS, 1.0))

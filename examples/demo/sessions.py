@@ -1,4 +1,4 @@
-"""Two sessions of an agent with its user, each in a process of its own: ``python -m inference_core.demo.sessions``.
+"""Two sessions of an agent with its user, each in a process of its own: ``python examples/demo/sessions.py NAME URL``.
 
 Without AGENT_MODEL a scripted model stands in for a real one; the memory is real. The process prints JSON.
 """
@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from langchain.agents import create_agent
+from langchain.agents.middleware import wrap_model_call
+
+from inference_core import MemoryContext, MemoryMiddleware
+from inference_core.agents.models import guards, make_chat_model
 from inference_core.errors import InferenceCoreError, ModelError
+from inference_core.settings import AgentSettings, MemorySettings, read_settings
+from inference_core.stores.factory import open_configured_store
+from inference_core.testing import ScriptedChatModel, call_tool
 
 USER: Final = "ada@example.com"
 TOLD: Final = "Hi! I'm Ada, I live in Lisbon, I'm allergic to hazelnuts, and please always answer me in bullet points."
@@ -39,7 +47,7 @@ class Session:
 
 def in_a_new_process(name: str, url: str) -> Session:
     """The session ``FIRST`` or ``SECOND`` on the store at ``url``. Raises ModelError if its process failed."""
-    command = [sys.executable, "-m", "inference_core.demo.sessions", name, url]
+    command = [sys.executable, __file__, name, url]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this very module
     if done.returncode:
         raise ModelError((done.stderr.strip().splitlines() or ["The session ended without a word"])[-1])
@@ -48,23 +56,22 @@ def in_a_new_process(name: str, url: str) -> Session:
 
 def talk(name: str, url: str) -> Session:
     """One session, in this process. Raises what the store and the configured model raise."""
-    from langchain.agents import create_agent  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow
-
-    from inference_core.agents.identity import MemoryContext  # noqa: PLC0415
-    from inference_core.agents.middleware.memory import MemoryMiddleware  # noqa: PLC0415
-    from inference_core.agents.models import guards, make_chat_model  # noqa: PLC0415
-    from inference_core.settings import AgentSettings, MemorySettings, read_settings  # noqa: PLC0415
-    from inference_core.stores.factory import open_configured_store  # noqa: PLC0415
-
     settings = read_settings(AgentSettings)
-    said, script = _SESSIONS[name]
+    said, script = {FIRST: (TOLD, _TELLING), SECOND: (ASKED, [_from_the_prompt])}[name]
     prompts: list[str] = []
+
+    @wrap_model_call
+    def keep_prompt(request: Any, handler: Callable[[Any], Any]) -> Any:
+        system = [request.system_message] if request.system_message else []
+        prompts.append("\n".join(message.text for message in (*system, *request.messages)))
+        return handler(request)
+
     with open_configured_store(read_settings(MemorySettings, store_url=url), encryption_key=None) as store:
         store.wait_ready(_LOADING_S)
         agent: Any = create_agent(
-            make_chat_model(settings, None if settings.model else _stand_in(script())),
+            make_chat_model(settings, None if settings.model else ScriptedChatModel(turns=script)),
             store=store,
-            middleware=[MemoryMiddleware(), *guards(settings), _spy(prompts)],
+            middleware=[MemoryMiddleware(), *guards(settings), keep_prompt],
             context_schema=MemoryContext,
         )
         result = agent.invoke({"messages": [("user", said)]}, context={"user_id": USER})
@@ -77,25 +84,6 @@ def memory_block(prompt: str) -> str:
     return "\n\n".join(found[0] for found in _BLOCK.finditer(prompt))
 
 
-def _stand_in(script: list[Any]) -> Any:
-    from inference_core.testing import ScriptedChatModel  # noqa: PLC0415 - only for the stand-in
-
-    return ScriptedChatModel(turns=script)
-
-
-def _spy(prompts: list[str]) -> Any:
-    """A middleware that keeps the prompts that reach the model, to show what is in them of memory."""
-    from langchain.agents.middleware import wrap_model_call  # noqa: PLC0415 - slow to import
-
-    @wrap_model_call
-    def keep(request: Any, handler: Callable[[Any], Any]) -> Any:
-        system = [request.system_message] if request.system_message else []
-        prompts.append("\n".join(message.text for message in (*system, *request.messages)))
-        return handler(request)
-
-    return keep
-
-
 def _steps(messages: Sequence[Any]) -> list[list[str]]:
     steps: list[list[str]] = []
     for message in messages:
@@ -106,37 +94,22 @@ def _steps(messages: Sequence[Any]) -> list[list[str]]:
     return steps
 
 
-def _telling() -> list[Any]:
-    from inference_core.testing import call_tool  # noqa: PLC0415 - only for the stand-in
-
-    return [
-        call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
-        call_tool("save_memory_store", content="Ada is allergic to hazelnuts", memory_type="facts"),
-        call_tool("save_memory_store", content="Always answer Ada in bullet points", memory_type="instructions"),
-        "• Nice to meet you, Ada!",
-    ]
-
-
-def _asking() -> list[Any]:
-    return [_from_the_prompt]
-
-
 def _from_the_prompt(messages: Sequence[Any]) -> str:
-    """The stand-in's second answer: put together from the memory block that it was given, not known by heart."""
+    """The stand-in's second answer: made of the memories in its prompt, not known by heart."""
     block = memory_block("\n".join(message.text for message in messages if message.type in ("system", "human")))
     found = [line.split("] ", 1)[1].split(" (type:")[0] for line in block.splitlines() if line.startswith("  - [")]
     return "\n".join(["What I remember about you:", *(f"• {memory}" for memory in found)])
 
 
-_SESSIONS: Final = {FIRST: (TOLD, _telling), SECOND: (ASKED, _asking)}
-
-
-def _main(name: str, url: str) -> None:
-    try:
-        sys.stdout.write(json.dumps(asdict(talk(name, url))))
-    except InferenceCoreError as error:
-        sys.exit(str(error))
-
+_TELLING: Final = [
+    call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
+    call_tool("save_memory_store", content="Ada is allergic to hazelnuts", memory_type="facts"),
+    call_tool("save_memory_store", content="Always answer Ada in bullet points", memory_type="instructions"),
+    "• Nice to meet you, Ada!",
+]
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    try:
+        sys.stdout.write(json.dumps(asdict(talk(*sys.argv[1:]))))
+    except InferenceCoreError as error:
+        sys.exit(str(error))

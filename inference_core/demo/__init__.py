@@ -1,1 +1,0 @@
-"""The demonstration: an agent that remembers, in two processes; then recall from a conversation of several months."""
