@@ -19,10 +19,6 @@ def _now_iso() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
 @dataclass
 class MemoryStoreDocument:
     """A recalled memory: its id, its stored value, the caller's own metadata and how well it matched.
@@ -82,12 +78,12 @@ class MemoryStoreDocument:
     @property
     def created_at_iso(self) -> str | None:
         """When it was first stored, in ISO 8601."""
-        return _iso(self.created_at)
+        return self.created_at and self.created_at.isoformat()
 
     @property
     def updated_at_iso(self) -> str | None:
         """When it was last written, in ISO 8601."""
-        return _iso(self.updated_at)
+        return self.updated_at and self.updated_at.isoformat()
 
 
 class MemoryPage(list[T]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, cast
 
 from inference_core.memory.fields import mapping_field, text_field, texts_field
@@ -11,7 +11,6 @@ from inference_core.memory.fields import mapping_field, text_field, texts_field
 MAX_NAMES: Final = 64
 """So many names of a record count."""
 MAX_NAME_CHARACTERS: Final = 64
-_ENDS: Final = (0, 2)
 _TRIPLE: Final = 3
 
 
@@ -30,13 +29,17 @@ class MemoryLink(NamedTuple):
 def entities_of(value: Mapping[str, Any]) -> list[str]:
     """The names of the entities and of the ends of the relations that a memory's stored value has."""
     metadata = mapping_field(value, "extra_metadata")
-    named = _listed(_names(metadata.get("entities")))
-    return _listed(iter([*named, *_ends(metadata.get("relations"))]))
+    entities = _items(metadata, "entities")
+    named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]
+    names = _listed(name for name in named if isinstance(name, str))
+    relations = (texts_field({"ends": relation}, "ends") for relation in _items(metadata, "relations"))
+    ends = (end for relation in relations if len(relation) == _TRIPLE for end in (relation[0], relation[2]))
+    return _listed(chain(names, ends))
 
 
 def tags_of(value: Mapping[str, Any]) -> list[str]:
     """The tags that a memory's stored value has."""
-    return _listed(iter(texts_field(value, "tags")))
+    return _listed(texts_field(value, "tags"))
 
 
 def neighbours_of(value: Mapping[str, Any]) -> list[str]:
@@ -45,21 +48,10 @@ def neighbours_of(value: Mapping[str, Any]) -> list[str]:
     return list(islice([*([after] if after else []), *texts_field(value, "supersedes")], MAX_NAMES))
 
 
-def _listed(names: Iterator[str]) -> list[str]:
+def _listed(names: Iterable[str]) -> list[str]:
     return [name for name in islice(names, MAX_NAMES) if 0 < len(name) <= MAX_NAME_CHARACTERS]
 
 
-def _names(entities: Any) -> Iterator[str]:
-    """Of a list of names, or of objects with a ``name``."""
-    for entity in cast("list[Any]", entities) if isinstance(entities, list) else ():
-        name = mapping_field({"entity": entity}, "entity").get("name", entity)
-        if isinstance(name, str):
-            yield name
-
-
-def _ends(relations: Any) -> Iterator[str]:
-    """Of a list of source, relation and target."""
-    for relation in cast("list[Any]", relations) if isinstance(relations, list) else ():
-        ends = texts_field({"relation": relation}, "relation")
-        if len(ends) == _TRIPLE:
-            yield from (ends[at] for at in _ENDS)
+def _items(metadata: Mapping[str, Any], name: str) -> list[Any]:
+    found = metadata.get(name)
+    return cast("list[Any]", found) if isinstance(found, list) else []

@@ -98,10 +98,6 @@ def home_of(namespace: Namespace) -> Namespace:
     return (namespace[0], *namespace[2:])
 
 
-def _agent_label(agent_name: str | None) -> str | None:
-    return None if agent_name is None or agent_name == "" else encode_label(agent_name, what="agent_name")
-
-
 class MemoryNamespaceBuilder:
     """Routes users, categories and agents to namespaces (the CoALA document's scheme).
 
@@ -118,7 +114,9 @@ class MemoryNamespaceBuilder:
     ) -> None:
         self.base_collection = base_collection
         self.agent_name = agent_name
-        self._agent_label = _agent_label(agent_name) if agent_scope_enabled else None
+        self._agent_label: str | None = None
+        if agent_scope_enabled and agent_name is not None and agent_name != "":
+            self._agent_label = encode_label(agent_name, what="agent_name")
 
     @property
     def is_agent_scoped(self) -> bool:

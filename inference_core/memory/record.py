@@ -80,7 +80,16 @@ class MemoryRecord:
 
     def to_value(self) -> dict[str, Any]:
         """The record as the JSON value that stores hold; id, namespace, version and update time are the row's."""
-        value: dict[str, Any] = {
+        moments = {"valid_from": self.valid_from, "valid_to": self.valid_to, "expires_at": self.expires_at}
+        unusual = {
+            **{name: moment.isoformat() for name, moment in moments.items() if moment is not None},
+            **({"importance": self.importance} if self.importance != DEFAULT_IMPORTANCE else {}),
+            **({"pinned": True} if self.pinned else {}),
+            **({"tags": list(self.tags)} if self.tags else {}),
+            **({"supersedes": list(self.supersedes)} if self.supersedes else {}),
+            **({"superseded_by": self.superseded_by} if self.superseded_by else {}),
+        }
+        return {
             "content": self.content,
             "memory_type": self.memory_type.value,
             "memory_category": self.category.value,
@@ -92,18 +101,7 @@ class MemoryRecord:
             "source": self.source.to_value(),
             "trust": int(self.trust),
             "schema_version": SCHEMA_VERSION,
-        }
-        return value | self._unusual()
-
-    def _unusual(self) -> dict[str, Any]:
-        moments = {"valid_from": self.valid_from, "valid_to": self.valid_to, "expires_at": self.expires_at}
-        return {
-            **{name: moment.isoformat() for name, moment in moments.items() if moment is not None},
-            **({"importance": self.importance} if self.importance != DEFAULT_IMPORTANCE else {}),
-            **({"pinned": True} if self.pinned else {}),
-            **({"tags": list(self.tags)} if self.tags else {}),
-            **({"supersedes": list(self.supersedes)} if self.supersedes else {}),
-            **({"superseded_by": self.superseded_by} if self.superseded_by else {}),
+            **unusual,
         }
 
     @classmethod
@@ -121,14 +119,26 @@ class MemoryRecord:
 
         ``stored_at`` stands in for a missing creation time. Raises UnsupportedSchema for a newer version's value.
         """
-        _check_schema(value)
-        kind = _type_of(value)
+        if not is_of_known_schema(value):
+            stored = value["schema_version"]
+            found = stored if isinstance(stored, int) else "that is no number"
+            raise UnsupportedSchema(
+                f"This memory has a schema version {found}; this package reads up to {SCHEMA_VERSION}. "
+                "Update the package"
+            )
+        name = text_field(value, "memory_type") or ""
+        name = SINGULAR_TYPES.get(name, name)
+        kind = MemoryType(name) if name in MEMORY_TYPES else MemoryType.GENERAL
+        labels = (namespace[1] if len(namespace) > 1 else None, text_field(value, "memory_category"))
+        categories = (MemoryCategory(label) for label in labels if label in MEMORY_CATEGORIES)
         source = MemorySource.from_value(mapping_field(value, "source"))
+        level = value.get("trust")
+        is_level = isinstance(level, int) and not isinstance(level, bool) and level in _LEVELS
         return cls(
             id=memory_id,
             content=text_field(value, "content") or "",
             memory_type=kind,
-            category=_category_of(value, namespace, kind),
+            category=next(categories, MEMORY_TYPE_TO_CATEGORY[kind]),
             namespace=namespace,
             created_at=moment_field(value, "created_at") or aware(stored_at),
             updated_at=aware(updated_at),
@@ -138,7 +148,7 @@ class MemoryRecord:
             agent_name=text_field(value, "agent_name"),
             extra_metadata=copied(mapping_field(value, "extra_metadata")),
             source=source,
-            trust=_trust_of(value, source),
+            trust=Trust(level) if is_level else source.trust,
             importance=share_field(value, "importance", DEFAULT_IMPORTANCE),
             pinned=value.get("pinned") is True,
             tags=texts_field(value, "tags"),
@@ -154,31 +164,3 @@ def is_of_known_schema(value: Mapping[str, Any]) -> bool:
     """Whether this version of the package can read the stored ``value`` of a memory."""
     version = value.get("schema_version", 0)
     return isinstance(version, int) and version <= SCHEMA_VERSION
-
-
-def _check_schema(value: Mapping[str, Any]) -> None:
-    if not is_of_known_schema(value):
-        version = value["schema_version"]
-        known = version if isinstance(version, int) else "that is no number"
-        raise UnsupportedSchema(
-            f"This memory has a schema version {known}; this package reads up to {SCHEMA_VERSION}. Update the package"
-        )
-
-
-def _type_of(value: Mapping[str, Any]) -> MemoryType:
-    name = text_field(value, "memory_type") or ""
-    name = SINGULAR_TYPES.get(name, name)
-    return MemoryType(name) if name in MEMORY_TYPES else MemoryType.GENERAL
-
-
-def _category_of(value: Mapping[str, Any], namespace: Namespace, kind: MemoryType) -> MemoryCategory:
-    labels = (namespace[1] if len(namespace) > 1 else None, text_field(value, "memory_category"))
-    return next(
-        (MemoryCategory(label) for label in labels if label in MEMORY_CATEGORIES), MEMORY_TYPE_TO_CATEGORY[kind]
-    )
-
-
-def _trust_of(value: Mapping[str, Any], source: MemorySource) -> Trust:
-    stored = value.get("trust")
-    is_known = isinstance(stored, int) and not isinstance(stored, bool) and stored in _LEVELS
-    return Trust(stored) if is_known else source.trust

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from inference_core.errors import InvalidMemory
 
@@ -72,7 +72,22 @@ def optional_text(text: object, *, what: str) -> str | None:
 
 def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
     """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
-    _check_json(value, what, max_bytes or MAX_JSON_PARTS)
+    waiting: list[tuple[Any, int]] = [(value, 0)]
+    max_parts = max_bytes or MAX_JSON_PARTS
+    parts_seen = 0
+    while waiting:
+        item, depth = waiting.pop()
+        parts_seen += 1
+        if parts_seen > max_parts:
+            raise InvalidMemory(f"{what} has more than {max_parts} parts; the limit keeps it storable")
+        if depth > MAX_JSON_DEPTH:
+            raise InvalidMemory(f"{what} is nested more than {MAX_JSON_DEPTH} levels deep, or holds itself")
+        if isinstance(item, str) and "\x00" in item:
+            raise InvalidMemory(f"{what} holds a NUL character; remove it")
+        if isinstance(item, dict):
+            item = [part for entry in cast("dict[Any, Any]", item).items() for part in entry]
+        if isinstance(item, list | tuple):
+            waiting += [(part, depth + 1) for part in cast("Sequence[Any]", item)]
     text = encode_json(value, what=what)
     if max_bytes is not None and (size := len(text.encode())) > max_bytes:
         raise InvalidMemory(f"{what} has {size} bytes as JSON; the limit is {max_bytes}")
@@ -87,25 +102,6 @@ def encode_json(value: object, *, what: str) -> str:
     except (TypeError, ValueError) as error:
         raise InvalidMemory(f"{what} cannot be stored as JSON: {str(error)[:200]}") from error
     return text
-
-
-def _check_json(value: object, what: str, max_parts: int) -> None:
-    waiting: list[tuple[Any, int]] = [(value, 0)]
-    parts_seen = 0
-    while waiting:
-        item, depth = waiting.pop()
-        parts_seen += 1
-        if parts_seen > max_parts:
-            raise InvalidMemory(f"{what} has more than {max_parts} parts; the limit keeps it storable")
-        if depth > MAX_JSON_DEPTH:
-            raise InvalidMemory(f"{what} is nested more than {MAX_JSON_DEPTH} levels deep, or holds itself")
-        if isinstance(item, str) and "\x00" in item:
-            raise InvalidMemory(f"{what} holds a NUL character; remove it")
-        if isinstance(item, dict):
-            parts: list[Any] = [*item.keys(), *item.values()]  # pyright: ignore[reportUnknownArgumentType]
-            waiting += [(part, depth + 1) for part in parts]
-        elif isinstance(item, list | tuple):
-            waiting += [(part, depth + 1) for part in item]  # pyright: ignore[reportUnknownVariableType]
 
 
 def canonical_metadata(metadata: object) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def get_memory_category_literal() -> Any:
 def format_memory_types_for_description() -> str:
     """The types by category, one line each, for a tool's description."""
     lines = ["Memory types by category:"]
-    for category in MemoryCategory:
+    for category, kinds in _TYPES_BY_CATEGORY.items():
         lines.append(f"\n  [{category.name}]")
-        for kind in _TYPES_BY_CATEGORY[category]:
+        for kind in kinds:
             sentence = MemoryTypeDescription[kind.name].value.split(".", 1)[0]
             lines.append(f"    - {kind.value}: {sentence}.")
     return "\n".join(lines)

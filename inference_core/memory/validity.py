@@ -18,28 +18,20 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
     """
     if not is_of_known_schema(value):
         return "newer"
-    return _why_now(value, now) if as_of is None else _why_then(value, now, as_of)
-
-
-def _why_now(value: Mapping[str, Any], now: datetime) -> str | None:
     if not text_field(value, "content"):
         return "empty"
-    if text_field(value, "superseded_by"):
-        return "superseded"
-    ends = [moment_field(value, name) for name in ("valid_to", "expires_at") if value.get(name)]
-    return "expired" if any(end is not None and end <= now for end in ends) else None
-
-
-def _why_then(value: Mapping[str, Any], now: datetime, as_of: datetime) -> str | None:
-    """What is expired by now is gone, whatever is asked; what was superseded held until its end."""
-    if not text_field(value, "content"):
-        return "empty"
+    is_superseded = bool(text_field(value, "superseded_by"))
+    end, expiry = moment_field(value, "valid_to"), moment_field(value, "expires_at")
+    if as_of is None:
+        if is_superseded:
+            return "superseded"
+        return "expired" if any(moment is not None and moment <= now for moment in (end, expiry)) else None
     start = moment_field(value, "valid_from") or moment_field(value, "created_at")
     if start is not None and start > as_of:
         return "later"
-    end, expiry = moment_field(value, "valid_to"), moment_field(value, "expires_at")
-    if end is None and text_field(value, "superseded_by"):
+    if end is None and is_superseded:
         return "superseded"
     if end is not None and end <= as_of:
         return "over"
-    return "expired" if expiry is not None and expiry <= now else None
+    is_expired = expiry is not None and expiry <= now  # by now: what is gone cannot be asked for any more
+    return "expired" if is_expired else None
