@@ -62,8 +62,8 @@ class ExtractiveMemory(Block):
     """Facts about the user, as semantic memories beside those that the agent saved.
 
     ``model`` must be able to call tools (structured output); it is given ``extraction_prompt`` and what user and
-    assistant said, not what tools returned, and has ``model_timeout`` seconds. Recalls ``max_results`` memories by
-    relevance, together no more than about ``max_tokens``. Raises ConfigurationError for a model that cannot do it.
+    assistant said, not what tools returned, and has ``model_timeout`` seconds. Raises ConfigurationError for a model
+    that cannot do it.
     """
 
     section: str = "extractive_memory"
@@ -73,7 +73,7 @@ class ExtractiveMemory(Block):
         model: BaseChatModel,
         store: BaseStore | AgentMemoryStoreService | None = None,
         *,
-        name: str = "extractive_memory",
+        name: str | None = None,
         extraction_prompt: str = DEFAULT_EXTRACTION_PROMPT,
         max_results: int = DEFAULT_RESULTS,
         max_tokens: int = DEFAULT_MAX_TOKENS,
@@ -82,14 +82,20 @@ class ExtractiveMemory(Block):
         owner: Owner | None = None,
         timeout: float | None = None,
     ) -> None:
-        super().__init__(store, name=name, user_id=user_id, owner=owner, timeout=timeout)
+        super().__init__(
+            store,
+            name=name,
+            max_results=max_results,
+            max_tokens=max_tokens,
+            user_id=user_id,
+            owner=owner,
+            timeout=timeout,
+        )
         try:
             self._extractor = model.with_structured_output(ExtractedFacts)  # pyright: ignore[reportUnknownMemberType]
         except (AttributeError, NotImplementedError) as error:
             raise ConfigurationError(f"ExtractiveMemory needs a model that can call tools, not {model!r}") from error
         self.extraction_prompt = extraction_prompt
-        self.max_results = max_results
-        self.max_tokens = max_tokens
         self.model_timeout = model_timeout
 
     def recall(

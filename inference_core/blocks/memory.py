@@ -84,7 +84,9 @@ class Block(ABC):
     """A block on a LangGraph store, with the documents' methods, sync and async.
 
     ``store`` None: that of the agent memory or agent which uses the block. Whose memory it is says whoever uses the
-    block; used alone it needs ``user_id`` or ``owner``. ``timeout`` (seconds) bounds each call of its methods.
+    block; used alone it needs ``user_id`` or ``owner``. Recalls ``max_results`` memories, together no more than about
+    ``max_tokens``. ``name`` tells it from other blocks; by default it is its `section`. ``timeout`` (seconds) bounds
+    each call of its methods.
     """
 
     section: str
@@ -95,12 +97,16 @@ class Block(ABC):
         self,
         store: BaseStore | AgentMemoryStoreService | None = None,
         *,
-        name: str,
+        name: str | None = None,
+        max_results: int = DEFAULT_RESULTS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
         user_id: str | UUID | None = None,
         owner: Owner | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.name = name
+        self.name = name or self.section
+        self.max_results = max_results
+        self.max_tokens = max_tokens
         self.timeout = timeout
         self._owners = Owners(user_id, owner)
         self._scope = None if store is None else scope_of(store)

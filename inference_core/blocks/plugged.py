@@ -25,8 +25,8 @@ class PluggedBlock(Block):
     """Calls ``memory`` on a thread of its own; a message that it has taken in is marked, and not given again."""
 
     def __init__(self, memory: Memory) -> None:
-        super().__init__(name=str(getattr(memory, "name", type(memory).__name__)))
-        self.section = self.name
+        self.section = str(getattr(memory, "name", type(memory).__name__))
+        super().__init__()
         self._memory = memory
 
     def recall(

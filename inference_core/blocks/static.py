@@ -52,13 +52,12 @@ class StaticMemory(Block):
         facts: Sequence[StaticFact] | None = None,
         store: BaseStore | AgentMemoryStoreService | None = None,
         *,
-        name: str = "static_memory",
+        name: str | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         timeout: float | None = None,
     ) -> None:
-        super().__init__(store, name=name, owner=lambda _: "anyone", timeout=timeout)
-        self.max_tokens = max_tokens
-        self._namespace: Namespace = global_namespace(MemoryCategory.SEMANTIC, name)
+        super().__init__(store, name=name, max_tokens=max_tokens, owner=lambda _: "anyone", timeout=timeout)
+        self._namespace: Namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
         self._facts = None if facts is None else dict(map(_identified, facts))
         self._loaded: WeakSet[StoreEngine] = WeakSet()
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from typing import Final
-from uuid import UUID
 
 from langchain_core.messages import AnyMessage, BaseMessage
-from langgraph.store.base import BaseStore
 
-from inference_core.blocks.conversation import Conversation, Owner
-from inference_core.blocks.memory import DEFAULT_MAX_TOKENS, DEFAULT_RESULTS, Block, text_of
+from inference_core.blocks.conversation import Conversation
+from inference_core.blocks.memory import Block, text_of
 from inference_core.blocks.passages import passages
 from inference_core.blocks.sessions import forget_session, told_in
 from inference_core.drivers import Plan
@@ -19,7 +17,6 @@ from inference_core.ingestion.drafts import Draft, Drafts
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.text import CHARACTERS_PER_TOKEN
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import retried
@@ -30,26 +27,10 @@ _MESSAGES_AT_ONCE: Final = 32
 class VectorMemory(Block):
     """Passages of the user's conversations, as episodic memories beside those that were saved or ingested.
 
-    Recalls ``max_results`` of them, together no more than about ``max_tokens``. What it takes in gets its vectors in
-    the background; until then it is found by words.
+    What it takes in gets its vectors in the background; until then it is found by words.
     """
 
     section: str = "vector_memory"
-
-    def __init__(
-        self,
-        store: BaseStore | AgentMemoryStoreService | None = None,
-        *,
-        name: str = "vector_memory",
-        max_results: int = DEFAULT_RESULTS,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        user_id: str | UUID | None = None,
-        owner: Owner | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        super().__init__(store, name=name, user_id=user_id, owner=owner, timeout=timeout)
-        self.max_results = max_results
-        self.max_tokens = max_tokens
 
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
