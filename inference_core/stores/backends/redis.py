@@ -33,6 +33,7 @@ from inference_core.stores.backends.redis_layout import (
     key_of_member,
     new_stamp,
     newest_first,
+    pack_address,
     pack_scope,
     unpack_address,
     unpack_cell,
@@ -73,8 +74,7 @@ class RedisBackend:
         self._server = Server(address)
         self.name = self._server.name
         try:
-            self._check_schema()
-            self.capabilities = self._promised()
+            self.capabilities = self._checked()
         except BaseException:
             self.close()
             raise
@@ -174,13 +174,22 @@ class RedisBackend:
         (found,) = self._server.ask([("HMGET", self._keys.whole("heads"), *map(pack_scope, scopes))])
         return [int(head or 0) for head in found]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+    def changes(self, scope: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
         """The newest state of every key written after ``since``."""
-        return self._changes(scope, since)
+        feed = ("ZRANGEBYSCORE", self._keys.of("feed", *scope), f"({since}", "+inf", "WITHSCORES")
+        whats = ("cells", "vectors") if with_vectors else ("cells",)
+        for portion in chunked(self._server.ask([feed])[0], 2 * _PORTION):
+            keys, seqs = portion[::2], portion[1::2]
+            questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
+            cells, *vectors = self._server.ask(questions, together=True)
+            for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
+                with suppress(UnicodeDecodeError):  # what is not UTF-8 is no key of ours
+                    if cell:
+                        yield unpack_change(int(seq), key.decode(), cell, vector)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``, all of which are read."""
-        found = holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
+        found = holding_most(self.changes(scope, 0, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
     def pending(self, model: str, limit: int) -> list[Pending]:
@@ -223,7 +232,8 @@ class RedisBackend:
         """Closes the connections."""
         self._server.close()
 
-    def _check_schema(self) -> None:
+    def _checked(self) -> Capabilities:
+        """Marks a new store with its version; what the server promises. Raises UnsupportedSchema."""
         version = self.get_meta(_SCHEMA)
         if version is None:
             self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
@@ -231,11 +241,9 @@ class RedisBackend:
             raise UnsupportedSchema(
                 f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
             )
-
-    def _promised(self) -> Capabilities:
-        """A write is on disk when it is confirmed if the server says that it flushes its log after every one."""
         if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
             _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
+        # A write is on disk when it is confirmed if the server says that it flushes its log after every one.
         durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
         return Capabilities(durable=durable, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
 
@@ -279,7 +287,11 @@ class RedisBackend:
 
     def _known(self, addresses: Sequence[Key]) -> dict[Key, Stored]:
         """What is stored of those addresses that can be asked for."""
-        askable = [address for address in dict.fromkeys(addresses) if _is_storable(address)]
+        askable: list[Key] = []
+        for address in dict.fromkeys(addresses):
+            with suppress(StoreError, TypeError):  # nothing is stored under what cannot be
+                pack_address(address)
+                askable.append(address)
         found = self._fields("cells", askable)
         return {address: unpack_cell(packed) for address, packed in zip(askable, found, strict=True)}
 
@@ -331,27 +343,9 @@ class RedisBackend:
         found: list[int] = self._server.ask([*sizes, *ended])
         return [size - dead for size, dead in zip(found[: len(scopes)], found[len(scopes) :], strict=True)]
 
-    def _changes(self, scope: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
-        feed = ("ZRANGEBYSCORE", self._keys.of("feed", *scope), f"({since}", "+inf", "WITHSCORES")
-        whats = ("cells", "vectors") if with_vectors else ("cells",)
-        for portion in chunked(self._server.ask([feed])[0], 2 * _PORTION):
-            keys, seqs = portion[::2], portion[1::2]
-            questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
-            cells, *vectors = self._server.ask(questions, together=True)
-            for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
-                if cell and (name := _text(key)) is not None:
-                    yield unpack_change(int(seq), name, cell, vector)
-
     def _later(self) -> bytes:
         """The first member of a set by expiry that is still alive, as an exclusive end."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
-
-
-def _text(stored: bytes) -> str | None:
-    """A key as text; None if it is not UTF-8, and so no key of ours."""
-    with suppress(UnicodeDecodeError):
-        return stored.decode()
-    return None
 
 
 def _by_scope(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
@@ -367,11 +361,3 @@ def has_store(url: str) -> bool:
     with closing(Server(address)) as server:
         (found,) = server.ask([("HEXISTS", Layout(address.prefix).whole("meta"), _SCHEMA)])
     return bool(found)
-
-
-def _is_storable(address: Key) -> bool:
-    try:
-        encoded(pack_namespace((*address[0], address[1])))
-    except (StoreError, TypeError):
-        return False
-    return True

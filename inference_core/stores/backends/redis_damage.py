@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from typing import Final, NamedTuple
 
 from inference_core.memory.namespaces import Namespace
@@ -25,7 +25,7 @@ from inference_core.stores.backends.redis_layout import (
     new_stamp,
     pack_cell,
 )
-from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
+from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, call_of, invocation
 from inference_core.stores.backends.redis_server import Server
 from inference_core.stores.cells import Cell
 from inference_core.stores.codec import UNREADABLE, fault_of, from_micros, is_vector, pack_namespace, unpack_namespace
@@ -97,29 +97,21 @@ def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
     (packed,) = server.ask([("HMGET", layout.raw("cells", scope), field)])[0]
     if packed is None or packed[:STAMP_BYTES] != stamp:
         return False
-    try:
-        call = _known(layout, found, checked_cell(packed))
-    except UNREADABLE:
-        call = None
+    call: list[Argument] = []
+    if found.namespace is not None and found.key.encode() == field:
+        with suppress(*UNREADABLE):
+            cell = checked_cell(packed)
+            after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
+            change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
+            call = invocation(layout, [change], {found.namespace: 1}, {})
     call = call or _unknown(server, layout, found.place)
-    # The first answer is 0 if the server has not had the script yet, which it has then.
-    answers = (server.evaluate(SCRIPT, [call])[0] for _ in range(2))
-    for answer in answers:
+    for _ in range(2):  # the first answer is 0 if the server has not had the script yet, which it has then
+        (answer,) = server.evaluate(SCRIPT, [call])
         if isinstance(answer, Exception):
             raise answer
         if answer:
             return True
     return False
-
-
-def _known(layout: Layout, found: Unreadable, cell: Cell) -> list[Argument] | None:
-    """The call of the script for a cell that tells where it is; None if its address cannot be read."""
-    _, field, stamp = found.place
-    if found.namespace is None or found.key.encode() != field:
-        return None
-    after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
-    change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
-    return invocation(layout, [change], {found.namespace: 1}, {})
 
 
 def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
@@ -129,12 +121,8 @@ def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
     sets = dict(_holding(server, layout, place))
     (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])
     keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
-    keys += [
-        layout.whole("scopes"),
-        layout.whole("models"),
-        *sets,
-        *(layout.raw("texts", _packed(one)) for one in models),
-    ]
+    texts = [layout.raw("texts", _packed(model)) for model in models]
+    keys += [layout.whole("scopes"), layout.whole("models"), *sets, *texts]
     number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
     cells, feed, vectors, tokens, age = (number[key] for key in keys[1:6])
     removals = [[b"ZREM", number[key], len(members), *members] for key, members in sets.items()]
@@ -146,11 +134,10 @@ def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
         *removals,
     ]
     registers: list[list[Argument]] = [[number[layout.whole("scopes")], scope, age]]
-    registers += [[number[layout.whole("models")], one, number[layout.raw("texts", _packed(one))]] for one in models]
-    arguments: list[Argument] = [1, cells, field, stamp, 1, feed, scope, 1, 1, 1, field]
-    for entries in (commands, registers):
-        arguments += [len(entries), *chain.from_iterable(entries)]
-    return [len(number), *number, *arguments]
+    registers += [
+        [number[layout.whole("models")], *one] for one in zip(models, map(number.__getitem__, texts), strict=True)
+    ]
+    return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)
 
 
 def _holding(server: Server, layout: Layout, place: Place) -> Iterator[tuple[bytes, list[bytes]]]:

@@ -52,6 +52,7 @@ _ARGUMENTS: Final = 4_000
 """A command that the script calls has at most that many; Lua's stack holds 8,000."""
 _ORDER: Final = ("HSET", "ZADD", "HDEL", "ZREM")
 Argument = bytes | int
+_Entries = list[list[Argument]]
 
 
 class Changed(NamedTuple):
@@ -72,91 +73,64 @@ def invocation(
     ``heads`` tells how many writes of the batch change each scope; the sequence numbers of ``changes`` count from 1 in
     each scope, 0 means that the feed does not hear of it.
     """
-    keys = _Keys()
-    keys.number(layout.whole("heads"))
-    arguments: list[Argument] = []
-    for entries in (
-        _checks(layout, keys, {change.address: change.old.stamp for change in changes} | {**checked}),
-        _feeds(layout, keys, changes, heads),
-        _commands(layout, keys, changes),
-        _registers(layout, keys, changes),
-    ):
-        arguments += [len(entries), *chain.from_iterable(entries)]
-    return [len(keys.names), *keys.names, *arguments]
+    names: dict[bytes, int] = {}
 
+    def number(name: bytes) -> int:
+        """The place of a key among those that the script names, from 1."""
+        return names.setdefault(name, len(names) + 1)
 
-class _Keys:
-    """The keys that a script names, numbered from 1."""
-
-    def __init__(self) -> None:
-        self.names: dict[bytes, int] = {}
-
-    def number(self, name: bytes) -> int:
-        return self.names.setdefault(name, len(self.names) + 1)
-
-
-_Entries = list[list[Argument]]
-
-
-def _checks(layout: Layout, keys: _Keys, stamps: Mapping[Key, bytes]) -> _Entries:
-    return [
-        [keys.number(layout.of("cells", *namespace)), encoded(key), stamp] for (namespace, key), stamp in stamps.items()
+    number(layout.whole("heads"))
+    stamps = {change.address: change.old.stamp for change in changes} | {**checked}
+    checks: _Entries = [
+        [number(layout.of("cells", *namespace)), encoded(key), stamp] for (namespace, key), stamp in stamps.items()
     ]
-
-
-def _feeds(layout: Layout, keys: _Keys, changes: Sequence[Changed], heads: Mapping[Namespace, int]) -> _Entries:
     heard: dict[Namespace, list[Argument]] = {scope: [] for scope in heads}
-    for (namespace, key), _, new, _ in changes:
-        if new.seq:
-            heard[namespace] += [new.seq, encoded(key)]
-    return [
-        [keys.number(layout.of("feed", *scope)), pack_scope(scope), writes, len(heard[scope]) // 2, *heard[scope]]
-        for scope, writes in heads.items()
-    ]
-
-
-def _commands(layout: Layout, keys: _Keys, changes: Sequence[Changed]) -> _Entries:
     grouped: dict[tuple[str, bytes], list[Argument]] = {}
     for change in changes:
-        for name, key, arguments in chain(_fields(layout, change), _moves(layout, change)):
-            grouped.setdefault((name, key), []).extend(arguments)
+        namespace, key = change.address
+        if change.new.seq:
+            heard[namespace] += [change.new.seq, encoded(key)]
+        for name, index, arguments in _commands(layout, change):
+            grouped.setdefault((name, index), []).extend(arguments)
+    feeds: _Entries = [
+        [number(layout.of("feed", *scope)), pack_scope(scope), writes, len(heard[scope]) // 2, *heard[scope]]
+        for scope, writes in heads.items()
+    ]
     ordered = sorted(grouped.items(), key=lambda one: _ORDER.index(one[0][0]))
-    return [
-        [name.encode(), keys.number(key), len(some), *some]
-        for (name, key), arguments in ordered
+    commands: _Entries = [
+        [name.encode(), number(index), len(some), *some]
+        for (name, index), arguments in ordered
         for some in chunked(arguments, _ARGUMENTS)
     ]
-
-
-_Command = tuple[str, bytes, list[Argument]]
-
-
-def _fields(layout: Layout, change: Changed) -> Iterator[_Command]:
-    (namespace, key), old, new, stamp = change
-    yield "HSET", layout.of("cells", *namespace), [encoded(key), pack_cell(stamp, new)]
-    before = old.cell.document if old.cell else None
-    if new.document is before:
-        return
-    for what in ("vectors", "tokens"):
-        packed = new.document and (new.document.vector if what == "vectors" else new.document.tokens)
-        if packed is not None:
-            yield "HSET", layout.of(what, *namespace), [encoded(key), packed]
-        elif before:
-            yield "HDEL", layout.of(what, *namespace), [encoded(key)]
-
-
-def _moves(layout: Layout, change: Changed) -> Iterator[_Command]:
-    before, after = layout.places(change.address, change.old.cell), layout.places(change.address, change.new)
-    for index, member in after - before:
-        yield "ZADD", index, [0, member]
-    for index, member in before - after:
-        yield "ZREM", index, [member]
-
-
-def _registers(layout: Layout, keys: _Keys, changes: Sequence[Changed]) -> _Entries:
-    scopes = {change.address[0] for change in changes}
     cells = chain.from_iterable((change.old.cell, change.new) for change in changes)
     models = {cell.document.model for cell in cells if cell and cell.document}
-    held = [("scopes", pack_scope(scope), layout.of("age", *scope)) for scope in scopes]
-    held += [("models", encoded(model), layout.of("texts", model)) for model in models]
-    return [[keys.number(layout.whole(register)), member, keys.number(index)] for register, member, index in held]
+    registers: _Entries = [
+        [number(layout.whole("scopes")), pack_scope(scope), number(layout.of("age", *scope))]
+        for scope in {change.address[0] for change in changes}
+    ]
+    registers += [
+        [number(layout.whole("models")), encoded(model), number(layout.of("texts", model))] for model in models
+    ]
+    return call_of(names, checks, feeds, commands, registers)
+
+
+def call_of(names: Mapping[bytes, int], *parts: _Entries) -> list[Argument]:
+    """The number of keys, the keys and the arguments of the script: each part with the number of its entries."""
+    return [len(names), *names, *chain.from_iterable([len(part), *chain.from_iterable(part)] for part in parts)]
+
+
+def _commands(layout: Layout, change: Changed) -> Iterator[tuple[str, bytes, list[Argument]]]:
+    (namespace, key), old, new, stamp = change
+    yield "HSET", layout.of("cells", *namespace), [encoded(key), pack_cell(stamp, new)]
+    before, after = old.cell.document if old.cell else None, new.document
+    if after is not before:
+        for what, packed in (("vectors", after and after.vector), ("tokens", after and after.tokens)):
+            if packed is not None:
+                yield "HSET", layout.of(what, *namespace), [encoded(key), packed]
+            elif before:
+                yield "HDEL", layout.of(what, *namespace), [encoded(key)]
+    was, now = layout.places(change.address, old.cell), layout.places(change.address, new)
+    for index, member in now - was:
+        yield "ZADD", index, [0, member]
+    for index, member in was - now:
+        yield "ZREM", index, [member]
