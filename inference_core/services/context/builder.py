@@ -10,7 +10,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import MessageLikeRepresentation, convert_to_messages
 
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
-from inference_core.context.items import AssembledContext, ContextItem
+from inference_core.context.items import AssembledContext
 from inference_core.context.summarizing import SUMMARY, with_summary
 from inference_core.drivers import Plan, arun, run
 from inference_core.errors import ConfigurationError, ModelError
@@ -61,12 +61,12 @@ class SyncContextBuilder:
 
 
 class ContextBuilder:
-    """Builds the context of prompts from ``sources``, by default all that this package has, and ``engineer``.
+    """Builds the context of prompts from ``sources``, by default all that this package has, with ``engineer``.
 
     ``service`` is the user's memory as the agent sees it. All sources are asked at once and get ``deadline`` seconds
-    together (None: as long as they take). ``max_tokens`` bounds the block. With a ``model``, what does not fit is told
-    in a summary, which takes as long as the model takes; else it is left out. Raises ConfigurationError for arguments
-    that make no sense.
+    together (None: as long as they take). ``max_tokens`` bounds the block. With a ``model``, what does not fit is
+    summed up, which takes as long as the model takes; without, it is left out. Raises ConfigurationError for two
+    sources of one name, an object that is no source, or a deadline that is not positive.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class ContextBuilder:
         messages: Sequence[MessageLikeRepresentation] = (),
         max_tokens: int | None = None,
     ) -> AssembledContext:
-        """What helps to answer ``query``, of what is known of the user and of ``messages``, the conversation so far.
+        """The context for ``query`` and ``messages``, the conversation so far.
 
-        ``left_out`` names the sources that failed or were late. Raises InvalidId for a user id that is none.
+        ``max_tokens`` overrides the builder's own. ``left_out`` of the result names the sources that failed or were
+        late. Raises InvalidId for a bad user id.
         """
         return await arun(self.plan(user_id, query, messages=messages, max_tokens=max_tokens))
 
@@ -121,24 +122,15 @@ class ContextBuilder:
             now=self._scope.clock.now(),
         )
         items, left_out = yield from self._sources.fetch(request, self.deadline)
-        context, problem = yield from self._assembled(
-            request, items, self.max_tokens if max_tokens is None else max_tokens
-        )
-        return replace(context, left_out=left_out | ({SUMMARY: problem} if problem else {}))
-
-    def _assembled(
-        self, request: ContextRequest, items: Sequence[ContextItem], max_tokens: int
-    ) -> Plan[tuple[AssembledContext, str | None]]:
-        """Plan: the context, and why there is no summary of what did not fit."""
-        now, zone, query = request.now, request.zone, request.query
+        room = self.max_tokens if max_tokens is None else max_tokens
+        now, zone = request.now, request.zone
         if self.model is not None:
             try:
-                plan = with_summary(
-                    self.engineer, items, self.model, query=query, now=now, zone=zone, max_tokens=max_tokens
+                context = yield from with_summary(
+                    self.engineer, items, self.model, query=query, now=now, zone=zone, max_tokens=room
                 )
-                return (yield from plan), None
+                return replace(context, left_out=left_out)
             except ModelError as error:
-                problem = str(error)
-        else:
-            problem = None
-        return self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=max_tokens), problem
+                left_out[SUMMARY] = str(error)
+        context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room)
+        return replace(context, left_out=left_out)

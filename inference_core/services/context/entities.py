@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -20,7 +19,7 @@ _RELATION_PARTS: Final = 3
 
 
 @dataclass(slots=True)
-class _Mentions:
+class _Entity:
     """What memories of one trust say of an entity."""
 
     name: str
@@ -36,8 +35,8 @@ class _Mentions:
 class Entities:
     """The entities of the ``read`` memories that fit the question best, each with its relations in one line.
 
-    An entity is as relevant as the most relevant memory that names it. What is said by memories of one trust stays by
-    itself. Its fetch raises StoreUnavailable.
+    An entity is as relevant as the most relevant memory that names it. Memories of different trust make different
+    entities. Its fetch raises StoreUnavailable.
     """
 
     name: str = "entities"
@@ -47,45 +46,41 @@ class Entities:
 
     def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
         """Plan: the entities, the most relevant first; none without a question."""
-        mentions: dict[tuple[str, Trust], _Mentions] = {}
+        entities: dict[tuple[str, Trust], _Entity] = {}
         search = self.question(request)
-        best_memories = (yield from request.search(self.name, search)).groups[0] if search else []
-        for found in best_memories:
-            record = record_of(found.row)
-            for name, kind in _entities(record):
-                one = mentions.setdefault((name.casefold(), record.trust), _Mentions(name, kind, record.trust, record))
-                one.newest = max(one.newest, record, key=lambda known: known.happened_at)
-                one.relevance = max(one.relevance, found.relevance or 0.0)
-                one.score = max(one.score, found.score)
-                one.relations |= dict.fromkeys(_relations(record, name))
-        best = sorted(mentions.values(), key=lambda one: (one.relevance, one.score), reverse=True)
-        return [self._item(one) for one in best[: self.limit]]
+        found = (yield from request.search(self.name, search)).groups[0] if search else []
+        for one in found:
+            record = record_of(one.row)
+            for noted in _list(record.extra_metadata.get("entities")):
+                fields = cast("dict[str, Any]", noted) if isinstance(noted, dict) else {}  # metadata may hold anything
+                if not (name := text_field(fields, "name")):
+                    continue
+                unseen = _Entity(name, text_field(fields, "kind") or "", record.trust, record)
+                entity = entities.setdefault((name.casefold(), record.trust), unseen)
+                entity.newest = max(entity.newest, record, key=lambda known: known.happened_at)
+                entity.relevance = max(entity.relevance, one.relevance or 0.0)
+                entity.score = max(entity.score, one.score)
+                entity.relations |= dict.fromkeys(_relations(record, name))
+        best = sorted(entities.values(), key=lambda entity: (entity.relevance, entity.score), reverse=True)
+        return [self._item(entity) for entity in best[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
         """What it asks; None without a question."""
         return search_in_all(request, self.read)
 
-    def _item(self, one: _Mentions) -> ContextItem:
-        head = f"{one.name} ({one.kind})" if one.kind else one.name
+    def _item(self, entity: _Entity) -> ContextItem:
+        head = f"{entity.name} ({entity.kind})" if entity.kind else entity.name
         return ContextItem(
-            id=f"{one.name.casefold()} {one.trust.value}",
-            text=f"{head}: {'; '.join(one.relations)}" if one.relations else head,
+            id=f"{entity.name.casefold()} {entity.trust.value}",
+            text=f"{head}: {'; '.join(entity.relations)}" if entity.relations else head,
             section=self.section,
             source=self.name,
             kind="entity",
-            happened_at=one.newest.happened_at,
-            trust=one.trust,
-            relevance=one.relevance,
-            score=one.score,
+            happened_at=entity.newest.happened_at,
+            trust=entity.trust,
+            relevance=entity.relevance,
+            score=entity.score,
         )
-
-
-def _entities(record: MemoryRecord) -> list[tuple[str, str]]:
-    """Names and kinds; what is no entity in a memory's metadata is passed over."""
-    noted: list[Mapping[str, Any]] = [
-        one for one in _list(record.extra_metadata.get("entities")) if isinstance(one, dict)
-    ]
-    return [(name, text_field(one, "kind") or "") for one in noted if (name := text_field(one, "name"))]
 
 
 def _relations(record: MemoryRecord, name: str) -> list[str]:
@@ -95,5 +90,5 @@ def _relations(record: MemoryRecord, name: str) -> list[str]:
     return [" ".join(one).replace("_", " ") for one in of_it]
 
 
-def _list(value: Any) -> Iterable[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else ()
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

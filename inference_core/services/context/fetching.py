@@ -1,10 +1,10 @@
-"""Sources asked side by side, under one deadline; what fails or is late is left out and named."""
+"""Asks sources side by side, under one deadline; what fails or is late is left out and named."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from inference_core.context.items import ContextItem
 from inference_core.drivers import Deadline, Plan, Pool, Wait, run
-from inference_core.errors import ConfigurationError, DeadlineExceeded, IdentityError
+from inference_core.errors import ConfigurationError, DeadlineExceeded, IdentityError, StoreUnavailable
 from inference_core.memory.namespaces import encode_label, global_namespace
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.context.source import ContextRequest, ContextSource, SearchingSource
@@ -22,7 +22,7 @@ from inference_core.services.context.together import Together
 from inference_core.stores.search import Search
 
 WORKERS: Final = 8
-"""So many calls of one source may be under way; while all of them hang, it is left out at once."""
+"""Calls of one source at a time; while all of them hang, the source is left out at once."""
 _HANG_S: Final = 2.0
 """No prompt waits for a source nearly so long."""
 _AN_INSTANT_S: Final = 0.001
@@ -45,7 +45,8 @@ class Sources:
         if len(self._pools) < len(sources):
             raise ConfigurationError("Two context sources have the same name; give one of them another")
         self._sources = tuple(sources)
-        weakref.finalize(self, _close, self._pools)
+        for pool in self._pools.values():
+            weakref.finalize(self, pool.close)
 
     def fetch(self, request: ContextRequest, seconds: float | None) -> Plan[tuple[list[ContextItem], dict[str, str]]]:
         """Plan: what all sources give within ``seconds``, and why some give nothing. Never raises for a source."""
@@ -53,34 +54,32 @@ class Sources:
         items: list[ContextItem] = []
         left_out: dict[str, str] = {}
         request = replace(request, together=Together(request.scope.engine, dict(self._questions(request))))
-        under_way = [(source, self._started(source, request)) for source in self._sources]
+        under_way: list[tuple[ContextSource, Fetching]] = []
+        for source in self._sources:
+            try:
+                under_way.append((source, self._pools[source.name].submit(partial(_fetched, source, request))))
+            except (StoreUnavailable, RuntimeError) as error:  # its workers hang, or no thread can be started
+                left_out[source.name] = _reason(error)
         try:
             for source, future in under_way:
                 try:
                     items += yield self._wait(future, request, deadline)
                 except DeadlineExceeded:
                     left_out[source.name] = "late"
-                except Exception as error:  # noqa: BLE001 - whatever a source raises, the others are told
-                    left_out[source.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_REASON]}"
+                except Exception as error:  # noqa: BLE001 - whatever one source raises, the others are shown
+                    left_out[source.name] = _reason(error)
         finally:
             for _, future in under_way:
                 future.cancel()
         return items, left_out
 
     def _questions(self, request: ContextRequest) -> Iterator[tuple[str, Search]]:
+        """The searches for the question itself, by source."""
         for source in self._sources:
             with suppress(Exception):  # its fetch asks the same, and says what is wrong
                 search = source.question(request) if isinstance(source, SearchingSource) else None
                 if search is not None and search.text == request.query:
                     yield source.name, search
-
-    def _started(self, source: ContextSource, request: ContextRequest) -> Fetching:
-        try:
-            return self._pools[source.name].submit(partial(_fetched, source, request))
-        except Exception as error:  # noqa: BLE001 - heard by whoever waits
-            refused: Fetching = Future()
-            refused.set_exception(error)
-            return refused
 
     def _wait(self, future: Fetching, request: ContextRequest, deadline: Deadline) -> Wait[list[ContextItem]]:
         try:
@@ -90,9 +89,8 @@ class Sources:
         return Wait(lambda: future, timeout=left, may_block=request.scope.engine.pool.may_block)
 
 
-def _close(pools: Mapping[str, Pool]) -> None:
-    for pool in pools.values():
-        pool.close()
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_REASON]}"
 
 
 def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem]:

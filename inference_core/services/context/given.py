@@ -37,21 +37,23 @@ class RecentMessages:
         said = [one for one in request.messages if not isinstance(one, SystemMessage) and one.text.strip()]
         if said and said[-1].text == request.query:
             said = said[:-1]
+        items: list[ContextItem] = []
         first = max(0, len(said) - self.limit)
-        return [self._item(message, at) for at, message in enumerate(said[first:], first)]
-
-    def _item(self, message: BaseMessage, at: int) -> ContextItem:
-        kind, trust = _SPEAKERS.get(message.type, _OTHERS)
-        return ContextItem(
-            id=message.id or str(at),
-            text=message.text,
-            section=self.section,
-            source=self.name,
-            kind=kind,
-            happened_at=_said_at(message),
-            trust=trust,
-            score=at,
-        )
+        for at, message in enumerate(said[first:], first):
+            kind, trust = _SPEAKERS.get(message.type, _OTHERS)
+            items.append(
+                ContextItem(
+                    id=message.id or str(at),
+                    text=message.text,
+                    section=self.section,
+                    source=self.name,
+                    kind=kind,
+                    happened_at=_said_at(message),
+                    trust=trust,
+                    score=at,
+                )
+            )
+        return items
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 from inference_core.clock import in_zone
 from inference_core.context.items import ContextItem, section_of
 from inference_core.drivers import Plan
-from inference_core.memory.fields import text_field, texts_field
+from inference_core.memory.fields import text_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
@@ -24,8 +24,6 @@ Accepts = Callable[[MemoryRecord], bool]
 """Whether a source gives this memory."""
 IDEA: Final = "idea"
 """The tag of short-term ideas, whatever their type."""
-CITES: Final = "cites"
-"""The name in a memory's metadata of the ids of those that it sums up."""
 _LOOKED_AT: Final = 100
 _PATIENCE_S: Final = 2.0
 _OVER: Final = ("done", "dropped")
@@ -51,27 +49,26 @@ class Memories:
 
     def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
         """Plan: the memories, category by category."""
-        each, looked_at = self._each, self._looked_at
         items: list[ContextItem] = []
         search = self.question(request)
         if search is None:
             for scopes in self._groups(request):
-                rows = yield from newest(request.scope, scopes, self._kinds(), looked_at, request.now)
+                rows = yield from newest(request.scope, scopes, self._kinds(), self._looked_at, request.now)
                 known = [record for record in map(record_of, rows) if self.accepts is None or self.accepts(record)]
-                items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in known[:each]]
+                of_category = known[: self._each]
+                items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in of_category]
             return items
         result = yield from request.search(self.name, search)
         for found in result.groups:
             accepted = [one for one in found if self.accepts is None or self.accepts(record_of(one.row))]
-            items += [item_of(one, self.name, self.section) for one in accepted[:each]]
+            items += [item_of(one, self.name, self.section) for one in accepted[: self._each]]
         return items
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks; None if the newest are told. Raises InvalidInput."""
-        asked = question_of(request) if self.judged else None
-        if asked is None:
+        """What it asks; None if it gives the newest. Raises InvalidInput."""
+        if not self.judged or request.question is None:
             return None
-        return search_for(request, asked, self._groups(request), self._looked_at, self._kinds())
+        return search_for(request, request.question, self._groups(request), self._looked_at, self._kinds())
 
     @property
     def _each(self) -> int:
@@ -160,23 +157,15 @@ def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
         limit=limit,
         categories=(MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC),
         types=(MemoryType.SESSION_SUMMARY, MemoryType.GENERAL),
-        accepts=lambda record: (
-            record.memory_type is MemoryType.SESSION_SUMMARY or bool(texts_field(record.extra_metadata, CITES))
-        ),
+        accepts=lambda record: record.memory_type is MemoryType.SESSION_SUMMARY or bool(record.cites),
         judged=judged,
     )
 
 
-def question_of(request: ContextRequest) -> str | None:
-    """The request's question, None if it asks nothing."""
-    return request.query if request.query is not None and asks(request.query) else None
-
-
 def search_in_all(request: ContextRequest, limit: int) -> Search | None:
     """For the memories that fit the request's question best, of all categories; None without a question."""
-    asked = question_of(request)
     scopes = request.scope.namespaces.read_scopes(request.user_id)
-    return None if asked is None else search_for(request, asked, [scopes], limit)
+    return None if request.question is None else search_for(request, request.question, [scopes], limit)
 
 
 def search_for(

@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage
 from inference_core.context.items import ContextItem
 from inference_core.drivers import Plan
 from inference_core.services.context.together import Together
+from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.search import Search, SearchResult
 
@@ -39,6 +40,11 @@ class ContextRequest:
         if self.together is None or not self.together.holds(source):
             return self.scope.engine.search(search)
         return self.together.result_of(source)
+
+    @property
+    def question(self) -> str | None:
+        """The query, None if it is blank. Raises InvalidInput if it is no text."""
+        return self.query if self.query is not None and asks(self.query) else None
 
     @property
     def zone(self) -> tzinfo:
