@@ -33,11 +33,11 @@ class Opener:
     def __call__(self, **options: Any) -> FileBackend:
         return self.opened.enter_context(closing(FileBackend(self.folder, **self.options | options)))
 
-    def journals(self) -> list[Path]:
-        return sorted(path for path in (self.folder / "users").iterdir() if path.suffix in (".jsonl", ".journal"))
+    def files(self) -> list[Path]:
+        return sorted((self.folder / "users").iterdir())
 
-    def journal(self) -> Path:
-        (only,) = self.journals()
+    def file(self) -> Path:
+        (only,) = self.files()
         return only
 
 
@@ -60,8 +60,3 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 def lines_of(path: Path) -> list[bytes]:
     return [line + b"\n" for line in path.read_bytes().split(b"\n")[:-1]]
-
-
-def full_disk(*_: object) -> None:
-    """A file operation that fails."""
-    raise OSError(28, "No space left on device")

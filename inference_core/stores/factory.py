@@ -163,7 +163,7 @@ def open_backend(
             return SqliteBackend(parsed.path, durable=durable, read_only=parsed.read_only, clock=clock)
         case "file" if parsed.path:
             from inference_core.stores.backends.file import FileBackend  # noqa: PLC0415
-            from inference_core.stores.backends.file_lines import parse_key  # noqa: PLC0415
+            from inference_core.stores.backends.file_format import parse_key  # noqa: PLC0415
 
             key = parse_key(encryption_key) if encryption_key else None
             return FileBackend(parsed.path, key=key, compresses=parsed.compress is not None, clock=clock)

@@ -1,44 +1,51 @@
-"""A folder of files that a person can read: one journal a user, in JSON Lines, for many threads and processes.
+"""A folder of files for small stores: one file a user, readable as JSON Lines, or compressed and encrypted.
 
-A batch is one line of its user's journal, on disk when `apply` returns; a batch of several users is in all of their
-journals or in none. Writers take turns by a lock on the store, readers wait for nobody. A user's journal is read at its
-first use and kept in memory; later only what was appended is read. Lines may be compressed and encrypted.
+A write rewrites the file of its user: a temporary file beside it, fsync, rename, fsync of the folder. So a file is
+whole at every moment, and readers wait for nobody. Writers, also of other processes, take turns by a lock on the
+folder.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import secrets
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from inference_core.clock import Clock, SystemClock
-from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable
+from inference_core.clock import Clock
+from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
-from inference_core.stores.backends.file_intent import Intent
-from inference_core.stores.backends.file_journal import sync_folder
-from inference_core.stores.backends.file_journals import DEFAULT_CACHE_BYTES, Journals, Summary
-from inference_core.stores.backends.file_manifest import Manifest
-from inference_core.stores.backends.file_writes import Transaction, commit, compact
-from inference_core.stores.cursor import PageRequest, place_of
+from inference_core.stores.backend import Capabilities, Outcome, Row, Unreadable, Write
+from inference_core.stores.backends.file_format import (
+    DamagedFile,
+    UserFile,
+    open_manifest,
+    pack_row,
+    read_manifest,
+    signature_of,
+    sync_folder,
+    write_file,
+    write_manifest,
+)
+from inference_core.stores.cells import Staging
+from inference_core.stores.codec import UNREADABLE
 from inference_core.stores.locks import FileLock
-from inference_core.stores.scan import holding_most
-from inference_core.stores.table import Table
+from inference_core.stores.table import Table, TableBackend
 
-_JOURNALS: Final = "users"
-T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_CACHE_BYTES: Final = 128 * 1024 * 1024
 
 
-class FileBackend:
+class FileBackend(TableBackend):
     """A Backend over ``folder``; ``key`` (32 bytes) encrypts it, ``compresses`` makes it smaller, if it is a new one.
 
-    ``cache_bytes`` bounds the files whose content is kept in memory. Raises ConfigurationError if the folder cannot be
-    opened, or not with this key; UnsupportedSchema if a newer version wrote it; MissingExtra.
+    Files of up to ``cache_bytes`` are kept in memory. Raises ConfigurationError if the folder cannot be opened, or not
+    with this key; UnsupportedSchema if a newer version wrote it; MissingExtra.
     """
 
     capabilities = Capabilities(durable=True, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
@@ -50,14 +57,16 @@ class FileBackend:
         key: bytes | None = None,
         compresses: bool = False,
         clock: Clock | None = None,
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cache_bytes: int = _CACHE_BYTES,
     ) -> None:
+        super().__init__(clock)
         self.name = f"file:///{folder}"
-        folder = folder.absolute()  # a program that changes its folder must not find another one
-        self._folder = folder
-        self._clock = clock or SystemClock()
-        self._journals_folder = folder / _JOURNALS
-        self._manifest = Manifest(folder)
+        self._folder = folder = folder.absolute()  # a program that changes its folder must not find another one
+        self._files = folder / "users"
+        self._manifest = folder / "store.json"
+        self._intent = folder / "intent.json"
+        self._cache: dict[str, UserFile] = {}
+        self._cached_bytes, self._cache_bytes = 0, cache_bytes
         self._turn = threading.Lock()
         self._closed = False
         try:
@@ -65,13 +74,14 @@ class FileBackend:
             with ExitStack() as opened:
                 self._lock = opened.enter_context(closing(FileLock(folder / "store.lock")))
                 with self._lock:
-                    lines = self._manifest.open(key, compresses=compresses, is_new=not self._journals_folder.exists())
-                    self._journals_folder.mkdir(exist_ok=True)
+                    is_new = not (self._manifest.exists() or self._files.exists())
+                    self._format = open_manifest(self._manifest, key, compresses=compresses, is_new=is_new)
+                    self._files.mkdir(exist_ok=True)
                     sync_folder(folder)
-                    self._journals = Journals(self._journals_folder, lines, cache_bytes)
-                    self._journals.clean()
-                self._intent = Intent(folder / "intent.json", self._journals_folder, lines)
-                self._found = _identity(folder)
+                    self._finish()
+                    for left in self._files.glob("*.tmp"):  # by a process that died while it wrote
+                        left.unlink()
+                self._status = folder.stat()
                 opened.pop_all()
         except ConfigurationError:
             raise
@@ -79,131 +89,83 @@ class FileBackend:
             raise ConfigurationError(f"Cannot open the store at {folder}: {error}. Is the folder writable?") from error
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch as a line of each journal that it concerns. All or, if that raises, none are written."""
-        with self._writing():
-            with Transaction(self._journals, self._clock.now()) as transaction:
-                outcomes = [transaction.stage(batch) for batch in batches]
-                appends = transaction.appends()
-            commit(appends, self._intent if transaction.spans_users else None)
-            compact(self._journals, transaction.roots)
-        return outcomes
+        """Applies each batch as a whole or not at all, and rewrites the files of the users that they change.
 
-    def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
-        now = self._clock.now()
-        return self._each(keys, lambda table, key: table.get(key, now))
-
-    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The packed token vectors of each key."""
-        return self._each(keys, Table.tokens)
-
-    def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first; of scopes of several users, each one's newest are merged."""
-        now = self._clock.now()
-        rows: list[Row] = []
-        end = request.offset + request.limit
-        for root, owned in _by_root(request.scopes, lambda scope: scope):
-            with self._table(root) as table:
-                rows += table.page(replace(request, scopes=owned, limit=end, offset=0), now)
-        return sorted(rows, key=place_of)[request.offset : end]
-
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold."""
-        now = self._clock.now()
-        total = 0
-        for root, owned in _by_root(scopes, lambda scope: scope):
-            with self._table(root) as table:
-                total += table.count(owned, now, kinds)
-        return total
-
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind."""
-        now = self._clock.now()
-        found: list[Tally] = []
-        for root, owned in _by_root(scopes, lambda scope: scope):
-            with self._table(root) as table:
-                found += table.tally(owned, now)
-        return found
-
-    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
-        """The namespaces that hold rows and start with ``prefix``.
-
-        Without a prefix every journal is read that has changed since the last such call; the first time, all. Those
-        that are damaged are left out.
+        Raises StoreUnavailable if nothing was written, WriteUnknown if that is not known.
         """
         now = self._clock.now()
-        if prefix:
-            with self._table(prefix[0]) as table:
-                return table.namespaces(prefix, now)
-        summaries = self._summaries()
-        return sorted(name for one in summaries for name, end in one.ends.items() if end > now)
+        drafts: dict[str, UserFile] = {}
+        changed: dict[str, UserFile] = {}
+        outcomes: list[Outcome] = []
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
-        return self._each([(scope, "") for scope in scopes], lambda table, key: table.head(key[0]))
+        def draft(namespace: Namespace) -> UserFile:
+            root = namespace[0]
+            if root not in drafts:
+                user = self._user(self._path(root))
+                drafts[root] = user._replace(root=root, table=user.table.copy(), packed=dict(user.packed))
+            return drafts[root]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        """The newest state of every key written after ``since``."""
-        with self._table(scope[0]) as table:
-            return table.changes(scope, since)
-
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """The keys whose terms hold the most of ``words``."""
-        return holding_most(self.changes(scope, 0), words, limit)
-
-    def pending(self, model: str, limit: int) -> list[Pending]:
-        """Rows whose text has no vector of ``model`` yet. Reads what `namespaces` reads."""
-        found: list[Pending] = []
-        for one in self._summaries():
-            if len(found) < limit and one.models - {model}:
-                with self._table(one.root) as table:
-                    found += islice(table.pending(model), limit - len(found))
-        return found
-
-    def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come. Reads what `namespaces` reads."""
-        now = self._clock.now()
-        found: list[Key] = []
-        for one in self._summaries():
-            if len(found) < limit and one.first_end <= now:
-                with self._table(one.root) as table:
-                    found += islice(table.expired(now), limit - len(found))
-        return found
+        with self._writing():
+            for batch in batches:
+                staging = Staging(
+                    lambda key: draft(key[0]).table.cell(key), lambda name: draft(name).table.head(name), now
+                )
+                try:
+                    versions = staging.apply(batch)
+                    packed = {key: pack_row(key, cell) for key, cell in staging.cells.items()}
+                except StoreError as error:
+                    outcomes.append(error)
+                    continue
+                outcomes.append(versions)
+                for key, cell in staging.cells.items():
+                    user = changed[key[0][0]] = draft(key[0])
+                    user.table.set(key, cell)
+                    user.packed[key] = packed[key]
+            if changed:
+                self._write(list(changed.values()))
+        return outcomes
 
     def get_meta(self, name: str) -> str | None:
-        """A setting of the store."""
+        """A setting of the store, or its "schema_version"."""
         with self._open():
-            return self._manifest.get(name)
+            content = read_manifest(self._manifest)
+        return (content["settings"] | {"schema_version": str(content["schema_version"])}).get(name)
 
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store."""
         with self._writing():
-            self._manifest.set(name, value)
+            content = read_manifest(self._manifest)
+            content["settings"][name] = value
+            write_manifest(self._manifest, content)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row of one user or of all; of a journal that is damaged one entry, for the whole of it."""
+        """Every row of one user or of all; of a file that is damaged one entry, for the whole of it."""
         with self._open():
             self._settle()
-            for journal in self._journals.of(root):
+            for path in self._paths() if root is None else [self._path(root)]:
                 try:
-                    journal.refresh()
-                except StoreError:
-                    name = journal.path.name
-                    reason = f"line {journal.lines + 1} of {name} is damaged, and all of the file waits for its repair"
-                    label = journal.root or root
-                    yield Unreadable(root=label, namespace=None, key=name, reason=reason, place=journal)
+                    user = self._user(path)
+                except DamagedFile as error:
+                    reason = f"line {error.line} of {path.name} is damaged, and all of the file waits for its repair"
+                    label = error.root or root
+                    yield Unreadable(root=label, namespace=None, key=path.name, reason=reason, place=path)
                 else:
-                    yield from journal.table.rows(None)
+                    yield from user.table.rows(None)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Takes the damaged lines out of journals."""
+        """Rewrites damaged files without the lines that cannot be read; one without its header is removed.
+
+        In a journal of an earlier version, what a damaged line has changed is as it was before it.
+        """
         with self._writing():
             for one in found:
-                one.place.salvage()
+                path: Path = one.place
+                try:
+                    self._write([self._format.read(path, path.read_bytes(), leaves_out=True)])
+                except DamagedFile:
+                    path.unlink()
+                    sync_folder(self._files)
         return len(found)
-
-    def forget(self, user: str) -> None:
-        """Nothing is remembered of who follows changes."""
 
     def close(self) -> None:
         """Frees the lock's file; later calls are refused."""
@@ -224,16 +186,18 @@ class FileBackend:
     def _writing(self) -> Generator[None]:
         with self._turn, self._open(), self._lock:
             self._check_folder()
-            self._intent.finish()
+            self._finish()
             yield
 
     def _check_folder(self) -> None:
         """Raises StoreUnavailable if the folder is not the one that was opened, whose lock and key this object has."""
-        if _identity(self._folder) != self._found or not self._manifest.exists():
-            raise StoreUnavailable(
-                f"The folder {self._folder} or its store.json was deleted or replaced while the store was open; "
-                "nothing was saved. Bring it back and open the store again, which means restarting the program"
-            )
+        with suppress(OSError):
+            if os.path.samestat(self._folder.stat(), self._status) and self._manifest.exists():
+                return
+        raise StoreUnavailable(
+            f"The folder {self._folder} or its store.json was deleted or replaced while the store was open; "
+            "nothing was saved. Bring it back and open the store again, which means restarting the program"
+        )
 
     def _settle(self) -> None:
         """Waits for a write of several users that is under way, or finishes one that was left."""
@@ -246,33 +210,103 @@ class FileBackend:
     def _table(self, root: str) -> Generator[Table]:
         with self._open():
             self._settle()
-            with self._journals.use(root) as journal:
-                yield journal.table
+            yield self._user(self._path(root)).table
 
-    def _each(self, keys: Sequence[Key], question: Callable[[Table, Key], T]) -> list[T]:
-        """The answer for each key, in the order of the keys."""
-        found: dict[Key, T] = {}
-        for root, owned in _by_root(keys, lambda key: key[0]):
-            with self._table(root) as table:
-                found |= {key: question(table, key) for key in owned}
-        return [found[key] for key in keys]
-
-    def _summaries(self) -> Iterator[Summary]:
+    def _tables(self) -> Generator[Table]:
         with self._open():
             self._settle()
-            yield from self._journals.summaries()
+            for path in self._paths():
+                try:
+                    table = self._user(path).table
+                except DamagedFile as error:
+                    _LOG.warning("A file is left out: %s", error)
+                else:
+                    yield table
 
+    def _path(self, root: str) -> Path:
+        return self._files / self._format.file_name(root)
 
-def _identity(folder: Path) -> tuple[int, int] | None:
-    try:
-        status = folder.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    def _paths(self) -> list[Path]:
+        return [path for path in self._files.iterdir() if path.suffix == self._format.suffix]
 
+    def _user(self, path: Path) -> UserFile:
+        """What the file holds now; it is read again only if it has changed. Raises DamagedFile, StoreUnavailable."""
+        try:
+            known = self._cache.get(path.name)
+            if known and known.signature == signature_of(path.stat()):
+                return known
+            with path.open("rb") as file:
+                signature, content = signature_of(os.fstat(file.fileno())), file.read()
+        except FileNotFoundError:
+            return UserFile("", Table(), {})
+        except OSError as error:
+            raise StoreUnavailable(f"{path} cannot be read: {error}") from error
+        user = self._format.read(path, content)._replace(signature=signature)
+        self._keep(path, user, len(content))
+        return user
 
-def _by_root(given: Iterable[T], namespace_of: Callable[[T], Namespace]) -> Iterable[tuple[str, list[T]]]:
-    owned: dict[str, list[T]] = {}
-    for one in given:
-        owned.setdefault(namespace_of(one)[0], []).append(one)
-    return owned.items()
+    def _keep(self, path: Path, user: UserFile, size: int) -> None:
+        """Puts ``user`` into the cache; a full one is begun anew. Threads that meet here cost a file read again."""
+        if self._cached_bytes + size > self._cache_bytes:
+            self._cache, self._cached_bytes = {}, 0
+        self._cache[path.name] = user
+        self._cached_bytes += size
+
+    def _write(self, users: Sequence[UserFile]) -> None:
+        """Replaces the files of all ``users`` or of none; hold the lock.
+
+        The last rename decides: before it nothing has happened, after it everything will have. For one user it is
+        that of his file; for several that of the intent, which lists the others and is followed by whoever finds it.
+        """
+        renames: dict[Path, Path] = {}
+        written: list[tuple[Path, UserFile, int]] = []
+        try:
+            for user in users:
+                path = self._path(user.root)
+                temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+                renames[temporary] = path
+                content = self._format.write(path, user)
+                signature = write_file(temporary, content, replaced=path)
+                written.append((path, user._replace(signature=signature), len(content)))
+            if len(users) > 1:
+                sync_folder(self._files)  # the intent must not outlive the files that it names
+                intent = {"temporaries": [temporary.name for temporary in renames]}
+                temporary = self._intent.with_suffix(".tmp")
+                renames[temporary] = self._intent
+                write_file(temporary, json.dumps(intent).encode())
+            *_, (temporary, decisive) = renames.items()
+            temporary.replace(decisive)
+        except OSError as error:
+            for temporary in renames:
+                with suppress(OSError):
+                    temporary.unlink()
+            raise StoreUnavailable(f"The files of the store cannot be written: {error}") from error
+        try:
+            sync_folder(decisive.parent)
+            self._finish()
+        except OSError as error:
+            raise WriteUnknown(f"A write is there and may not last: {error}; retry under the same id") from error
+        for one in written:
+            self._keep(*one)
+
+    def _finish(self) -> None:
+        """Does the renames of the intent, if there is one, also for a process that died; hold the lock.
+
+        Raises StoreError, OSError.
+        """
+        try:
+            names: list[str] = json.loads(self._intent.read_bytes())["temporaries"]
+            if any(Path(name).name != name or not name.endswith(".tmp") for name in names):
+                raise ValueError
+        except FileNotFoundError:
+            return
+        except UNREADABLE as error:
+            raise StoreError(
+                f"{self._intent} is damaged, or of an earlier version that died in a write. Restore the folder from a "
+                "backup, or open it once with that version"
+            ) from error
+        for name in names:
+            with suppress(FileNotFoundError):  # done already
+                (self._files / name).replace(self._files / name.rsplit(".", 2)[0])
+        sync_folder(self._files)
+        self._intent.unlink()

@@ -1,0 +1,330 @@
+"""What the files of a folder store look like: the lines of a user's file, the manifest, and how both are written.
+
+A file is a header line and lines with rows; ``store.json``, the manifest, says how lines are sealed. In the journals of
+earlier versions a row may stand in several lines, of which the last one counts; a last line without its end is not
+there.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from base64 import b64decode, b64encode
+from contextlib import suppress
+from datetime import datetime
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from inference_core.clock import aware
+from inference_core.errors import ConfigurationError, MissingExtra, StoreError, UnsupportedSchema
+from inference_core.retrieval.documents import Document, Situation
+from inference_core.stores.backend import Key
+from inference_core.stores.cells import Cell
+from inference_core.stores.codec import UNREADABLE, expiry_of, fault_of, micros_of, to_micros
+from inference_core.stores.table import Table
+
+VERSION: Final = 1
+_CIPHER: Final = "AES-256-GCM"
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+_DIGEST_BYTES: Final = 8
+_PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+_DEVICES: Final = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])", re.ASCII)
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+Signature = tuple[int, int, int]
+"""Modification time, size and inode of a file: no two of its states have the same."""
+
+
+class UserFile(NamedTuple):
+    """What a file holds. It never changes once it was read or written, so that readers need no lock."""
+
+    root: str
+    table: Table
+    packed: dict[Key, bytes]
+    """Rows as they stand in the file; those that this process has written."""
+    signature: Signature | None = None
+
+
+class DamagedFile(StoreError):
+    """A line of a file cannot be read. ``root`` is whose file it is, "" if the header does not tell."""
+
+    def __init__(self, path: Path, line: int, root: str, what: str) -> None:
+        super().__init__(
+            f"{path}, line {line} is damaged: {what}. Nothing was changed; restore the file from a backup, or keep the "
+            "lines that can be read with: inference-core repair"
+        )
+        self.line, self.root = line, root
+
+
+class FileFormat:
+    """How lines and the names of files are written: readable, or compressed (RFC 8878), encrypted, or both.
+
+    A line is bound to its place (file, generation and number): by a checksum against accidents, or encrypted with
+    AES-256-GCM (NIST SP 800-38D), also against tampering. Raises MissingExtra.
+    """
+
+    def __init__(self, *, compresses: bool = False, key: bytes | None = None, salt: bytes = b"") -> None:
+        self._is_readable = not (compresses or key)
+        self.suffix = ".jsonl" if self._is_readable else ".journal"
+        self._rows_in_line = 1 if self._is_readable else 64  # rows pack well together, and are damaged together
+        self._zstandard: Any = None
+        self._cipher: Any = None
+        self.check = self._names = b""
+        try:
+            if compresses:
+                import zstandard  # noqa: PLC0415 - optional
+
+                self._zstandard = zstandard
+            if key:
+                from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
+                from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - optional
+
+                lines, self._names, self.check = (
+                    hmac.digest(key, b"inference_core file store\0" + salt + purpose, "sha256")
+                    for purpose in (b"lines", b"names", b"check")
+                )
+                self._cipher, self._invalid = AESGCM(lines), InvalidTag
+        except ImportError as error:
+            raise MissingExtra("Compression and encryption of a file store", "file") from error
+
+    def file_name(self, label: str) -> str:
+        """The name of a root label's file; different labels give different names, also where case is ignored."""
+        raw = label.encode(errors="surrogatepass")
+        if self._cipher:
+            return hmac.digest(self._names, raw, "sha256").hex()[:40] + self.suffix
+        if _PLAIN_NAME.fullmatch(label) and not _DEVICES.fullmatch(label):
+            return label + self.suffix
+        shown = re.sub(r"[^a-z0-9]+", "-", label.lower(), flags=re.ASCII)[:24].strip("-")
+        return f"{shown}~{sha256(raw).hexdigest()[:40]}{self.suffix}"
+
+    def read(self, path: Path, content: bytes, *, leaves_out: bool = False) -> UserFile:
+        """What a file with ``content`` holds.
+
+        Raises DamagedFile for the first line that cannot be read; if it ``leaves_out`` lines, for the header alone.
+        """
+        *lines, _ = content.split(b"\n")
+        root = generation = ""
+        wanted = 1
+        table = Table()
+        for number, line in enumerate(lines):
+            try:
+                body = json.loads(self.unseal(line, _place(path, generation, number)))
+                if number:
+                    for entry in body["entries"]:
+                        table.set(*_unpacked(entry))
+                else:
+                    root, generation, wanted = body["root"], body["generation"], body.get("lines", 1)
+            except UNREADABLE as error:
+                if number and leaves_out:
+                    continue
+                raise DamagedFile(path, number + 1, root, fault_of(error)) from None
+        if len(lines) < wanted and not (lines and leaves_out):
+            raise DamagedFile(path, len(lines) + 1, root, "the rest of the file is missing")
+        return UserFile(root, table, {})
+
+    def write(self, path: Path, user: UserFile) -> bytes:
+        """The content of a file: a header, and the rows of each namespace in the order in which they were written."""
+        cells = sorted(user.table.cells(), key=lambda one: (one[0][0], one[1].seq))
+        rows = [user.packed.get(key) or pack_row(key, cell) for key, cell in cells]
+        step = self._rows_in_line
+        bodies = [b'{"entries":[' + b",".join(rows[at : at + step]) + b"]}" for at in range(0, len(rows), step)]
+        generation = secrets.token_hex(8)  # so that no line of an earlier state fits in
+        header = _JSON.encode({"root": user.root, "generation": generation, "lines": len(bodies) + 1})
+        lines = [self.seal(header.encode(), _place(path, "", 0))]
+        lines += (self.seal(body, _place(path, generation, number)) for number, body in enumerate(bodies, 1))
+        return b"".join(line + b"\n" for line in lines)
+
+    def seal(self, body: bytes, place: bytes) -> bytes:
+        """A JSON object as a line for ``place``, without the line end."""
+        if self._is_readable:
+            return body[:-1] + b',"sum":"' + _digest(body, place).hex().encode() + b'"}'
+        packed = self._zstandard.ZstdCompressor().compress(body) if self._zstandard else body
+        if self._cipher:
+            nonce = os.urandom(_NONCE_BYTES)
+            packed = nonce + self._cipher.encrypt(nonce, packed, place)
+        else:
+            packed += _digest(packed, place)
+        return packed.replace(b"\x1b", b"\x1be").replace(b"\n", b"\x1bn")
+
+    def unseal(self, line: bytes, place: bytes) -> bytes:
+        """What `seal` was given. Raises ValueError if the line was not made by it for this place."""
+        if self._is_readable:
+            body = line.rpartition(b',"sum":"')[0] + b"}"
+            if line != self.seal(body, place):
+                raise ValueError("the checksum is wrong")
+            return body
+        packed = line.replace(b"\x1bn", b"\n").replace(b"\x1be", b"\x1b")
+        if self._cipher:
+            try:
+                packed = self._cipher.decrypt(packed[:_NONCE_BYTES], packed[_NONCE_BYTES:], place)
+            except self._invalid as error:
+                raise ValueError("it was not encrypted with this key for this place") from error
+        else:
+            packed, digest = packed[:-_DIGEST_BYTES], packed[-_DIGEST_BYTES:]
+            if digest != _digest(packed, place):
+                raise ValueError("the checksum is wrong")
+        return self._zstandard.ZstdDecompressor().decompress(packed) if self._zstandard else packed
+
+
+def open_manifest(path: Path, key: bytes | None, *, compresses: bool, is_new: bool) -> FileFormat:
+    """How the files of a folder are written, as its manifest says; that is made if the folder ``is_new``.
+
+    Raises ConfigurationError if ``key`` or ``compresses`` do not fit the folder, UnsupportedSchema, MissingExtra.
+    """
+    if not is_new and not path.exists():
+        raise ConfigurationError(f"{path} is missing; restore it: it says how the files are written")
+    content: dict[str, Any] = {
+        "schema_version": VERSION,
+        "compression": "zstd" if compresses else None,
+        "encryption": {"cipher": _CIPHER, "salt": secrets.token_hex(16)} if key else None,
+        "settings": {},
+    }
+    content = content if is_new else read_manifest(path)
+    encryption, is_compressed = content["encryption"], content["compression"] is not None
+    salt = bytes.fromhex(encryption["salt"]) if encryption else b""
+    made = FileFormat(compresses=is_compressed, key=key, salt=salt)
+    problem = ""
+    if compresses and not is_compressed:
+        problem = "is not compressed; leave out compress=zstd"
+    elif key and not encryption:
+        problem = "is not encrypted: open it without a key, or another with it"
+    elif encryption and not key:
+        problem = "is encrypted: set AGENT_MEMORY_ENCRYPTION_KEY"
+    elif encryption and not hmac.compare_digest(encryption.setdefault("check", made.check.hex()), made.check.hex()):
+        problem = "was encrypted with another key"
+    if problem:
+        raise ConfigurationError(f"{path} says that the folder {problem}")
+    if is_new:
+        write_manifest(path, content)
+    return made
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The content of a manifest. Raises StoreError, UnsupportedSchema."""
+    try:
+        content = json.loads(path.read_bytes())
+        version, encryption = int(content["schema_version"]), content["encryption"]
+        known = content["compression"] in (None, "zstd") and isinstance(content["settings"], dict)
+        known &= encryption is None or (encryption["cipher"], len(encryption["salt"])) == (_CIPHER, 32)
+    except UNREADABLE as error:
+        raise StoreError(f"{path} is damaged: {fault_of(error)}. Restore it from a backup") from error
+    if version > VERSION or not known:
+        raise UnsupportedSchema(
+            f"{path} has schema version {version}; this package knows up to {VERSION}. Update the package"
+        )
+    return content
+
+
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Replaces a manifest; durable when it returns. Raises OSError."""
+    temporary = path.with_suffix(".tmp")
+    write_file(temporary, json.dumps(content, indent=2).encode())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def parse_key(given: str | bytes) -> bytes:
+    """32 bytes, given as they are or in base64 or hexadecimal. Raises ConfigurationError, which does not repeat it."""
+    try:
+        if isinstance(given, str):
+            text = given.strip().replace("-", "+").replace("_", "/")
+            given = bytes.fromhex(text) if len(text) == 2 * _KEY_BYTES else b64decode(text, validate=True)
+    except ValueError:
+        given = b""
+    if len(given) != _KEY_BYTES:
+        raise ConfigurationError(
+            "The encryption key must be 32 random bytes in base64 or hexadecimal; make one with: "
+            'python -c "import secrets; print(secrets.token_hex(32))"'
+        )
+    return given
+
+
+def pack_row(key: Key, cell: Cell) -> bytes:
+    """A row as JSON that a person can read: vectors in base64, instants in ISO 8601. Raises StoreError."""
+    entry: dict[str, Any] = {
+        "namespace": key[0],
+        "key": key[1],
+        "version": cell.version,
+        "seq": cell.seq,
+        "kind": cell.kind,
+        "created": aware(cell.created_at).isoformat(),
+        "updated": aware(cell.updated_at).isoformat(),
+    }
+    if cell.expiry:
+        entry["expiry"] = [to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)]
+    if document := cell.document:
+        binary = {"vector": document.vector, "tokens": document.tokens}
+        texts = {name: None if value is None else b64encode(value).decode() for name, value in binary.items()}
+        entry["document"] = document._asdict() | texts
+    try:
+        if cell.value is not None:
+            entry["value"] = json.loads(cell.value)
+        return _JSON.encode(entry).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"A file store cannot hold this: {error}") from error
+
+
+def _unpacked(entry: dict[str, Any]) -> tuple[Key, Cell]:
+    """What `pack_row` was given. Raises one of ``UNREADABLE``."""
+    document = None
+    if fields := entry.get("document"):
+        binary = {name: None if (text := fields[name]) is None else b64decode(text) for name in ("vector", "tokens")}
+        document = Document(**fields | binary | {"situation": Situation(*fields["situation"])})
+    cell = Cell(
+        seq=entry["seq"],
+        version=entry["version"],
+        kind=entry["kind"],
+        created_at=datetime.fromisoformat(entry["created"]),
+        updated_at=datetime.fromisoformat(entry["updated"]),
+        value=_JSON.encode(entry["value"]) if "value" in entry else None,
+        document=document,
+        expiry=expiry_of(*entry["expiry"]) if "expiry" in entry else None,
+    )
+    return (tuple(entry["namespace"]), entry["key"]), cell
+
+
+def _place(path: Path, generation: str, number: int) -> bytes:
+    return f"{path.name}\n{generation}\n{number}".encode()
+
+
+def _digest(body: bytes, place: bytes) -> bytes:
+    return blake2b(place + b"\n" + body, digest_size=_DIGEST_BYTES).digest()
+
+
+def signature_of(status: os.stat_result) -> Signature:
+    """The signature of a file."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def write_file(path: Path, content: bytes, replaced: Path | None = None) -> Signature:
+    """Writes a file, durable but for its name. Raises OSError.
+
+    It gets a later time than the one that it is to replace: two that are written within a tick of the system's clock
+    could look the same to other processes, as inodes are used again.
+    """
+    moment = time.time_ns()
+    with suppress(FileNotFoundError):
+        moment = max(moment, replaced.stat().st_mtime_ns + 1_000 if replaced else 0)
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.utime(path, ns=(moment, moment))
+        os.fsync(file.fileno())
+        return signature_of(os.fstat(file.fileno()))
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names of files durable. Raises OSError."""
+    if sys.platform == "win32":  # a folder cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
