@@ -27,6 +27,8 @@ from inference_core.retrieval.vectors import Floats
 BY_LANGUAGE_FINGERPRINT: Final = f"local-by-language:{ENGLISH_FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
 _ENGLISH: Final = ("en", "")
 """Text without a sign of its language counts as English."""
+_NOT_ENGLISH: Final = np.zeros(ENGLISH_DIMENSIONS, np.float32)
+_NOT_FOREIGN: Final = np.zeros(MULTILINGUAL_DIMENSIONS, np.float32)
 
 
 class LanguageEmbeddings(Embeddings):
@@ -55,7 +57,7 @@ class LanguageEmbeddings(Embeddings):
         english = iter(self._english.encode([text for text, own in zip(texts, is_english, strict=True) if own]))
         others = iter(self._foreign([text for text, own in zip(texts, is_english, strict=True) if not own]))
         return [
-            _first_part(next(english)) if own else TextEncoding(_joined(_nothing(ENGLISH_DIMENSIONS), next(others)))
+            _joined(next(english), _NOT_FOREIGN) if own else _joined(TextEncoding(_NOT_ENGLISH), next(others))
             for own in is_english
         ]
 
@@ -63,19 +65,11 @@ class LanguageEmbeddings(Embeddings):
         """The encoding of a query: both vectors, each of unit length, and the English model's token vectors."""
         (english,) = self._english.encode([text])
         (other,) = self._foreign([text])
-        return english._replace(vector=_joined(english.vector, other))
+        return _joined(english, other)
 
     def _foreign(self, texts: Sequence[str]) -> list[Floats]:
         return [np.array(vector, np.float32) for vector in self._multilingual.embed_documents(list(texts))]
 
 
-def _first_part(encoding: TextEncoding) -> TextEncoding:
-    return encoding._replace(vector=_joined(encoding.vector, _nothing(MULTILINGUAL_DIMENSIONS)))
-
-
-def _joined(english: Floats, other: Floats) -> Floats:
-    return np.concatenate([english, other])
-
-
-def _nothing(dimensions: int) -> Floats:
-    return np.zeros(dimensions, np.float32)
+def _joined(english: TextEncoding, other: Floats) -> TextEncoding:
+    return english._replace(vector=np.concatenate([english.vector, other]))

@@ -55,31 +55,26 @@ def embed_query_now(embedder: Embedder, text: str, *, with_tokens: bool) -> Quer
 
 
 def _question(encoding: TextEncoding, *, with_tokens: bool) -> QueryVectors:
-    return QueryVectors(encoding.vector, _content(encoding) if with_tokens else None)
+    if encoding.tokens is None or not with_tokens:
+        return QueryVectors(encoding.vector, None)
+    from inference_core.retrieval.analysis import is_content_token  # noqa: PLC0415 - its word lists take time
+
+    chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)]
+    return QueryVectors(encoding.vector, encoding.tokens[chosen] if chosen else encoding.tokens)
 
 
 def _packed(
     parts: Sequence[Sequence[str]], encodings: Sequence[TextEncoding], *, with_tokens: bool
 ) -> list[DocumentVectors]:
-    left = iter(encodings)
-    return [_document([next(left) for _ in part], with_tokens=with_tokens) for part in parts]
-
-
-def _document(encodings: Sequence[TextEncoding], *, with_tokens: bool) -> DocumentVectors:
-    import numpy as np  # noqa: PLC0415 - keeps the import of the package light
+    import numpy as np  # noqa: PLC0415 - keeps the import of the package light, as do the next two
 
     from inference_core.retrieval.late_interaction import pack_tokens  # noqa: PLC0415
     from inference_core.retrieval.vectors import pack_vectors  # noqa: PLC0415
 
-    vector = pack_vectors(np.stack([encoding.vector for encoding in encodings]))
-    tokens = [encoding.tokens for encoding in encodings if encoding.tokens is not None and len(encoding.tokens)]
-    return DocumentVectors(vector, pack_tokens(tokens) if with_tokens and tokens else None)
-
-
-def _content(encoding: TextEncoding) -> Floats | None:
-    if encoding.tokens is None:
-        return None
-    from inference_core.retrieval.analysis import is_content_token  # noqa: PLC0415 - its word lists take time
-
-    chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)]
-    return encoding.tokens[chosen] if chosen else encoding.tokens
+    left = iter(encodings)
+    found: list[DocumentVectors] = []
+    for own in ([next(left) for _ in part] for part in parts):
+        vector = pack_vectors(np.stack([encoding.vector for encoding in own]))
+        tokens = [encoding.tokens for encoding in own if encoding.tokens is not None and len(encoding.tokens)]
+        found.append(DocumentVectors(vector, pack_tokens(tokens) if with_tokens and tokens else None))
+    return found

@@ -141,24 +141,13 @@ class Embedder:
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Encodings]:
         """Plan: an encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
         given = list(texts)
-        wait = Wait(
-            partial(self._joined.submit, given),
-            inline=None if timeout else partial(self._embedded, given),
-            native=self._native("documents", given),
-            timeout=timeout,
-        )
-        return self._ask(wait)
+        submit = partial(self._joined.submit, given)
+        return self._asked("documents", given, submit, partial(self._embedded, given), timeout)
 
     def query(self, text: str, timeout: float | None = None) -> Plan[TextEncoding]:
         """Plan: the encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
         call = partial(self._embedded_query, text)
-        wait = Wait(
-            partial(self._pool.submit, call),
-            inline=None if timeout else call,
-            native=self._native("query", text),
-            timeout=timeout,
-        )
-        encodings = yield from self._ask(wait)
+        encodings = yield from self._asked("query", text, partial(self._pool.submit, call), call, timeout)
         return encodings[0]
 
     def query_now(self, text: str) -> TextEncoding:
@@ -169,7 +158,7 @@ class Embedder:
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
         encodings = self._encoded(list(texts))
-        self._recovered()
+        self._failures, self._paused_until = 0, 0.0
         return encodings
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
@@ -180,14 +169,33 @@ class Embedder:
         """Ends the worker threads; a call that runs gets a moment to return."""
         self._pool.close(_PARTING_S)
 
-    def _ask(self, wait: Wait[Encodings]) -> Plan[Encodings]:
+    def _asked(
+        self,
+        what: str,
+        argument: list[str] | str,
+        submit: Callable[[], Future[Encodings]],
+        inline: Callable[[], Encodings],
+        timeout: float | None,
+    ) -> Plan[Encodings]:
+        """Plan: the encodings of ``argument``, from the model's own coroutine if it has one.
+
+        LangChain's default coroutine runs on the event loop's shared executor, and none gives token vectors.
+        """
         self._check_ready()
-        encodings: Encodings = yield wait
+        own = getattr(type(self.model), f"aembed_{what}")
+        is_native = self._encoder is None and own is not getattr(Embeddings, f"aembed_{what}")
+        encodings: Encodings = yield Wait(
+            submit,
+            inline=None if timeout else inline,
+            native=partial(self._checked_async, partial(own, self.model, argument), argument) if is_native else None,
+            timeout=timeout,
+        )
         return encodings
 
     def _check_ready(self) -> None:
         if not self.is_ready:
-            raise EmbeddingError(self.failure or self._why_not_ready())
+            loading = "The embedding model is being loaded"
+            raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
 
     @contextmanager
     def _judged(self) -> Generator[None]:
@@ -196,37 +204,18 @@ class Embedder:
             yield
         except EmbeddingError as error:
             self._failures += 1
-            self._last_failure = str(error)
-            if self._failures >= _PATIENCE:
-                self._pause()
-            self._warn(error)
+            self._failed(str(error), pauses=self._failures >= _PATIENCE)
             raise
-        self._recovered()
+        self._failures, self._paused_until = 0, 0.0
 
-    def _recovered(self) -> None:
-        self._failures = 0
-        self._paused_until = 0.0
-
-    def _pause(self) -> None:
-        self._paused_until = time.monotonic() + _PAUSE_S
-
-    def _warn(self, problem: object) -> None:
-        if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + _WARNING_PERIOD_S
+    def _failed(self, problem: str, *, pauses: bool) -> None:
+        now = time.monotonic()
+        self._last_failure = problem
+        if pauses:
+            self._paused_until = now + _PAUSE_S
+        if now >= self._silent_until:
+            self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", problem)
-
-    def _why_not_ready(self) -> str:
-        return self._last_failure if self._ready.is_set() else "The embedding model is being loaded"
-
-    def _native(self, what: str, argument: list[str] | str) -> Callable[[], Awaitable[Encodings]] | None:
-        """The model's own coroutine, if it has one: LangChain's default runs on the event loop's shared executor.
-
-        None for a model that gives tokens, which a coroutine of LangChain's cannot.
-        """
-        own = getattr(type(self.model), f"aembed_{what}")
-        if self._encoder or own is getattr(Embeddings, f"aembed_{what}"):
-            return None
-        return partial(self._checked_async, partial(own, self.model, argument), argument)
 
     def _embedded(self, texts: list[str]) -> Encodings:
         with self._judged():
@@ -257,9 +246,7 @@ class Embedder:
             except asyncio.CancelledError:
                 if self._silence.note(-1) >= _SILENCE_S:
                     self._silence.note(0, is_answered=True)
-                    self._last_failure = f"The embedding model has not answered for {_SILENCE_S:g} s"
-                    self._pause()
-                    self._warn(self._last_failure)
+                    self._failed(f"The embedding model has not answered for {_SILENCE_S:g} s", pauses=True)
                 raise
             except Exception as error:
                 self._silence.note(-1, is_answered=True)

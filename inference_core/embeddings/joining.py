@@ -47,24 +47,19 @@ class JoinedCalls:
 
     def _serve(self) -> None:
         """Answers those that wait; another worker may have done so before."""
-        with self._lock:
-            taken = self._take()
-        self._answer(taken)
-
-    def _take(self) -> list[_Waiting]:
         taken: list[_Waiting] = []
         size = 0
-        while self._waiting and (not size or size + len(self._waiting[0][0]) <= _TEXTS_AT_ONCE):
-            texts, future = self._waiting.popleft()
-            if future.set_running_or_notify_cancel():
-                taken.append((texts, future))
-                size += len(texts)
-        return taken
+        with self._lock:
+            while self._waiting and (not size or size + len(self._waiting[0][0]) <= _TEXTS_AT_ONCE):
+                texts, future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    taken.append((texts, future))
+                    size += len(texts)
+        if taken:
+            self._answer(taken)
 
     def _answer(self, taken: Sequence[_Waiting]) -> None:
         """One call for all; if it fails, one for each, so that a text which the model refuses harms nobody else's."""
-        if not taken:
-            return
         try:
             encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
         except (EmbeddingError, EmbeddingMismatch) as error:
