@@ -1,4 +1,4 @@
-"""Messages as what is to be written of them: memories word for word, and a mark that says that they were."""
+"""Drafts: messages as memories word for word, and the marks of messages that were taken in."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 def marks_of(user_id: UserId) -> Namespace:
-    """Where the marks of this user's messages are."""
+    """The namespace of the marks of this user's messages."""
     return (encode_label(user_id), MARKS)
 
 
 def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
-    """The write that marks a message as dealt with; it is refused if somebody else did that meanwhile."""
+    """The write that marks a message as taken in; it fails if the message is marked already."""
     return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
 
 
 def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Plan[list[str]]:
-    """Plan: those of ``keys`` that have no mark among ``marks``. Raises StoreError."""
+    """Plan: those of ``keys`` without a mark among ``marks``. Raises StoreError."""
     asked = list(keys)
     rows = yield from engine.get([(marks, key) for key in asked])
     return [key for key, row in zip(asked, rows, strict=True) if row is None]
@@ -46,7 +46,7 @@ def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Plan
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A message as what is to be written: the key of its mark, and its memories."""
+    """A message to be written: the key of its mark, and its memories."""
 
     key: str
     session: str
@@ -59,9 +59,9 @@ class Draft:
 
 
 class Drafts:
-    """Makes drafts of messages for one user; ``metadata`` goes with each memory.
+    """Makes drafts of one user's messages; ``metadata`` is added to each memory.
 
-    Creation times grow, since they are the order within a session.
+    Creation times increase, since they order the memories of a session.
     """
 
     def __init__(self, scope: MemoryScope, user_id: UserId, metadata: Mapping[str, Any] | None = None) -> None:
@@ -72,13 +72,20 @@ class Drafts:
         self._last: datetime | None = None
 
     def of(self, message: Message) -> Draft | None:
-        """The draft of ``message``; None if nothing is left of its text."""
+        """The draft of ``message``; None if it has no text.
+
+        The author's name goes before the text unless it takes half the room; a text that is too long is split.
+        """
         try:
             text = canonical_text(mended(message.text), max_bytes=_NO_LIMIT)
         except InvalidMemory:
             return None
-        key = self._key(message, text)
-        contents = self._contents(message, text)
+        name = message.position if message.id is None else mended(message.id)
+        key = digest_of([*self._namespace, message.session_id and mended(message.session_id), name, text])
+        limit = self._scope.max_content_bytes
+        author = optional_text(mended(message.author or ""), what="author")
+        head = f"{author}: " if author and 2 * len(author.encode()) < limit else ""
+        contents = [head + part for part in split_text(text, limit - len(head.encode()))]
         if len(contents) == 1:
             records = [self._record(message, key, contents[0])]
         else:
@@ -89,7 +96,7 @@ class Drafts:
         return Draft(key, message.session_id or "", records)
 
     def fresh(self, drafts: Sequence[Draft]) -> Plan[list[Draft]]:
-        """Plan: those of ``drafts``, each once, that have no mark yet. Raises StoreError."""
+        """Plan: those of ``drafts`` without a mark, each once. Raises StoreError."""
         known = {draft.key: draft for draft in drafts}
         keys = yield from unmarked(self._scope.engine, self._marks, known)
         return [known[key] for key in keys]
@@ -97,19 +104,6 @@ class Drafts:
     def marks_of(self, drafts: Sequence[Draft]) -> list[Put]:
         """The writes that mark the messages of ``drafts``."""
         return [mark(self._marks, draft.key, self._scope.clock) for draft in drafts]
-
-    def _key(self, message: Message, text: str) -> str:
-        """The same for the same message of the same session in the same memory, and for no other."""
-        name = message.position if message.id is None else mended(message.id)
-        what = [*self._namespace, message.session_id and mended(message.session_id), name, text]
-        return digest_of(what)
-
-    def _contents(self, message: Message, text: str) -> list[str]:
-        """The text behind its author's name, in parts if it is too long; the name goes if it takes half the room."""
-        limit = self._scope.max_content_bytes
-        author = optional_text(mended(message.author or ""), what="author")
-        head = f"{author}: " if author and 2 * len(author.encode()) < limit else ""
-        return [head + part for part in split_text(text, limit - len(head.encode()))]
 
     def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()

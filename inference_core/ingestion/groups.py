@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from inference_core.ingestion.partitions import digest
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import digest_of
 from inference_core.retrieval.analysis import analyze
 
 MIN_MEMBERS: Final = 3
@@ -32,7 +32,7 @@ class Group:
     @property
     def fingerprint(self) -> str:
         """The same for the same members with the same texts, and for no others."""
-        return digest([[one.id, one.content] for one in self.members])
+        return digest_of([[one.id, one.content] for one in self.members])
 
 
 def groups_of(records: Sequence[MemoryRecord]) -> list[Group]:

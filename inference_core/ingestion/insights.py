@@ -15,10 +15,10 @@ from inference_core.ingestion.derived import write_derived
 from inference_core.ingestion.groups import Group, groups_of
 from inference_core.ingestion.messages import mended
 from inference_core.ingestion.outbox import Claim, Outbox
-from inference_core.ingestion.partitions import Partition, digest
+from inference_core.ingestion.partitions import Partition
 from inference_core.memory.fields import mapping_field
 from inference_core.memory.record import CITES, MemoryRecord
-from inference_core.memory.text import canonical_text, encode_json
+from inference_core.memory.text import canonical_text, digest_of, encode_json
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory
 from inference_core.memory.validity import why_invalid
@@ -77,7 +77,7 @@ class Beliefs:
 
     def said_by(self, memory_ids: Sequence[str]) -> str:
         """A digest of what these memories say."""
-        return digest([[key, self.memories[key].content] for key in sorted(memory_ids)])
+        return digest_of([[key, self.memories[key].content] for key in sorted(memory_ids)])
 
     def _is_founded(self, insight: MemoryRecord) -> bool:
         return self.hold(insight.cites) and self.said_by(insight.cites) == insight.extra_metadata.get(_SAID)
@@ -174,7 +174,7 @@ def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, found: Belie
     cites = list(candidate.cites)
     now = scope.clock.now()
     record = MemoryRecord(
-        id=digest([*namespace, INSIGHT, candidate.topic, claim.job_id]),
+        id=digest_of([*namespace, INSIGHT, candidate.topic, claim.job_id]),
         content=canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes),
         memory_type=candidate.memory_type,
         category=MemoryCategory.SEMANTIC,

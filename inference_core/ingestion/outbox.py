@@ -20,10 +20,10 @@ from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
-from inference_core.ingestion.partitions import CLOSING, OUTBOX, Partition, digest, places
+from inference_core.ingestion.partitions import CLOSING, OUTBOX, Partition, places
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
-from inference_core.memory.text import encode_json, text_tokens
+from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
@@ -93,7 +93,7 @@ class Claim:
     @property
     def job_id(self) -> str:
         """Identifies the work on exactly these messages."""
-        return digest([self.partition.to_value(), *(waiting.name for waiting in self.batch)])
+        return digest_of([self.partition.to_value(), *(waiting.name for waiting in self.batch)])
 
 
 class Outbox:
@@ -115,7 +115,7 @@ class Outbox:
         fresh: dict[str, Waiting] = {}
         for message in messages:
             name = message.position if message.id is None else mended(message.id)
-            key = digest([OUTBOX, *waiting, message.session_id, name, mended(message.text)])
+            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text)])
             fresh[key] = Waiting(key, 0, message, zone)
         while fresh:
             where, place = partition.place
@@ -217,7 +217,7 @@ class Outbox:
         Work that waits already is not put off unless ``puts_off``. Either way its version, and so its job, is new.
         """
         now = self._clock.now()
-        key = digest([partition.task, work.session_id])
+        key = digest_of([partition.task, work.session_id])
         row, place = yield from self.engine.get([(partition.messages, key), partition.place])
         known = None if row is None or puts_off else Waiting.of(row).due
         one = Waiting(key, 0, work, zone, due if known is None else min(known, due))

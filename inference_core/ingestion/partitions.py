@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
-from inference_core.memory.text import encode_json
+from inference_core.memory.text import digest_of, encode_json
 
 OUTBOX: Final = "outbox"
 """Second label of the namespaces, below the user, that hold waiting messages."""
@@ -95,15 +93,10 @@ class Partition:
 
 @lru_cache(maxsize=4_096)
 def _place_of(one: Partition) -> tuple[Namespace, str]:
-    key = digest([one.user_id, one.agent_name, one.agent_scope_enabled, *([one.task] if one.task else [])])
+    key = digest_of([one.user_id, one.agent_name, one.agent_scope_enabled, *([one.task] if one.task else [])])
     return places(one.task)[int(key[:8], 16) % SHARDS], key
 
 
 def places(task: str | None) -> list[Namespace]:
     """Where partitions are listed that have messages, or work of this kind."""
     return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
-
-
-def digest(what: Sequence[Any]) -> str:
-    """A key that is the same for the same JSON data, and for no other."""
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]

@@ -13,7 +13,7 @@ from inference_core.ingestion.consolidation import JOB, Effects
 from inference_core.ingestion.derived import write_derived
 from inference_core.ingestion.messages import mended, session_name
 from inference_core.ingestion.outbox import Claim, Outbox
-from inference_core.ingestion.partitions import Partition, digest
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.session_content import (
     GENERATION,
     MAX_CITED,
@@ -28,7 +28,7 @@ from inference_core.ingestion.session_content import (
 from inference_core.ingestion.splitting import split_text
 from inference_core.ingestion.waiting import Waiting
 from inference_core.memory.record import CITES, MemoryRecord
-from inference_core.memory.text import canonical_text, optional_text
+from inference_core.memory.text import canonical_text, digest_of, optional_text
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.scope import MemoryScope, put_of
@@ -123,7 +123,7 @@ def _record(
     text = canonical_text(mended(candidate.content), max_bytes=MAX_SUMMARY_BYTES)
     now = scope.clock.now()
     record = MemoryRecord(
-        id=digest([*namespace, SUMMARY, claim.job_id]),
+        id=digest_of([*namespace, SUMMARY, claim.job_id]),
         content=split_text(text, scope.max_content_bytes)[0],
         memory_type=MemoryType.SESSION_SUMMARY,
         category=MemoryCategory.EPISODIC,

@@ -1,4 +1,4 @@
-"""Reads messages from JSON Lines, one object a line as chat APIs have them, and tells which format a file has."""
+"""Reads messages from JSON Lines, one chat message per line, and detects the format of a file."""
 
 from __future__ import annotations
 
@@ -35,17 +35,26 @@ _AGAIN: Final = "What came before is kept; correct the file and run the same com
 
 
 def format_of(path: Path) -> str:
-    """Which of FORMATS ``path`` has, judged by how it begins. Raises InvalidInput if it is none of them."""
+    """Which of FORMATS ``path`` has, judged by its beginning. Raises InvalidInput if it is none of them."""
     if path.is_dir():
         return "beam"
-    start = _start(path)
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
+    except OSError as error:
+        raise InvalidInput(f"Cannot read {path}: {error}") from error
     for beginning, advice in _NEARLY:
         if beginning.match(start):
             raise InvalidInput(f"{path} {advice}")
     if _ARRAY.match(start):
         return "locomo"
     if start.startswith(b"{"):
-        return "locomo" if _is_sample(start.partition(b"\n")[0]) else "messages"
+        line = start.partition(b"\n")[0]
+        try:
+            is_locomo = "conversation" in json.loads(line)
+        except (ValueError, RecursionError):  # the first line of an object over many lines, or of a broken one
+            is_locomo = b'"role"' not in line and b'"content"' not in line
+        return "locomo" if is_locomo else "messages"
     raise InvalidInput(
         f"{path} is in no known format; known: locomo (JSON), beam (a folder), messages (JSON Lines, each {_FORM})"
     )
@@ -59,90 +68,70 @@ def read_messages(path: Path) -> Transcript:
     since 1970) and ``name``. Messages of the system and of tools are skipped. Raises InvalidInput for a file that
     cannot be read; reading raises it for a line that is not such an object, with the line's number.
     """
-    reader = _Reader(mended(path.stem))
+    skipped = Counter[str]()
     total = sum(1 for _, line in _lines(path) if line.strip())
-    return Transcript(reader.messages(path), total, reader.skipped)
+    return Transcript(_messages(path, skipped), total, skipped)
 
 
-class _Reader:
-    """Makes messages of lines; keeps what is counted over all of them."""
-
-    def __init__(self, session: str) -> None:
-        self.skipped: Counter[str] = Counter()
-        self._session = session
-        self._positions: Counter[str] = Counter()
-        self._told: set[str] = set()
-
-    def messages(self, path: Path) -> Iterator[Message]:
-        for number, line in _lines(path):
-            if not line.strip():
-                continue
-            try:
-                message = self._message(_parsed(line, is_first=number == 1))
-            except InvalidInput as error:
-                raise InvalidInput(f"{path}, line {number}: {error}. {_AGAIN}") from error
-            if message is not None:
-                yield message
-
-    def _message(self, entry: Any) -> Message | None:
-        """The message in ``entry``; None, and counted, if it is not one that is kept."""
-        if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
-            _refuse(f"it is not {_FORM}")
-        fields = cast("Mapping[str, Any]", entry)
-        name = fields["role"].casefold()
-        session = _label(fields, *_SESSIONS) or self._session
-        position = self._positions[session]
-        self._positions[session] += 1
-        if name in _UNSPOKEN:
-            if name in _RESULTS:
-                self._told.add(session)
-            return self._skip(name)
-        if name not in _ROLES:
-            _refuse(f"its role {name[:40]!r} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
-        if not (text := self._text(fields)).strip():
-            return self._skip(EMPTY)
-        return Message(
-            session_id=session,
-            role=_ROLES[name],
-            text=text,
-            id=_label(fields, "id"),
-            position=position,
-            author=_label(fields, "name"),
-            at=_moment(fields),
-            after_tool=_ROLES[name] is Role.ASSISTANT and session in self._told,
-        )
-
-    def _skip(self, reason: str) -> None:
-        self.skipped[reason] += 1
-
-    def _text(self, fields: Mapping[str, Any]) -> str:
-        content = fields.get("content")
-        if isinstance(content, str):
-            return mended(content)
-        if content is None and ("content" in fields or "tool_calls" in fields):
-            return ""
-        if not isinstance(content, list):
-            _refuse("its 'content' is neither text nor a list of content parts")
-        texts = [_part(part) for part in cast("Sequence[Any]", content)]
-        self.skipped[OTHER_PARTS] += texts.count(None)
-        return mended("\n".join(text for text in texts if text is not None))
+def _messages(path: Path, skipped: Counter[str]) -> Iterator[Message]:
+    file_session = mended(path.stem)
+    positions = Counter[str]()
+    with_results: set[str] = set()
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            fields = _parsed(line, is_first=number == 1)
+            name = fields["role"].casefold()
+            session = _label(fields, *_SESSIONS) or file_session
+            message: Message | None = None
+            reason = name
+            if name in _ROLES:
+                text, reason = _text(fields, skipped), EMPTY
+                if text.strip():
+                    message = Message(
+                        session_id=session,
+                        role=_ROLES[name],
+                        text=text,
+                        id=_label(fields, "id"),
+                        position=positions[session],
+                        author=_label(fields, "name"),
+                        at=_moment(fields),
+                        after_tool=_ROLES[name] is Role.ASSISTANT and session in with_results,
+                    )
+            elif name not in _UNSPOKEN:
+                _refuse(f"its role {name[:40]!r} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}, line {number}: {error}. {_AGAIN}") from error
+        positions[session] += 1
+        if name in _RESULTS:
+            with_results.add(session)
+        if message is None:
+            skipped[reason] += 1
+        else:
+            yield message
 
 
-def _start(path: Path) -> bytes:
-    """How a file begins, without white space. Raises InvalidInput if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_START_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except OSError as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
-
-
-def _is_sample(line: bytes) -> bool:
-    """Whether a file that begins with ``line``, which opens an object, is one conversation of LoCoMo's."""
-    try:
-        return "conversation" in json.loads(line)
-    except (ValueError, RecursionError):
-        return b'"role"' not in line and b'"content"' not in line
+def _text(fields: Mapping[str, Any], skipped: Counter[str]) -> str:
+    """The text of a message; parts of it that have none are counted in ``skipped``."""
+    content = fields.get("content")
+    if isinstance(content, str):
+        return mended(content)
+    if content is None and ("content" in fields or "tool_calls" in fields):
+        return ""
+    if not isinstance(content, list):
+        _refuse("its 'content' is neither text nor a list of content parts")
+    texts: list[str] = []
+    for part in cast("Sequence[Any]", content):
+        text = part
+        if isinstance(part, dict):
+            named = cast("Mapping[str, Any]", part)
+            text = named.get("text") if named.get("type", "text") in _TEXT_PARTS else None
+        if isinstance(text, str):
+            texts.append(text)
+        else:
+            skipped[OTHER_PARTS] += 1
+    return mended("\n".join(texts))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -157,13 +146,16 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
 
 
-def _parsed(line: bytes, *, is_first: bool) -> Any:
+def _parsed(line: bytes, *, is_first: bool) -> Mapping[str, Any]:
     try:
-        return json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
+        entry = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
     except (ValueError, RecursionError) as error:
         if not line.endswith(b"\n"):
             raise InvalidInput("the file ends in the midst of it, so it was cut off") from error
         raise InvalidInput(f"it is not JSON in UTF-8: {error!s:.100}") from error
+    if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
+        _refuse(f"it is not {_FORM}")
+    return cast("Mapping[str, Any]", entry)
 
 
 def _label(fields: Mapping[str, Any], *names: str) -> str | None:
@@ -177,14 +169,6 @@ def _label(fields: Mapping[str, Any], *names: str) -> str | None:
     if len(text.encode()) > MAX_LABEL_BYTES:
         _refuse(f"its '{names[0]}' has more than {MAX_LABEL_BYTES} bytes")
     return text or None
-
-
-def _part(part: Any) -> str | None:
-    """The text of a content part; None for one that is something else."""
-    if isinstance(part, dict):
-        fields = cast("Mapping[str, Any]", part)
-        part = fields.get("text") if fields.get("type", "text") in _TEXT_PARTS else None
-    return part if isinstance(part, str) else None
 
 
 def _moment(fields: Mapping[str, Any]) -> datetime | None:

@@ -1,7 +1,7 @@
-"""Messages become memories word for word, each once, however often and wherever their ingestion is interrupted.
+"""Messages become memories word for word, each once, however often their ingestion is interrupted.
 
-A batch of memories is written as a whole together with a mark for each message. The marks stay when memories are
-edited, moved or deleted, so that another run neither reverts nor resurrects them; they go when the user is purged.
+A batch of memories is written atomically with a mark for each message. The marks stay when memories are edited, moved
+or deleted, so that another run neither reverts nor restores them; purging the user removes them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PATIENCE: Final = 3
 
 @dataclass(slots=True)
 class IngestReport:
-    """What became of the messages so far. ``written`` are memories, of which a long message makes several.
+    """What became of the messages so far. ``written`` counts memories; a long message makes several.
 
-    ``already_there`` are messages of an earlier run, also if their memories were deleted since. ``without_vector`` are
-    memories that the embedding model did not answer for; they get their vectors in the background once it does.
+    ``already_there`` are messages of an earlier run, even if their memories were deleted since. ``without_vector`` are
+    memories for which the embedding model failed; they get their vectors in the background once it works.
     """
 
     messages: int = 0
@@ -46,60 +46,57 @@ class IngestReport:
 
     @property
     def done(self) -> int:
-        """How many messages were dealt with, the skipped ones too."""
+        """How many messages were read, including the skipped ones."""
         return self.messages + self.skipped.total() - self.skipped[OTHER_PARTS]
 
 
 def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Iterator[IngestReport]:
-    """Writes the messages of ``transcript``; gives the same report after each batch, which is durable then.
+    """Writes the messages of ``transcript``; yields the same report after each batch, which is durable then.
 
     A memory is an episodic interaction of the message's session, dated when it was said; text beyond the content limit
-    goes into several. Who stops in the midst keeps what was written; the next run goes on behind it. If reading or a
-    message is at fault, what came before it is written first. Raises InvalidInput, StoreError.
+    goes into several. Whoever stops early keeps what was written, and the next run goes on behind it. If a message
+    cannot be read, what came before it is written first. Raises InvalidInput, StoreError.
     """
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
     drafts = Drafts(scope, user_id)
-    writer = _Writer(scope.engine, drafts)
+    embedding = _Embedding(scope.engine)
+
+    def write(batch: Sequence[Draft]) -> Plan[tuple[int, list[Put]]]:
+        fresh = yield from drafts.fresh(batch)
+        if not fresh:
+            return 0, []
+        puts = embedding.embedded([put for draft in fresh for put in draft.puts])
+        yield from scope.engine.write([*puts, *drafts.marks_of(fresh)], embeds=False)
+        return len(fresh), puts
+
     for batch in _batches(transcript, drafts, report):
-        writer.write(batch, report)
+        fresh, puts = run(retried(partial(write, batch)))
+        report.messages += len(batch)
+        report.already_there += len(batch) - fresh
+        report.written += len(puts)
+        if scope.engine.embedder:
+            report.without_vector += sum(put.document is not None and put.document.vector is None for put in puts)
+        report.sessions.update(draft.session for draft in batch)
         report.seconds = perf_counter() - started
         yield report
     report.seconds = perf_counter() - started
     yield report
 
 
-class _Writer:
-    """Writes batches of drafts, each as a whole with its marks.
+class _Embedding:
+    """Embeds memories before they are written, in the caller's thread.
 
-    It embeds by itself, in the caller's thread: the engine gives up on the vectors of a write after a second, which
-    is right for a reply and wrong for thousands of texts in a row.
+    The engine gives up on the vectors of a write after a second, which is right for a reply and wrong for thousands of
+    texts in a row.
     """
 
-    def __init__(self, engine: StoreEngine, drafts: Drafts) -> None:
+    def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
-        self._drafts = drafts
         self._failures = 0
 
-    def write(self, batch: Sequence[Draft], report: IngestReport) -> None:
-        """Writes those that have no mark yet and counts all. Raises StoreError."""
-        fresh, puts = run(retried(partial(self._written, batch)))
-        report.written += len(puts)
-        report.without_vector += sum(_waits(put) for put in puts) if self._engine.embedder else 0
-        report.messages += len(batch)
-        report.already_there += len(batch) - len(fresh)
-        report.sessions.update(draft.session for draft in batch)
-
-    def _written(self, batch: Sequence[Draft]) -> Plan[tuple[list[Draft], list[Put]]]:
-        fresh = yield from self._drafts.fresh(batch)
-        if not fresh:
-            return [], []
-        puts = self._embedded([put for draft in fresh for put in draft.puts])
-        yield from self._engine.write([*puts, *self._drafts.marks_of(fresh)], embeds=False)
-        return fresh, puts
-
-    def _embedded(self, puts: list[Put]) -> list[Put]:
-        """``puts`` with their vectors; without, if the model fails. After three failures in a row it is left alone."""
+    def embedded(self, puts: list[Put]) -> list[Put]:
+        """``puts`` with their vectors; without, if the model fails. After three failures in a row it is not asked."""
         embedder = self._engine.embedder
         if embedder is None or self._failures >= _PATIENCE:
             return puts
@@ -119,7 +116,7 @@ class _Writer:
 
 
 def _batches(transcript: Transcript, drafts: Drafts, report: IngestReport) -> Iterator[list[Draft]]:
-    """The messages' drafts in batches; if something is at fault, those before it come first, then the error."""
+    """The messages' drafts in batches. If a message cannot be read, those before it come first, then the error."""
     batch: list[Draft] = []
     size = 0
     try:
@@ -139,7 +136,3 @@ def _batches(transcript: Transcript, drafts: Drafts, report: IngestReport) -> It
         raise
     if batch:
         yield batch
-
-
-def _waits(put: Put) -> bool:
-    return put.document is not None and put.document.vector is None
