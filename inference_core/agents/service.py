@@ -215,11 +215,11 @@ class AgentService:
         Raises ModelError if the chat model fails (what tools saved before stays), IdentityError if users differ,
         InvalidId for an id that cannot be one.
         """
-        return AgentResponse.of(self.get_agent().invoke(_input(text), **self._given(**options)))
+        return AgentResponse.of(self.get_agent().invoke(**self._call(text, **options)))
 
     async def arun(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
         """Like `run`."""
-        state = await self.get_agent().ainvoke(_input(text), **self._given(**options))  # pyright: ignore[reportUnknownVariableType]
+        state = await self.get_agent().ainvoke(**self._call(text, **options))  # pyright: ignore[reportUnknownVariableType]
         return AgentResponse.of(state)  # pyright: ignore[reportUnknownArgumentType]
 
     run_agent_steps = run
@@ -227,15 +227,40 @@ class AgentService:
 
     def stream(self, text: Ask, *, stream_mode: Any = "messages", **options: Unpack[RunOptions]) -> Iterator[Any]:
         """Runs the agent and gives what LangGraph gives in ``stream_mode``; otherwise like `run`."""
-        return self.get_agent().stream(_input(text), stream_mode=stream_mode, **self._given(**options))
+        return self.get_agent().stream(**self._call(text, **options), stream_mode=stream_mode)
 
     def astream(self, text: Ask, *, stream_mode: Any = "messages", **options: Unpack[RunOptions]) -> AsyncIterator[Any]:
         """Like `stream`."""
-        return self.get_agent().astream(_input(text), stream_mode=stream_mode, **self._given(**options))
+        return self.get_agent().astream(**self._call(text, **options), stream_mode=stream_mode)
 
-    def config_for(self, **options: Unpack[RunOptions]) -> RunnableConfig:
+    def config_for(
+        self,
+        *,
+        thread_id: str | UUID | None = None,
+        user_id: str | UUID | None = None,
+        context: Any = None,
+        config: RunnableConfig | None = None,
+    ) -> RunnableConfig:
         """The configuration with which LangGraph runs such a run. Raises IdentityError, InvalidId."""
-        return self._given(**options)["config"]
+        merged = merge_configs(self._config, config)
+        configurable: dict[str, Any] = dict(merged.get("configurable") or {})
+        claims = (self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
+        users = {str(claim) if isinstance(claim, UUID) else claim for claim in claims if claim is not None}
+        if len(users) > 1:
+            raise IdentityError(
+                "This run names several users: the service's, user_id= and the context's must be the same"
+            )
+        user = next(iter(users), None)
+        thread = configurable.get("thread_id", self._thread) if thread_id is None else thread_id
+        configurable["thread_id"] = thread_label(user, thread)
+        if user is not None:
+            configurable["user_id"] = user
+        return {**merged, "configurable": configurable}
+
+    def _call(self, text: Ask, **options: Unpack[RunOptions]) -> dict[str, Any]:
+        """The arguments with which the agent is run."""
+        given = {"messages": [HumanMessage(text)]} if isinstance(text, str) else text
+        return {"input": given, "config": self.config_for(**options), "context": options.get("context")}
 
     def close(self) -> None:
         """Closes what the service opened; a second call does nothing."""
@@ -315,30 +340,6 @@ class AgentService:
                 raise ConfigurationError("A flush needs memory: pass use_memory=True, or change AGENT_SHORT_TERM")
         return [made]
 
-    def _given(
-        self,
-        *,
-        thread_id: str | UUID | None = None,
-        user_id: str | UUID | None = None,
-        context: Any = None,
-        config: RunnableConfig | None = None,
-    ) -> dict[str, Any]:
-        """The arguments with which the agent is run."""
-        merged = merge_configs(self._config, config)
-        configurable: dict[str, Any] = dict(merged.get("configurable") or {})
-        claims = (self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
-        users = {str(claim) if isinstance(claim, UUID) else claim for claim in claims if claim is not None}
-        if len(users) > 1:
-            raise IdentityError(
-                "This run names several users: the service's, user_id= and the context's must be the same"
-            )
-        user = next(iter(users), None)
-        thread = configurable.get("thread_id", self._thread) if thread_id is None else thread_id
-        configurable["thread_id"] = thread_label(user, thread)
-        if user is not None:
-            configurable["user_id"] = user
-        return {"config": {**merged, "configurable": configurable}, "context": context}
-
 
 def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
     """The thread id that LangGraph sees: other users or threads always give another one.
@@ -347,7 +348,3 @@ def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
     """
     user = "" if user_id is None else encode_label(user_id)
     return user + _SEPARATOR + encode_label(thread_id, what="thread_id")
-
-
-def _input(text: Ask) -> Any:
-    return {"messages": [HumanMessage(text)]} if isinstance(text, str) else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -64,7 +64,7 @@ def record_of_legacy(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_c
     if not isinstance(item.value, Mapping):
         raise Unusable(NOT_AN_OBJECT)
     try:
-        return _record(item, dict(item.value), namespaces, max_content_bytes)  # pyright: ignore[reportUnknownArgumentType]
+        return _record(item, dict(item.value), namespaces, max_content_bytes)  # pyright: ignore[reportUnknownArgumentType] - a mapping of JSON
     except Unusable:
         raise
     except InvalidInput as error:
@@ -91,7 +91,16 @@ def _record(
     content = value.pop("content", None)
     if content is None or (isinstance(content, str) and not content.strip()):
         raise Unusable(NO_CONTENT)
-    read = {name: reader(value.get(name)) for name, reader in _READERS.items()}
+    category_named, metadata_found = value.get("memory_category"), value.get("extra_metadata")
+    read: dict[str, Any] = {
+        "memory_type": _kind(value.get("memory_type")),
+        "memory_category": MemoryCategory(category_named) if category_named in MEMORY_CATEGORIES else None,
+        "topic": _label(value.get("topic")),
+        "session_id": _label(value.get("session_id")),
+        "extra_metadata": dict(metadata_found) if isinstance(metadata_found, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType] - JSON
+        "created_at": moment(value.get("created_at")),
+    }
+    # What no field of a record can hold is kept beside them.
     left = {name: found for name, found in value.items() if found not in (None, "") and read.get(name) is None}
     try:
         memory_id = canonical_id(item.key)
@@ -130,27 +139,8 @@ def _kind(found: Any) -> MemoryType | None:
     return MemoryType(name) if name in MEMORY_TYPES else None
 
 
-def _category(found: Any) -> MemoryCategory | None:
-    return MemoryCategory(found) if found in MEMORY_CATEGORIES else None
-
-
 def _label(found: Any) -> str | None:
     try:
         return optional_text(found, what="a label")
     except InvalidMemory:
         return None
-
-
-def _metadata(found: Any) -> dict[str, Any] | None:
-    return dict(found) if isinstance(found, Mapping) else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
-_READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "memory_type": _kind,
-    "memory_category": _category,
-    "topic": _label,
-    "session_id": _label,
-    "extra_metadata": _metadata,
-    "created_at": moment,
-}
-"""The fields of a record, besides its content, and how each is read; None: it does not fit there."""
