@@ -102,71 +102,66 @@ def _applied(
     if candidate.target is not None:
         found = yield from find(scope, user_id, candidate.target)
         target = effects.get(found) if found else None
-    heir, is_known = yield from _placed(scope, record, effects)
-    if not is_known and target is not None and _holds(target, record.created_at) and _says_again(candidate, target):
-        _reinforce(effects, target, record.created_at)
-        return
-    if is_known and heir.extra_metadata.get(JOB) != effects.job_id:
-        _reinforce(effects, heir, record.created_at)
-    elif heir.id not in effects.added:  # if it is known, this very job has been here before
-        effects.set(heir)
-        effects.added.append(heir.id)
-    if candidate.action is Action.SUPERSEDE and target is not None and target.id != heir.id:
-        _end(effects, target, heir, record)
+    successor, is_known = yield from _placed(scope, record, effects)
+    if not is_known and target is not None and _holds(target, record.created_at):
+        says_again = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
+        if says_again:
+            _reinforce(effects, target, record.created_at)
+            return
+    if is_known and successor.extra_metadata.get(JOB) != effects.job_id:
+        _reinforce(effects, successor, record.created_at)
+    elif successor.id not in effects.added:  # if it is known, this very job has been here before
+        effects.set(successor)
+        effects.added.append(successor.id)
+    if candidate.action is Action.SUPERSEDE and target is not None and target.id != successor.id:
+        _end(effects, target, successor, record)
 
 
 def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Plan[tuple[MemoryRecord, bool]]:
     """Plan: the memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
 
-    What was superseded, or was given another text since, stays as it is.
+    What was superseded, is over, or was given another text since, stays as it is.
     """
+    now = record.created_at
     while True:
         (row,) = yield from scope.engine.get([(record.namespace, record.id)])
         known = effects.get(record if row is None else record_of(row))
-        if known is record or _is_same(known, record):
-            return known, known is not record
+        if known is record:
+            return record, False
+        is_said = _normal(known.content) == _normal(record.content)
+        if is_said and known.superseded_by is None and (_holds(known, now) or not _holds(record, now)):
+            return known, True
         record = replace(record, id=digest_of([record.id]))
 
 
-def _is_same(known: MemoryRecord, record: MemoryRecord) -> bool:
+def _end(effects: Effects, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
+    """``successor`` takes the place of ``target`` from when ``record`` holds.
+
+    A memory that is pinned, over, or better founded than ``record`` does not end.
+    """
     now = record.created_at
-    is_said = _normal(known.content) == _normal(record.content)
-    return is_said and known.superseded_by is None and (_holds(known, now) or not _holds(record, now))
-
-
-def _says_again(candidate: Candidate, target: MemoryRecord) -> bool:
-    return candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
-
-
-def _end(effects: Effects, target: MemoryRecord, heir: MemoryRecord, record: MemoryRecord) -> None:
-    """``heir`` takes the place of ``target``, if that may end, from when ``record`` holds."""
-    if target.superseded_by == heir.id:
+    if target.superseded_by == successor.id:
         effects.set(target)  # this very job has been here before
-    elif not _may_end(target, record):
+    elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
         return
     else:
         end = {} if target.valid_to is None else {WOULD_END: target.valid_to.isoformat()}
         ended = replace(
             target,
-            valid_to=min(max(record.happened_at, target.happened_at), record.created_at),
-            superseded_by=heir.id,
-            updated_at=record.created_at,
+            valid_to=min(max(record.happened_at, target.happened_at), now),
+            superseded_by=successor.id,
+            updated_at=now,
             extra_metadata={**target.extra_metadata, **end},
         )
         effects.set(ended)
-    heir = effects.get(heir)
-    effects.set(replace(heir, supersedes=tuple(dict.fromkeys([*heir.supersedes, target.id]))))
+    successor = effects.get(successor)
+    effects.set(replace(successor, supersedes=tuple(dict.fromkeys([*successor.supersedes, target.id]))))
     if target.id not in effects.superseded:
         effects.superseded.append(target.id)
 
 
 def _holds(record: MemoryRecord, now: datetime) -> bool:
     return why_invalid(record.to_value(), now) is None
-
-
-def _may_end(target: MemoryRecord, record: MemoryRecord) -> bool:
-    """Whether ``record`` may take the place of ``target``: not if that is pinned, over, or better founded."""
-    return not target.pinned and _holds(target, record.created_at) and record.trust >= min(target.trust, Trust.INFERRED)
 
 
 def _reinforce(effects: Effects, record: MemoryRecord, now: datetime) -> None:
@@ -195,6 +190,13 @@ def _record(
     now = scope.clock.now()
     sources = [message for message in messages if message.id in candidate.message_ids] or messages
     said_at = min((message.at for message in sources if message.at), default=None)
+    metadata: dict[str, Any] = {
+        JOB: job_id,
+        "state": candidate.state and mended(candidate.state),
+        "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
+        "relations": [[mended(one.source), mended(one.name), mended(one.target)] for one in candidate.relations],
+    }
+    tags = filter(None, (_label(tag, _TAG_CHARACTERS) for tag in candidate.tags))
     record = MemoryRecord(
         id=digest_of([*namespace, candidate.memory_type.value, _normal(content)]),
         content=content,
@@ -206,11 +208,11 @@ def _record(
         topic=_label(candidate.topic, _LABEL_CHARACTERS),
         session_id=session_label(messages[0].session_id),
         agent_name=scope.namespaces.agent_name,
-        extra_metadata=_metadata(candidate, job_id),
+        extra_metadata={name: value for name, value in metadata.items() if value},
         source=source,
         trust=source.trust,
         importance=candidate.importance if 0 <= candidate.importance <= 1 else DEFAULT_IMPORTANCE,
-        tags=tuple(dict.fromkeys(filter(None, (_label(tag, _TAG_CHARACTERS) for tag in candidate.tags))))[:MAX_TAGS],
+        tags=tuple(dict.fromkeys(tags))[:MAX_TAGS],
         valid_from=checked_moment(candidate.valid_from, "valid_from") or said_at,
         valid_to=checked_moment(candidate.valid_to, "valid_to"),
     )
@@ -240,16 +242,6 @@ def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
         message_ids=tuple(mended(message.id) for message in named or traces if message.id),
         tool=_TOOL,
     )
-
-
-def _metadata(candidate: Candidate, job_id: str) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        JOB: job_id,
-        "state": candidate.state and mended(candidate.state),
-        "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
-        "relations": [[mended(one.source), mended(one.name), mended(one.target)] for one in candidate.relations],
-    }
-    return {name: value for name, value in given.items() if value}
 
 
 def _normal(content: str) -> str:

@@ -336,8 +336,8 @@ def _times(
 
 def _graph(memory: ExtractedMemory, is_kept: Callable[[str], bool]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
     """The entities and relations; the ends of a relation are entities too, if there is room for them."""
-    entities = {one.name.casefold(): Entity(one.name, one.kind) for one in memory.entities if one and is_kept(one.name)}
-    given = [Relation(one.source, one.name, one.target) for one in memory.relations if one]
+    entities = {one.name.casefold(): Entity(one.name, one.kind) for one in memory.entities if is_kept(one.name)}
+    given = [Relation(one.source, one.name, one.target) for one in memory.relations]
     relations = [one for one in given if all(map(is_kept, (one.source, one.name, one.target)))]
     for name in [end for one in relations for end in (one.source, one.target)]:
         entities.setdefault(name.casefold(), Entity(name))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from importlib.resources import files
 from itertools import islice
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
+from pydantic_core import PydanticOmit
 
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import STATES, Action
@@ -40,7 +41,7 @@ MAX_LABEL: Final = 100
 """Characters of a topic, a tag, a name."""
 MAX_TAGS: Final = 8
 MAX_ENTITIES: Final = 12
-MAX_RELATIONS: Final = 12
+"""Entities of a memory, and relations."""
 MAX_SOURCES: Final = 20
 EXTRACTED_TYPES: Final = tuple(kind for kind in MemoryType if kind is not MemoryType.SESSION_SUMMARY)
 """What messages may suggest; a summary is made of a whole session, when it is over."""
@@ -175,18 +176,20 @@ def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
     return BeforeValidator(validate)
 
 
-def _or_none(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+def _or_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Leaves an item out of its list that is none, so that it loses only itself."""
     try:
         return read(value)
     except ValidationError:
-        return None
+        raise PydanticOmit from None
 
 
-def _first(most: int) -> BeforeValidator:
-    def validate(value: Any) -> list[Any]:
-        return cast("list[Any]", value)[:most] if isinstance(value, list) else []
+_T = TypeVar("_T")
+_Usable = Annotated[_T, WrapValidator(_or_left_out)]
 
-    return BeforeValidator(validate)
+
+def _few(value: Any) -> list[Any]:
+    return cast("list[Any]", value)[:MAX_ENTITIES] if isinstance(value, list) else []
 
 
 def _label(value: Any) -> str | None:
@@ -289,12 +292,8 @@ class ExtractedMemory(_Form):
     state: Annotated[str | None, BeforeValidator(lambda value: _STATES.get(folded(value)))] = Field(
         default=None, description="Of a goal or an idea alone", json_schema_extra={"enum": [*STATES, None]}
     )
-    entities: Annotated[list[Annotated[ExtractedEntity, WrapValidator(_or_none)]], _first(MAX_ENTITIES)] = Field(
-        default=[], max_length=MAX_ENTITIES
-    )
-    relations: Annotated[list[Annotated[ExtractedRelation, WrapValidator(_or_none)]], _first(MAX_RELATIONS)] = Field(
-        default=[], max_length=MAX_RELATIONS
-    )
+    entities: Annotated[list[_Usable[ExtractedEntity]], BeforeValidator(_few)] = Field([], max_length=MAX_ENTITIES)
+    relations: Annotated[list[_Usable[ExtractedRelation]], BeforeValidator(_few)] = Field([], max_length=MAX_ENTITIES)
     action: Annotated[
         str,
         _or_noted(lambda value: _ACTIONS.get(folded(value)), Action.ADD.value),

@@ -21,23 +21,18 @@ def split_text(text: str, max_bytes: int) -> list[str]:
     parts: list[str] = []
     start = 0
     while start < len(text):
-        window = _window(text, start, max(max_bytes, _MAX_UTF8))
-        end = start + len(window)
-        if end < len(text):
-            end = start + _cut(window)
-        parts.append(text[start:end].strip())
-        start = end
+        limit = max(max_bytes, _MAX_UTF8)
+        window = text[start : start + limit].encode()[:limit].decode(errors="ignore")
+        is_last = start + len(window) == len(text)
+        end = len(window) if is_last else _cut(window)
+        parts.append(window[:end].strip())
+        start += end
     return [part for part in parts if part]
-
-
-def _window(text: str, start: int, max_bytes: int) -> str:
-    return text[start : start + max_bytes].encode()[:max_bytes].decode(errors="ignore")
 
 
 def _cut(window: str) -> int:
     """Where to end a part: after the last end of the best kind in the second half, else at the end."""
     for ends in _ENDS:
-        found = [end.end() for end in ends.finditer(window, len(window) // 2)]
-        if found:
+        if found := [end.end() for end in ends.finditer(window, len(window) // 2)]:
             return found[-1]
     return len(window)

@@ -48,7 +48,6 @@ _START: Final = re.compile(r"[{\[]")
 _ESCAPED_START: Final = re.compile(r"[{\[](?:[{\[\s]|\\[nt])*\\\"")
 _TYPOGRAPHIC_START: Final = re.compile("[{\\[\\s]+[\u201c\u201e]")
 _STRAIGHT: Final = str.maketrans("\u201c\u201d\u201e", '"""')
-_CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
 _AFTER_STRING: Final = (
     r"\s*(?:[:=}\])]|\Z|//|/\*|[,;]\s*(?:[\"'`{}\[\]]|\.{3}|\Z|//|/\*|[\w-]+\s*[:=])"
     r"|[\"']\w{1,40}[\"']\s*:|\n\s*[\"'{])"
@@ -81,28 +80,25 @@ class Asking:
 
     def answered(self, request: Sequence[BaseMessage], read: Read[T], what: str) -> Plan[T]:
         """Plan: what ``read`` can use of the first usable answer. Raises ModelError if no model gave ``what``."""
-        is_repaired = False
+        may_repair = True
         for model in self.models:
-            try:
-                answer = yield from self._asked(model, request)
+            messages = request
+            while True:
+                try:
+                    answer = yield from self._asked(model, messages)
+                except ModelError as error:
+                    self.problems.append(str(error))
+                    break
                 result, problem = read(answer)
-                if problem and not is_repaired:
-                    is_repaired = True
-                    self._note(problem)
-                    given = neutral_line(_text_of(answer), _MAX_SHOWN_ANSWER) or "(nothing)"
-                    repair = HumanMessage(self.repair.format(problem=problem))
-                    answer = yield from self._asked(model, [*request, AIMessage(given), repair])
-                    result, problem = read(answer)
-            except ModelError as error:
-                self.problems.append(str(error))
-                continue
-            if not problem:
-                return result
-            self._note(problem)
+                if not problem:
+                    return result
+                self.problems.append(f"The answer could not be used: {problem}")
+                if not may_repair:
+                    break
+                may_repair = False
+                given = neutral_line(_text_of(answer), _MAX_SHOWN_ANSWER) or "(nothing)"
+                messages = [*request, AIMessage(given), HumanMessage(self.repair.format(problem=problem))]
         raise ModelError(f"No chat model gave {what}: {'; '.join(shown(self.problems))}")
-
-    def _note(self, problem: str) -> None:
-        self.problems.append(f"The answer could not be used: {problem}")
 
     def _asked(self, model: Runnable[Any, Any], request: Sequence[BaseMessage]) -> Plan[Any]:
         self.model_calls += 1
@@ -161,21 +157,21 @@ class Answer:
             self._note("it was cut off")
 
     def collect(self, value: Any, *, is_named: bool = False, depth: int = 0) -> None:
-        """Takes the memories out of ``value``; ``is_named``: its key says that it holds some, so a text is one."""
+        """Takes the memories out of ``value``; ``is_named``: its key says that it holds some, so texts are some."""
         if depth > _MAX_WRAPPERS:
             self._note("it is nested too deeply")
         elif isinstance(value, dict):
             self._collect_mapping(folded_keys(value), depth)
         elif isinstance(value, list | tuple):
             for part in cast("Sequence[Any]", value):
-                self.collect(_text_of_row(part) if is_named else part, is_named=is_named, depth=depth + 1)
+                self.collect(part, is_named=is_named and isinstance(part, str), depth=depth + 1)
         elif isinstance(value, str) and value.lstrip().startswith(("[", "{")):
             for part in find_json(value)[0]:
                 self.collect(part, depth=depth + 1)
         elif isinstance(value, str) and is_named:
             if value.strip().casefold() in _NONE:
                 self.is_empty = True
-            elif folded(value) not in CONTENT:  # the head of a table
+            elif folded(value) not in CONTENT:  # a key where an array has none
                 self._keep({"content": value})
 
     def _collect_mapping(self, entry: Entry, depth: int) -> None:
@@ -220,14 +216,6 @@ def answer_of(message: Any) -> Answer:
     return answer
 
 
-def _text_of_row(part: Any) -> Any:
-    """The text of a memory that is given as a list of texts; any other ``part`` as it is."""
-    texts = cast("list[Any]", part) if isinstance(part, list) else []
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return cast("Any", part)
-    return next((text for text in texts if folded(text) not in CONTENT), "")
-
-
 def find_json(text: str) -> tuple[list[Any], bool]:
     """The JSON objects and arrays in ``text`` in their order, and whether it ends within one. Never raises.
 
@@ -254,7 +242,6 @@ class _Open:
     """An object or array whose end was not read yet; in an object, keys and values take turns."""
 
     def __init__(self, mark: str) -> None:
-        self.closing = _CLOSING[mark]
         self.parts: dict[str, Any] | list[Any] = [] if mark == "[" else {}
         self.key: str | None = None
 
@@ -270,14 +257,14 @@ class _Open:
 
     def add_word(self, word: str) -> None:
         """Of words without quotes, single ones are values, and in an array only numbers."""
-        if self.key is None and isinstance(self.parts, dict):
-            self.key = word
-        elif isinstance(self.parts, dict) or word.isdecimal():
+        if isinstance(self.parts, dict) and self.key is not None:
             self.add(None if " " in word or word.casefold() in ("null", "none", "undefined") else word)
+        elif isinstance(self.parts, dict) or word.isdecimal():
+            self.add(word)
 
 
 def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
-    """The object or array at ``at``, where it ends, and whether its end is missing."""
+    """The object or array at ``at``, where it ends, and whether its end is missing. Any end ends the innermost."""
     stack: list[_Open] = []
     for token in _TOKEN.finditer(text, at):
         kind = token.lastgroup
@@ -285,8 +272,11 @@ def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
             break
         if kind == "open":
             stack.append(_Open(token[0]))
-        elif kind == "close" and (done := _closed(stack, token[0])) and not stack:
-            return done.parts, token.end(), False
+        elif kind == "close":
+            parts = stack.pop().parts
+            if not stack:
+                return parts, token.end(), False
+            stack[-1].add(parts)
         elif kind == "comma":
             stack[-1].key = None
         elif kind == "word":
@@ -306,16 +296,6 @@ def _whole_parts(stack: list[_Open]) -> Any:
         if stack:
             stack[-1].add(parts)
     return parts
-
-
-def _closed(stack: list[_Open], mark: str) -> _Open | None:
-    """What ``mark`` closes, with all that is open within; None if nothing waits for that end."""
-    done = None
-    while any(one.closing == mark for one in stack) and (done is None or done.closing != mark):
-        done = stack.pop()
-        if stack:
-            stack[-1].add(done.parts)
-    return done
 
 
 def _unescaped(body: str) -> str:
