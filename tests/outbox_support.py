@@ -12,7 +12,7 @@ from inference_core.clock import Clock
 from inference_core.drivers import Plan, run
 from inference_core.ingestion.candidates import Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Limits, Outbox, Partition
+from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
 from inference_core.ingestion.pipeline import Pipeline, Report
 
 ADA = Partition("ada")
@@ -76,6 +76,12 @@ def put(outbox: Outbox, *messages: Message, partition: Partition = ADA) -> int:
 def seen(outbox: Outbox, partition: Partition = ADA) -> int:
     """The version of the row that says that ``partition`` has messages; 0 if none does."""
     return dict(run(outbox.partitions())).get(partition, 0)
+
+
+def claiming(outbox: Outbox, partition: Partition, version: int) -> Plan[Claim | None]:
+    """Plan: a batch that was ready and is claimed now, if there is one."""
+    found = yield from outbox.ready(partition, version)
+    return None if found is None else (yield from outbox.take(found))
 
 
 def step(pipeline: Pipeline, partition: Partition = ADA) -> Report:

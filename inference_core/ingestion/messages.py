@@ -1,4 +1,4 @@
-"""Message: what was said in a conversation, as every reader gives it; Transcript: the messages of a file."""
+"""Message: one message of a conversation, as every reader gives it. Transcript: the messages of a file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 from inference_core.memory.trust import Origin
 
 NO_THREAD: Final = "threadless"
-"""The session of runs without a thread: whoever runs them passes the whole history each time."""
+"""The session of runs without a thread, whose callers pass the whole history each time."""
 EMPTY: Final = "empty"
 """Why a message without text is skipped."""
 OTHER_PARTS: Final = "parts without text"
-"""Counts parts of messages, not messages: images and the like."""
+"""Why a part of a message is skipped, such as an image. Counts parts, not messages."""
 
 
 class Role(str, Enum):
@@ -37,8 +37,8 @@ _ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TO
 class Message:
     """One message. ``at`` is when it was said, aware; None where the source does not say.
 
-    ``id`` is the source's own; where it has none, ``position``, counted from 0 in the session, tells equal messages
-    apart. ``after_tool``: an assistant said it that had a tool's results before it, and may only repeat them.
+    ``id`` is the source's own; without one, ``position``, counted from 0 in the session, tells equal messages apart.
+    ``after_tool``: an assistant said it after a tool's results, and may only repeat them.
     """
 
     session_id: str | None
@@ -52,15 +52,15 @@ class Message:
 
     @property
     def origin(self) -> Origin:
-        """Whose words they are, as far as that is sure: what may be a tool's is taken for a tool's."""
+        """Whose words they are; what may be a tool's counts as a tool's."""
         return Origin.TOOL if self.after_tool else _ORIGINS[self.role]
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Messages in their order and how many there are at most; ``skipped`` fills, by reason, while they are read.
+    """Messages in their order and how many there are at most; ``skipped`` counts by reason while they are read.
 
-    Reading may raise InvalidInput in the midst; what was given before it is whole.
+    Reading may raise InvalidInput; the messages before it are complete.
     """
 
     messages: Iterable[Message]
@@ -69,7 +69,7 @@ class Transcript:
 
 
 def traced(messages: Iterable[Message]) -> Iterator[Message]:
-    """``messages`` with those of the assistant marked that follow a tool's in the same session."""
+    """``messages``, those of the assistant that follow a tool's in the same session marked as ``after_tool``."""
     told: set[str | None] = set()
     for message in messages:
         if message.role is Role.TOOL:
@@ -79,7 +79,7 @@ def traced(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def label(text: str | None) -> str | None:
-    """``text`` as it can stand beside a memory, cut if it is too long; None if nothing is left of it."""
+    """``text`` as a short field of a memory, cut if it is too long; None if nothing is left of it."""
     clean = mended(text or "").encode()[:MAX_LABEL_BYTES].decode(errors="ignore")
     try:
         return optional_text(clean, what="label")
@@ -93,7 +93,7 @@ def mended(text: str) -> str:
 
 
 def session_name(session_id: str | None) -> str | None:
-    """``session_id`` as jobs can hold it: mended, and a digest of it where it is too long for that."""
+    """``session_id`` as it is stored: mended, or its digest if it is too long."""
     name = session_id and mended(session_id)
     if name and len(raw := name.encode()) > MAX_LABEL_BYTES:
         return hashlib.sha256(raw).hexdigest()
@@ -101,5 +101,5 @@ def session_name(session_id: str | None) -> str | None:
 
 
 def session_label(session_id: str | None) -> str | None:
-    """``session_id`` as it stands beside a memory: a `label`, but sessions whose ids are too long stay apart."""
+    """``session_id`` as a field of a memory: a `label`, but ids that are too long stay distinct."""
     return label(session_name(session_id))

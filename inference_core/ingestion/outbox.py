@@ -154,16 +154,11 @@ class Outbox:
         (row,) = yield from self.engine.get([partition.place])
         return row.version if row else 0
 
-    def claim(self, partition: Partition, seen: int) -> Plan[Claim | None]:
-        """Plan: a batch to work on; None if there is none, another worker has it, or its time has not come.
+    def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
+        """Plan: a batch that `take` can claim; None if there is none, another worker has it, or its time has not come.
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
-        found = yield from self.ready(partition, seen)
-        return None if found is None else (yield from self.take(found))
-
-    def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
-        """Plan: what `claim` would claim, which stays free for others until `take`."""
         now = self._clock.now().timestamp()
         lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and lease.value["until"] > now:
@@ -241,10 +236,9 @@ class Outbox:
         """
         now = self._clock.now()
         keys = {one.key for one in claim.batch}
+        tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         writes: list[Write] = [
-            self._lease(
-                claim.partition, 0.0, {key: one for key, one in claim.tries.items() if key not in keys}, claim.token
-            ),
+            self._lease(claim.partition, 0.0, tries, claim.token),
             Delete(namespace=claim.partition.state, key=RESULT),
         ]
         for one in claim.batch:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from langgraph.store.base import BaseStore
-from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, seen, step, word_for_word
+from outbox_support import ADA, Scripted, claiming, contents, pipeline_on, put, said, seen, step, word_for_word
 
 from inference_core import open_store
 from inference_core.drivers import Plan, run
@@ -41,7 +41,7 @@ def outbox_on(store: BaseStore, clock: FrozenClock, **limits: float) -> Outbox:
 
 
 def claimed(outbox: Outbox, partition: Partition = ADA) -> Claim:
-    claim = run(outbox.claim(partition, seen(outbox, partition)))
+    claim = run(claiming(outbox, partition, seen(outbox, partition)))
     assert claim is not None
     return claim
 
@@ -131,7 +131,7 @@ def test_batches_are_bounded_by_count_tokens_and_session(store: BaseStore, clock
         clock.advance(SECOND)
     put(outbox, said("h" * 4_000, session="2"))
     batches: list[list[str]] = []
-    while claim := run(outbox.claim(ADA, seen(outbox))):
+    while claim := run(claiming(outbox, ADA, seen(outbox))):
         batches.append([text[0] for text in texts(claim)])
         settle(outbox, claim)
     assert batches == [["a", "b", "c"], ["d"], ["e", "f"], ["g"], ["h"]]
@@ -144,9 +144,9 @@ def test_a_worker_whose_lease_ran_out_can_neither_keep_nor_settle_nor_fail(
     outbox = outbox_on(store, clock, lease_s=60)
     put(outbox, said("hello"))
     slow = claimed(outbox)
-    assert run(outbox.claim(ADA, seen(outbox))) is None
+    assert run(claiming(outbox, ADA, seen(outbox))) is None
     clock.advance(timedelta(seconds=59))
-    assert run(outbox.claim(ADA, seen(outbox))) is None
+    assert run(claiming(outbox, ADA, seen(outbox))) is None
     clock.advance(timedelta(seconds=60))
     second = claimed(outbox)
     assert texts(second) == ["hello"]
@@ -231,7 +231,7 @@ def test_a_partition_leaves_the_list_when_it_is_done_unless_a_message_comes_in_b
                 put(one, said(f"settled {len(came)} {at}", session=str(id(one))))
                 settle(outbox, claimed(outbox))
             late = said(f"late {at}", session=str(id(writer)))
-            claim = run(before(outbox.claim(ADA, seen(outbox)), at, lambda: came.append(f"{put(writer, late)}")))  # noqa: B023
+            claim = run(before(claiming(outbox, ADA, seen(outbox)), at, lambda: came.append(f"{put(writer, late)}")))  # noqa: B023
             if claim is None and not seen(outbox):
                 break
             settle(outbox, claim or claimed(outbox))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from outbox_support import Scripted, contents, pipeline_on, put, said, word_for_word
+from outbox_support import Scripted, claiming, contents, pipeline_on, put, said, word_for_word
 
 from inference_core import MemoryStore, open_store
 from inference_core.drivers import run
@@ -192,7 +192,7 @@ def test_regression_messages_in_whose_midst_a_worker_ended_are_worked_on_one_aft
     for user in USERS:
         put(pipeline.outbox, said("hello"), partition=user)
         for _, version in run(pipeline.outbox.partitions()):
-            run(pipeline.outbox.claim(user, version))
+            run(claiming(pipeline.outbox, user, version))
     clock._moment = clock.now().replace(year=2030)
     assert Worker(pipeline).drain().messages == 8
     assert most == [1] * 8
