@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from inference_core.clock import aware
+from inference_core.errors import UnsupportedSchema
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Expiry
 
@@ -75,6 +76,14 @@ def is_vector(packed: bytes) -> bool:
     from inference_core.retrieval.vectors import is_packed  # noqa: PLC0415 - numpy is slow to import
 
     return is_packed(packed)
+
+
+def check_schema(found: int, known: int) -> None:
+    """Raises UnsupportedSchema if a store has a later schema than the one that this package knows."""
+    if found > known:
+        raise UnsupportedSchema(
+            f"This store has schema version {found}; this package knows up to {known}. Update the package"
+        )
 
 
 class WrongType(TypeError):

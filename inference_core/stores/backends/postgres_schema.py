@@ -6,7 +6,8 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from inference_core.errors import ConfigurationError, UnsupportedSchema
+from inference_core.errors import ConfigurationError
+from inference_core.stores.codec import check_schema
 
 VERSION: Final = 2
 _LOCK: Final = 0x636F_616C_615F_6D65
@@ -100,8 +101,5 @@ def _version(connection: psycopg.Connection[Any]) -> int:
         return 0
     found = connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()
     version = int(found[0]) if found else 0
-    if version > VERSION:
-        raise UnsupportedSchema(
-            f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
-        )
+    check_schema(version, VERSION)
     return version

@@ -14,10 +14,10 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, UnsupportedSchema, without_quotes
+from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
@@ -42,7 +42,7 @@ from inference_core.stores.backends.redis_layout import (
 from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
 from inference_core.stores.backends.redis_server import Server, parse_address
 from inference_core.stores.cells import Staging
-from inference_core.stores.codec import pack_namespace, to_micros
+from inference_core.stores.codec import check_schema, pack_namespace, to_micros
 from inference_core.stores.cursor import Cursor, PageRequest
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
@@ -53,11 +53,6 @@ _SCHEMA: Final = "schema_version"
 _ROUNDS: Final = 64
 _PAUSE_S: Final = 0.002
 _PORTION: Final = 1_000
-
-
-class _Decided(NamedTuple):
-    versions: list[int]
-    call: list[Argument]
 
 
 class RedisBackend:
@@ -237,10 +232,8 @@ class RedisBackend:
         version = self.get_meta(_SCHEMA)
         if version is None:
             self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
-        elif int(version) > VERSION:
-            raise UnsupportedSchema(
-                f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
-            )
+        else:
+            check_schema(int(version), VERSION)
         if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
             _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
         # A write is on disk when it is confirmed if the server says that it flushes its log after every one.
@@ -250,28 +243,32 @@ class RedisBackend:
     def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:
         """The outcomes of those batches that are through."""
         refused: dict[int, Outcome] = {}
-        decided: dict[int, _Decided] = {}
+        versions: dict[int, list[int]] = {}
+        calls: dict[int, list[Argument]] = {}
         known = self._known([(write.namespace, write.key) for batch in batches.values() for write in batch])
         for at, batch in batches.items():
             try:
-                decided[at] = self._decided(batch, known)
+                versions[at], call = self._decided(batch, known)
             except StoreError as error:
                 refused[at] = error
             except (ValueError, TypeError, AttributeError, OverflowError) as error:
                 refused[at] = StoreError(f"Redis cannot hold this: {without_quotes(error)}")
-        calls = {at: one.call for at, one in decided.items() if one.call}
+            else:
+                if call:
+                    calls[at] = call
         answers = dict(zip(calls, self._server.evaluate(SCRIPT, list(calls.values())), strict=True)) if calls else {}
         outcomes: dict[int, Outcome] = {
-            at: answer if isinstance(answer, StoreError) else decided[at].versions
-            for at, answer in answers.items()
-            if answer
+            at: answer if isinstance(answer, StoreError) else versions[at] for at, answer in answers.items() if answer
         }
         if all(answer == 1 for answer in answers.values()):  # else what was decided on top of a lost one is not certain
-            outcomes |= refused | {at: one.versions for at, one in decided.items() if not one.call}
+            outcomes |= refused | {at: one for at, one in versions.items() if at not in calls}
         return outcomes
 
-    def _decided(self, batch: Sequence[Write], known: dict[Key, Stored]) -> _Decided:
-        """What ``batch`` makes of what is ``known``, which is brought up to date. Raises StoreError."""
+    def _decided(self, batch: Sequence[Write], known: dict[Key, Stored]) -> tuple[list[int], list[Argument]]:
+        """The versions after ``batch`` and the call that applies it to what is ``known``, which is brought up to date.
+
+        Raises StoreError.
+        """
         nothing = Stored()
         staging = Staging(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
         versions = staging.apply(batch)
@@ -283,7 +280,7 @@ class RedisBackend:
         checked = {address: known.get(address, nothing).stamp for address in staging.checked - staging.cells.keys()}
         call = invocation(self._keys, changes, staging.heads, checked) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
-        return _Decided(versions, call)
+        return versions, call
 
     def _known(self, addresses: Sequence[Key]) -> dict[Key, Stored]:
         """What is stored of those addresses that can be asked for."""

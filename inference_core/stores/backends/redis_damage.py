@@ -134,9 +134,8 @@ def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
         *removals,
     ]
     registers: list[list[Argument]] = [[number[layout.whole("scopes")], scope, age]]
-    registers += [
-        [number[layout.whole("models")], *one] for one in zip(models, map(number.__getitem__, texts), strict=True)
-    ]
+    of_models = number[layout.whole("models")]
+    registers += [[of_models, model, number[index]] for model, index in zip(models, texts, strict=True)]
     return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)
 
 

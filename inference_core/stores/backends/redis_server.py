@@ -120,7 +120,12 @@ class Server:
         answers = self._sent([("EVALSHA", digest, *call) for call in calls])
         if any(isinstance(answer, exceptions.NoScriptError) for answer in answers):
             self.tell(("SCRIPT", "LOAD", script))
-        return [self._answer(answer) for answer in answers]
+        for at, answer in enumerate(answers):
+            if isinstance(answer, exceptions.NoScriptError):
+                answers[at] = 0
+            elif isinstance(answer, exceptions.RedisError):
+                answers[at] = self._failure(answer)
+        return answers
 
     def check(self) -> None:
         """Raises StoreUnavailable after `close`."""
@@ -160,11 +165,6 @@ class Server:
         finally:
             if self._closed:
                 self._pool.disconnect(inuse_connections=False)
-
-    def _answer(self, answer: Any) -> Any:
-        if isinstance(answer, exceptions.NoScriptError):
-            return 0
-        return self._failure(answer) if isinstance(answer, exceptions.RedisError) else answer
 
     def _failure(self, error: Exception) -> StoreUnavailable:
         hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")

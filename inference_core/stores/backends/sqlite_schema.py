@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from inference_core.errors import UnsupportedSchema
+from inference_core.stores.codec import check_schema
 
 VERSION: Final = 4
 READABLE: Final = 3
@@ -92,8 +92,5 @@ def checked_version(connection: sqlite3.Connection) -> int:
     if connection.execute(query).fetchone() is None:
         return 0
     version = int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])
-    if version > VERSION:
-        raise UnsupportedSchema(
-            f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
-        )
+    check_schema(version, VERSION)
     return version
