@@ -90,22 +90,37 @@ class AgentResponse:
 
 
 class AgentService:
-    """An agent by name, with the memory and the conversations that settings describe.
+    """A LangChain agent with memory and conversations, configured by settings.
 
-    ``use_memory`` gives it its long-term memory on ``store``, or on the configured store; ``agent_name`` scopes
-    episodic and procedural memory, ``memory_tools`` names the tools that it gets, ``memory_session_context_enabled``
-    and ``memory_tool_instructions_enabled`` say what is put into its prompt. A MemoryMiddleware among ``middleware``
-    is used instead of one of its own. ``use_checkpoints`` keeps conversations at AGENT_CHECKPOINT_URL, ``checkpointer``
-    anywhere else. ``checkpoint_config`` is the configuration that each run starts from. ``model`` is a chat model or
-    the name of one (``provider:model``); None: AGENT_MODEL. ``context_schema`` is MemoryContext by default.
-    ``short_term`` is an overflow strategy, several, or a ShortTermMemoryMiddleware; None: AGENT_SHORT_TERM. It stands
-    behind all other ``middleware``, unless there is one among them.
+    A thin layer over `langchain.agents.create_agent`: `create_agent` makes the compiled agent, `run` and `stream` use
+    it. Each conversation belongs to one user: LangGraph sees a thread id made of user and ``thread_id``, so no user can
+    continue another's. Agents that share a checkpointer share conversations. A context manager, sync and async, that
+    closes what it opened itself.
 
-    Without a ``user_id`` each run names its own. A conversation belongs to its user: the thread id that LangGraph sees
-    is made from user and ``thread_id``. A run without one goes on with the service's: that of ``checkpoint_config``,
-    else ``session_id``, else a new one. Agents that share a checkpointer share conversations.
+    Args:
+        agent_name: Scopes episodic and procedural memories to this agent.
+        tools: The agent's own tools.
+        use_checkpoints: Whether to keep conversations at AGENT_CHECKPOINT_URL.
+        use_memory: Whether the agent has long-term memory, on ``store`` or else on the configured store.
+        checkpoint_config: The LangGraph configuration that each run starts from.
+        context_schema: The type of the runs' context. None: `MemoryContext`.
+        middleware: More middleware. A `MemoryMiddleware`, `CaptureMiddleware` or `ShortTermMemoryMiddleware` among it
+            replaces the one that settings describe.
+        user_id: The user of all runs. None: each run names its own.
+        session_id: The thread of runs that name none. None: that of ``checkpoint_config``, or else a new one.
+        model: A chat model, or the name of one (``provider:model``). None: AGENT_MODEL.
+        store: Where memories are kept. None: the store at AGENT_MEMORY_STORE_URL.
+        checkpointer: Where conversations are kept, instead of at AGENT_CHECKPOINT_URL.
+        settings: None: from the environment.
+        agent_settings: None: from the environment.
+        memory_tools: Names of the memory tools that the agent gets. None: save, recall, update and delete.
+        memory_session_context_enabled: Whether to recall before each run. None: as settings say.
+        memory_tool_instructions_enabled: Whether the system prompt explains the tools. None: it does.
+        short_term: An overflow strategy, several, or a `ShortTermMemoryMiddleware`. None: AGENT_SHORT_TERM.
 
-    A context manager, sync and async; closes what it opened itself. Raises ConfigurationError, InvalidId.
+    Raises:
+        ConfigurationError: Arguments or settings make no sense, or a database cannot be opened.
+        InvalidId: ``user_id`` or ``session_id`` cannot be an id.
     """
 
     def __init__(

@@ -33,13 +33,24 @@ TIMESTAMP: Final = "timestamp"
 
 
 class AgentMemory:
-    """The short-term memory of sessions, as the Ballerina documents define it, with the blocks behind it.
+    """The short-term memory of sessions, for use without an agent (the Ballerina proposals' ``AgentMemory``).
 
-    ``message_store`` None keeps messages in this process alone; ``system_message_store`` is by default the same.
-    ``overflow`` is a strategy or several (`OverflowPolicy`), ``max_tokens`` the limit of a session's messages.
-    Sessions belong to ``user_id``, or to the user whom ``owner`` names for a session; one of them has to be given.
-    ``timeout`` (seconds) bounds every call. Its methods raise InvalidInput, StoreError, IdentityError; a model or block
-    that fails is a notice. Raises ConfigurationError for arguments that make no sense.
+    It keeps each session's messages within a limit. Those that leave are handled by ``overflow``, and its blocks recall
+    from long-term memory. Each method has an async twin: `aget`, `aupdate`, `adelete`. They raise InvalidInput,
+    StoreError and IdentityError; a model or block that fails is reported as a notice.
+
+    Args:
+        message_store: Where messages are kept. None: in this process only.
+        system_message_store: Where system messages are kept. None: with the others.
+        overflow: One strategy or several. None moves older messages into long-term memory word for word.
+        max_tokens: The limit of a session's messages, in tokens.
+        user_id: The user of all sessions. Either this or ``owner`` is needed.
+        owner: A function that takes a session id and returns its user.
+        token_counter: Counts the tokens of messages.
+        timeout: Seconds that each call may take. None: no limit.
+
+    Raises:
+        ConfigurationError: The arguments make no sense.
     """
 
     def __init__(

@@ -44,18 +44,31 @@ class CaptureState(AgentState[Any]):
 
 
 class CaptureMiddleware(PlanMiddleware[CaptureState]):
-    """Captures each message of user and assistant once, at the end of a run, with one durable commit.
+    """Makes memories of conversations, without slowing down the reply.
 
-    Messages of runs that failed or were interrupted are captured with the next run of their thread, before the model is
-    asked, so that none leaves the conversation's window before; stands before `ShortTermMemoryMiddleware`. What others
-    said in a thread is not captured for the user who goes on with it. ``extractor`` makes
-    memories of them, in a worker of this process unless ``works`` is False: then `inference-core worker` does. The
-    outbox lies in the agent's store; for a store that is not ours ``outbox`` names another, such as
-    ``open_store("sqlite:///outbox.db")``. ``dispatch`` is called with the user and agent whose messages wait, as
-    `Dispatcher.dispatch` calls a worker; if it fails, workers look by themselves later. ``periodic`` is what else the
-    worker does: summaries of sessions, higher-level memories. ``memory_service``, ``user_id`` and ``options``: whose
-    memory and where, as for `MemoryMiddleware`. Capture never breaks a run: what fails is logged, and captured later.
-    Raises ConfigurationError in the first run if there is no outbox to use.
+    At the end of a run, each new message of user and assistant goes into an outbox, in one durable commit. A worker
+    makes memories of what waits there. Messages of a run that failed or was interrupted are captured with the next run
+    of their thread, before its first request to the model. What others said in a thread is not captured for the user
+    who continues it. Capture never breaks a run: failures are logged, and the messages are captured later.
+
+    Put it before `ShortTermMemoryMiddleware`, so that messages are captured before they leave the conversation.
+
+    Args:
+        extractor: Makes memories of messages, for example `ModelExtractor` or `RuleExtractor`.
+        outbox: A store for the outbox, such as ``open_store("sqlite:///outbox.db")``. None: the agent's store, which
+            must then be one that `open_store` made.
+        works: Whether this process runs a worker. Otherwise run ``inference-core worker``.
+        interval_s: Seconds between the worker's looks into the outbox.
+        limits: How large batches are, and how often and how long they are tried. None: the defaults.
+        dispatch: Called with the user and agent whose messages wait, to wake a worker elsewhere. If it fails, workers
+            find the messages by themselves later.
+        periodic: What else the worker does: summaries of sessions and insights. None: nothing.
+        memory_service: As for `MemoryMiddleware`.
+        user_id: As for `MemoryMiddleware`.
+        **options: `BindingOptions`, for use without a service.
+
+    Raises:
+        ConfigurationError: In the first run, if the store cannot hold an outbox and no ``outbox`` was given.
     """
 
     state_schema = CaptureState

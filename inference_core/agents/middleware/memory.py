@@ -92,24 +92,43 @@ class MemoryState(AgentState[Any]):
 
 
 class MemoryMiddleware(PlanMiddleware[MemoryState]):
-    """Long-term memory for an agent.
+    """Long-term memory for a LangChain agent: automatic recall, and tools to save, recall, update and delete.
 
-    Without a ``memory_service`` it uses the store that the agent was compiled with, as ``options`` (`BindingOptions`)
-    say. ``user_id`` is a user or a function of the runtime; by default the user is the authenticated one,
-    ``context.user_id`` or ``configurable.user_id``. ``max_recall_results`` bounds each category, ``max_tokens`` all
-    memories that are told with the elements around them (not the tools and their instructions); what is longer is cut
-    and can be read by tool. ``recall_timeout`` (seconds) bounds how long the reply may wait for them. ``include_tools``
-    names the tools that the agent gets (None: save, recall, update, delete).
+    Before a run it recalls what fits the user's message; each request to the model then carries these memories, escaped
+    so that they cannot inject instructions. Memory never breaks a run: if it fails or no user is known, the agent
+    answers without it, and ``memory_status`` and ``memory_status_reason`` in the result say why.
 
-    With ``profile`` pinned memories, standing instructions and preferences stand behind the system prompt, in at most
-    ``profile_tokens`` and half of the budget, in the same bytes for a whole thread: they are written anew when more
-    than the share ``profile_change`` of their lines have changed, and at once when one of them does not hold any more.
-    What else was recalled stands at the ``placement``: behind the user's last message, so that a provider's prompt
-    cache keeps all before it, or at the end of the system prompt. ``engineer`` chooses among it, None: all that was
-    found is told, filled up with the newest, as far as the budget goes. ``receipts``: which
-    memories each call was told, and why these, is kept for ``receipt_days``, without their content. Raises
-    ConfigurationError or InvalidInput for arguments that make no sense, at the latest when the first run finds neither
-    service nor store.
+    The *profile* holds pinned memories, standing instructions and preferences. It follows the system prompt and keeps
+    the same bytes throughout a thread, so that prompt caching works. It is rewritten when a larger share of its lines
+    than ``profile_change`` has changed, and at once when one of them no longer holds.
+
+    Args:
+        memory_service: An `AgentMemoryStoreService` or its ``sync``. None: the store that the agent was compiled with.
+        user_id: A user, or a function that takes the LangGraph runtime and returns one. None: the authenticated user of
+            LangGraph Server, ``context.user_id`` or ``config["configurable"]["user_id"]``.
+        auto_recall: Whether to recall before each run. Without it the agent has the tools only.
+        max_recall_results: At most so many memories of each category.
+        include_memory_types: Recall only these types, such as ``["facts", "goals"]``. None: all.
+        include_categories: Recall only these of ``semantic``, ``episodic`` and ``procedural``. None: all.
+        include_tools: Names of the tools that the agent gets. None: save, recall, update and delete.
+        tool_instructions_enabled: Whether the system prompt explains the tools.
+        session_id: The session that saved memories are marked with. None: the run's thread.
+        recall_timeout: Seconds that a reply may wait for memories.
+        placement: Where memories outside the profile go: ``"last_user"``, behind the user's last message, so that
+            everything before it stays cached, or ``"system"``, at the end of the system prompt.
+        profile: Whether to keep a profile.
+        profile_tokens: At most so many tokens of profile, and never more than half of ``max_tokens``.
+        profile_change: From 0 (rewrite at every change) upwards.
+        max_tokens: At most so many tokens of memories in a request, markup included; tools and their instructions do
+            not count. Longer memories are cut, and the recall tool gives the whole of them.
+        engineer: Chooses among what was recalled. None: all of it, filled up with the newest memories.
+        receipts: Whether to record, without content, which memories each request carried and why.
+        receipt_days: Days for which receipts are kept.
+        **options: `BindingOptions`, for use without a service.
+
+    Raises:
+        ConfigurationError: The arguments make no sense; or, in the first run, there is neither a service nor a store.
+        InvalidInput: There is no such type or category.
     """
 
     state_schema = MemoryState

@@ -64,13 +64,26 @@ class ShortTermMemoryState(AgentState[Any]):
 
 
 class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
-    """Short-term memory for an agent; stands last among ``middleware``, so that it sees what the others add.
+    """Keeps a conversation within a limit of tokens.
 
-    ``overflow`` is what happens when the conversation takes more than its limit, a strategy or several; None moves
-    older messages into long-term memory word for word. The limit is ``max_ratio`` of the model's window, if that is
-    known, else ``max_tokens``. ``memory_service``, ``user_id`` and ``options``: whose memory and where, as for
-    `MemoryMiddleware`. ``timeout`` (seconds) bounds dealing with an overflow. Raises ConfigurationError for arguments
-    that make no sense, at the latest in the first run.
+    It counts the request that goes to the model, with system prompt and tools. When that is too large, ``overflow``
+    removes older messages from the thread's state, in the same step as the model's answer and only once they are safe:
+    summarized, or durable in long-term memory. If that fails they stay in the state, and the model is shown as many of
+    the newest as fit. Put it last among ``middleware``, so that it sees what the others add.
+
+    Args:
+        overflow: One strategy or several: `Summarize`, `Trim`, `Delete`, `FlushToLongTerm`. None moves older messages
+            into long-term memory word for word.
+        max_tokens: The limit in tokens, unless ``max_ratio`` applies.
+        max_ratio: The limit as a share (0 to 1) of the model's window, for models whose profile tells it.
+        token_counter: Counts the tokens of messages, for example ``model.get_num_tokens_from_messages``.
+        memory_service: As for `MemoryMiddleware`.
+        user_id: As for `MemoryMiddleware`.
+        timeout: Seconds that dealing with an overflow may take. None: no limit.
+        **options: `BindingOptions`, for use without a service.
+
+    Raises:
+        ConfigurationError: The arguments make no sense; or, in the first run, a block has no store.
     """
 
     state_schema = ShortTermMemoryState
