@@ -10,7 +10,6 @@ from typing import Any, Final
 
 _DATA: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "words.toml").read_text("utf-8"))
 _NAMED: Final = re.compile(r"\{([a-z_]+)\}")
-_REGULAR_Y: Final = re.compile(r"(?<![aeo])y\Z")
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -55,15 +54,9 @@ def _alternatives(name: str) -> str:
     return _filled(phrases[name]) if name in phrases else "|".join(_DATA["words"][name].split())
 
 
-def _ending(verb: str, ending: str) -> str:
-    """``verb`` with "s", "ed" or "ing"."""
-    if ending == "s":
-        return _REGULAR_Y.sub("ie", verb) + ("es" if verb.endswith(("ch", "sh", "o", "s")) else "s")
-    if ending == "ing" and verb in words("doubled_verbs"):
-        return f"{verb}{verb[-1]}ing"
-    if verb.endswith("e") and verb != "be":
-        return f"{verb[:-1]}{ending}"
-    return f"{_REGULAR_Y.sub('i', verb) if ending == 'ed' else verb}{ending}"
+def _verbs_by_form(tense: int) -> dict[str, str]:
+    verbs: dict[str, list[str]] = _DATA["verbs"]
+    return {form: verb for verb, forms in verbs.items() for form in forms[tense].split()}
 
 
 PEOPLE: Final = words("people")
@@ -72,11 +65,5 @@ EVENTS: Final = words("events")
 """Past forms that tell what holds since."""
 SPELLINGS: Final[dict[str, str]] = _DATA["spellings"]
 SYNONYMS: Final = SPELLINGS | {name: one for one, names in _DATA["synonyms"].items() for name in names.split()}
-_REGULAR: Final = words("regular_verbs")
-_PASTS: Final[dict[str, str]] = _DATA["past_forms"]
-VERBS: Final = _REGULAR | _PASTS.keys()
-PAST_FORMS: Final = {_ending(verb, "ed"): verb for verb in _REGULAR} | {
-    form: verb for verb, forms in _PASTS.items() for form in forms.split()
-}
-GERUNDS: Final = {_ending(verb, "ing"): verb for verb in VERBS}
-PRESENT_FORMS: Final = {_ending(verb, "s"): verb for verb in VERBS} | _DATA["present_forms"]
+VERBS: Final = frozenset(_DATA["verbs"])
+PRESENT_FORMS, PAST_FORMS, GERUNDS = map(_verbs_by_form, range(3))

@@ -77,6 +77,10 @@ def test_a_plain_statement_has_subject_attribute_and_value(text: str, told: str)
     assert _told(text) == told
 
 
+def test_regression_a_gerund_doubles_its_consonant():
+    assert _told("I have been getting 8 hours of sleep") == "user | get # hours of sleep | 8"
+
+
 @pytest.mark.parametrize(
     "text",
     [
