@@ -71,7 +71,6 @@ _NOTHING: Final = frozenset({"none", "null", "n/a", "nothing", "no memories", "n
 _MAX_NAME: Final = 60
 _MAX_INTEGER: Final = 1 << 63
 _NOT_WORD: Final = re.compile(r"[\W_]+")
-_NUMBER: Final = re.compile(r"\s*([+-]?\d{0,9}(?:[.,]\d{1,9})?)\s*(?:(%)|/\s*(\d{1,3}))?\s*")
 Entry = dict[str, Any]
 """What a model says of one memory, by the folded names of the fields."""
 
@@ -115,19 +114,17 @@ def quoted(value: object) -> str:
 
 
 def share_of(value: Any) -> float | None:
-    """A share from 0 to 1 from a number or its words: 0.8, "0.8", "80 %", "8/10", 8 of 10, 80 of 100, "high"."""
-    most = None
+    """A share from 0 to 1 from a number or its words: 0.8, "0.8", "80 %", 8 of 10, 80 of 100, "high"."""
     if isinstance(value, str):
         if (level := _LEVELS.get(folded(value))) is not None:
             return level
-        found = _NUMBER.fullmatch(value[:_MAX_NAME])
-        if not found or not found[1].strip("+-"):
+        try:
+            value = float(value[:_MAX_NAME].rstrip("% ").replace(",", "."))
+        except ValueError:
             return None
-        value = float(found[1].replace(",", "."))
-        most = float(found[3] or 100) or 1.0 if found[2] or found[3] else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         return None
-    most = most or (1 if value <= 1 else 10 if value <= 10 else 100)  # noqa: PLR2004 - the usual scales
+    most = 1 if value <= 1 else 10 if value <= 10 else 100  # noqa: PLR2004 - the usual scales
     return float(min(most, max(0, value))) / most
 
 
