@@ -6,13 +6,19 @@ A file is an object with ``users``; a user has ``user_id``, ``memories`` (``id``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import aware
-from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question, parse_json, resolved
+from inference_core.evaluation.conversations import (
+    Conversation,
+    ConversationTurn,
+    Question,
+    conversation_of,
+    parse_json,
+)
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import validate_memory_type
 
@@ -21,32 +27,19 @@ _FORMAT: Final = "a file of saved memories, an object with 'users', each with 'u
 
 def load_atomic(path: Path) -> list[Conversation]:
     """Each user's memories as a conversation without sessions. Raises InvalidInput if the file has another format."""
-    return parse_json(path, _FORMAT, lambda data: [_conversation(user) for user in data["users"]])
+    return parse_json(path, _FORMAT, lambda data: [_saved(user) for user in data["users"]])
 
 
-def _conversation(user: Mapping[str, Any]) -> Conversation:
-    turns = tuple(_turn(memory) for memory in user["memories"])
-    read = [_question(query, turns) for query in user["queries"]]
-    dropped = sum(lost for _, lost in read)
-    return Conversation(str(user["user_id"]), turns, tuple(question for question, _ in read), dropped)
-
-
-def _turn(memory: Mapping[str, Any]) -> ConversationTurn:
-    created_at = memory.get("created_at")
-    return ConversationTurn(
-        id=str(memory["id"]),
-        session=None,
-        at=None if created_at is None else aware(datetime.fromisoformat(created_at)),
-        speaker=None,
-        text=str(memory["content"]),
-        origin=Origin.APPLICATION,
-        memory_type=validate_memory_type(memory["memory_type"]),
-    )
-
-
-def _question(query: Mapping[str, Any], turns: Sequence[ConversationTurn]) -> tuple[Question, int]:
-    """The request, and how many of its ids could not be resolved."""
-    named = [str(name) for name in query["relevant"]]
-    usable, unknown = resolved(named, turns)
-    kind = str(query.get("kind", "unclassified"))
-    return Question(str(query["query"]), None, kind, usable, names_evidence=bool(named)), unknown
+def _saved(user: Mapping[str, Any]) -> Conversation:
+    turns: list[ConversationTurn] = []
+    for memory in user["memories"]:
+        created_at, kind = memory.get("created_at"), validate_memory_type(memory["memory_type"])
+        at = None if created_at is None else aware(datetime.fromisoformat(created_at))
+        name, text = str(memory["id"]), str(memory["content"])
+        turns.append(ConversationTurn(name, None, at, None, text, Origin.APPLICATION, kind))
+    questions: list[Question] = []
+    for query in user["queries"]:
+        relevant = tuple(map(str, query["relevant"]))
+        kind = str(query.get("kind", "unclassified"))
+        questions.append(Question(str(query["query"]), None, kind, relevant, names_evidence=bool(relevant)))
+    return conversation_of(str(user["user_id"]), turns, questions)

@@ -1,10 +1,10 @@
-"""What is evaluated: conversations (or sets of saved memories) and questions with the messages that answer them."""
+"""Conversations, or sets of saved memories, with questions and the ids of the messages that answer them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,11 +31,11 @@ class ConversationTurn:
 
     @property
     def content(self) -> str:
-        """The turn as a memory: speaker, if there is a named one, and text."""
+        """The turn as a memory: the speaker's name, if there is one, and the text."""
         return self.text if self.speaker is None else f"{self.speaker}: {self.text}"
 
     def message(self, conversation_id: str) -> Message:
-        """The turn as a message to ingest; its session is named with the conversation, so that several do not mix."""
+        """The turn as a message to ingest; its session's name includes the conversation's, so that these do not mix."""
         return Message(
             session_id=conversation_id if self.session is None else f"{conversation_id}/{self.session}",
             role=Role.ASSISTANT if self.origin is Origin.AGENT else Role.USER,
@@ -50,9 +50,9 @@ class ConversationTurn:
 class Question:
     """A question, its answer if one is given, its category, and the ids of the turns that answer it.
 
-    ``names_evidence``: whether the data name any turn for it, known or not; without one it is taken for unanswerable.
-    ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: the turns among the
-    evidence that state what another one has updated.
+    ``names_evidence``: whether the data name any turn for it, known or not; otherwise it counts as unanswerable.
+    ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: those turns of the
+    evidence that a later one has updated.
     """
 
     text: str
@@ -75,9 +75,9 @@ class Conversation:
 
 
 def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
-    """What ``build`` makes of the JSON in ``path``; ``form`` says in an error what the file has to be.
+    """What ``build`` makes of the JSON in ``path``; ``form`` describes the expected format in errors.
 
-    Raises InvalidInput if the file cannot be read, is not JSON, or ``build`` does not find in it what it needs.
+    Raises InvalidInput if the file cannot be read, is not JSON, or lacks what ``build`` needs.
     """
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
@@ -87,9 +87,21 @@ def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
         raise InvalidInput(f"{path} is not {form}: {error!r:.300}") from error
 
 
-def resolved(named: Iterable[str], turns: Iterable[ConversationTurn]) -> tuple[tuple[str, ...], int]:
-    """Those of the ``named`` ids that ``turns`` have, each once and in their order, and how many have no turn."""
-    known = {turn.id for turn in turns}
-    distinct = dict.fromkeys(named)
-    usable = tuple(name for name in distinct if name in known)
-    return usable, len(distinct) - len(usable)
+def conversation_of(
+    name: str, turns: Iterable[ConversationTurn], questions: Iterable[Question], unreadable: int = 0
+) -> Conversation:
+    """The conversation, where the questions' evidence is all that the data name.
+
+    Ids without a turn are dropped and counted, with those that were ``unreadable``.
+    """
+    kept = tuple(turns)
+    known = {turn.id for turn in kept}
+    resolved: list[Question] = []
+    dropped = unreadable
+    for question in questions:
+        distinct = dict.fromkeys(question.evidence)
+        evidence = tuple(name for name in distinct if name in known)
+        superseded = tuple(name for name in dict.fromkeys(question.superseded) if name in known)
+        dropped += len(distinct) - len(evidence)
+        resolved.append(replace(question, evidence=evidence, superseded=superseded))
+    return Conversation(name, kept, tuple(resolved), dropped)

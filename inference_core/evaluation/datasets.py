@@ -15,27 +15,26 @@ from inference_core.ingestion import FORMATS
 from inference_core.ingestion.messages import Transcript
 from inference_core.ingestion.transcripts import read_messages
 
-ALL: Final = "all"
-FIRST_HALF: Final = "first-half"
-SECOND_HALF: Final = "second-half"
+_HALVES: Final = ("all", "first-half", "second-half")
 
 
-def load_dataset(name: str, path: Path, split: str = ALL, limit: int | None = None) -> list[Conversation]:
-    """The conversations of a data set, at most ``limit`` of the ``split``.
+def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = None) -> list[Conversation]:
+    """The conversations of a data set, at most ``limit`` of the ``split``: all, first-half or second-half.
 
-    The halves are by the order of the conversations, the first one gets the odd one; any other split is the name of a
+    The halves follow the order of the conversations, the first one gets the odd one; any other split is the name of a
     folder of BEAM. Raises InvalidInput for an unknown name or split, or if nothing is left or can be read.
     """
     if name not in DATASETS:
         raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(DATASETS)}")
-    halves = split in (ALL, FIRST_HALF, SECOND_HALF)
-    if not halves and name != "beam":
-        raise InvalidInput(f"Unknown split {split!r} of {name}; known: {ALL}, {FIRST_HALF}, {SECOND_HALF}")
+    if split not in _HALVES and name != "beam":
+        raise InvalidInput(f"Unknown split {split!r} of {name}; known: {', '.join(_HALVES)}")
     if name == "beam":
-        conversations = load_beam(path, None if halves else split)
+        conversations = load_beam(path, None if split in _HALVES else split)
     else:
         conversations = load_locomo(path) if name == "locomo" else load_atomic(path)
-    chosen = _part(conversations, split)[:limit]
+    middle = (len(conversations) + 1) // 2
+    halves = {"first-half": slice(middle), "second-half": slice(middle, None)}
+    chosen = conversations[halves.get(split, slice(None))][:limit]
     if not any(conversation.questions for conversation in chosen):
         raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
     return chosen
@@ -53,10 +52,3 @@ def load_transcript(name: str, path: Path) -> Transcript:
     conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
     messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
     return Transcript(messages, len(messages))
-
-
-def _part(conversations: list[Conversation], split: str) -> list[Conversation]:
-    middle = (len(conversations) + 1) // 2
-    if split == FIRST_HALF:
-        return conversations[:middle]
-    return conversations[middle:] if split == SECOND_HALF else conversations

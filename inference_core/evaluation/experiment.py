@@ -1,4 +1,4 @@
-"""Asks a system all questions about all conversations, and sums up how it did."""
+"""Asks a system all questions about all conversations, and sums up the results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from statistics import fmean, median
 from time import perf_counter
+from typing import Final
 
 from inference_core.evaluation.conversations import Conversation, Question
 from inference_core.evaluation.metrics import (
@@ -20,18 +21,17 @@ from inference_core.evaluation.metrics import (
 )
 from inference_core.evaluation.systems import Advance, Recall, System
 
-SESSIONS = 5
-_JUDGED = 10
-_MS = 1_000
+SESSIONS: Final = 5
+_JUDGED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How one question went; ``scores`` is empty if it has no usable evidence.
 
-    ``session_any`` is None where there are no sessions. ``relevance`` is that of the best hit, None without any or
-    if the system does not say. ``judged``: of the first ten hits the relevance, and whether they are evidence.
-    ``latency_ms``: the recall call alone.
+    ``session_any`` is None where there are no sessions, ``relevance`` (of the best hit) without a hit or if the system
+    does not say. ``judged``: the relevance of the first ten hits, and whether they are evidence. ``latency_ms`` is that
+    of the recall call alone.
     """
 
     conversation: str
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """How relevant the best hits of some questions were, by the system's own word."""
+    """The relevance that the system gave the best hits of some questions."""
 
     mean: float
     median: float
@@ -100,7 +100,7 @@ async def asked(conversation: Conversation, question: Question, recall: Recall) 
     """How one question goes."""
     started = perf_counter()
     hits = await recall(question.text, DEPTH)
-    took = (perf_counter() - started) * _MS
+    took = (perf_counter() - started) * 1_000
     ranked = [hit.id for hit in hits]
     sessions = {turn.id: turn.session for turn in conversation.turns if turn.session is not None}
     is_counted = bool(question.evidence)
@@ -122,6 +122,7 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
     counted = [outcome for outcome in outcomes if outcome.scores]
     headline = [outcome for outcome in counted if outcome.question.in_overall]
     unanswerable = [outcome for outcome in outcomes if not outcome.question.names_evidence]
+    best = [outcome.relevance for outcome in unanswerable if outcome.relevance is not None]
     latencies = [outcome.latency_ms for outcome in outcomes]
     categories = sorted({outcome.question.category for outcome in counted})
     return Summary(
@@ -133,7 +134,7 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
         questions=len(counted),
         dropped=len(outcomes) - len(counted),
         unanswerable=len(unanswerable),
-        unanswerable_relevance=_relevance([one.relevance for one in unanswerable if one.relevance is not None]),
+        unanswerable_relevance=Relevance(fmean(best), median(best), max(best)) if best else None,
         calibration_error=calibration_error([pair for outcome in counted for pair in outcome.judged]),
     )
 
@@ -149,7 +150,3 @@ def _figures(outcomes: Sequence[Outcome]) -> Figures:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
-
-
-def _relevance(values: Sequence[float]) -> Relevance | None:
-    return Relevance(fmean(values), median(values), max(values)) if values else None

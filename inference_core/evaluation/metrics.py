@@ -1,4 +1,4 @@
-"""Measures of a ranking against the ids that are relevant, each from 0 to 1, and how sure a mean of them is.
+"""Measures of a ranking against the relevant ids, each from 0 to 1, and the confidence of their means.
 
 A ranked id counts once, at its first place. Every measure needs at least one relevant id.
 """
@@ -14,9 +14,8 @@ import numpy as np
 DEPTH: Final = 20
 """How many hits are asked for and looked at."""
 MEASURES: Final = ("R@5", "R@10", "R@20", "any@10", "all@10", "MRR", "nDCG@10")
-RESAMPLES: Final = 2_000
-SEED: Final = 20_260
-_TAILS: Final = (2.5, 97.5)
+_RESAMPLES: Final = 2_000
+_SEED: Final = 20_260
 _MIN_GROUPS: Final = 2
 _BINS: Final = 10
 
@@ -36,8 +35,9 @@ def ndcg_at(ranked: Sequence[str], relevant: Collection[str], k: int) -> float:
 
     Discount log2(place + 1), after Järvelin and Kekäläinen, ACM TOIS 20 (2002).
     """
-    gain = sum(_discount(place) for place, name in enumerate(_top(ranked, k), 1) if name in relevant)
-    return gain / sum(_discount(place) for place in range(1, min(k, len(set(relevant))) + 1))
+    discounts = [1 / math.log2(place + 1) for place in range(1, k + 1)]
+    gain = sum(discount for discount, name in zip(discounts, _top(ranked, k), strict=False) if name in relevant)
+    return gain / sum(discounts[: len(set(relevant))])
 
 
 def measures(ranked: Sequence[str], relevant: Collection[str]) -> dict[str, float]:
@@ -78,8 +78,8 @@ def confidence_interval(groups: Sequence[Sequence[float]]) -> tuple[float, float
     if len(sizes) < _MIN_GROUPS:
         return None
     sums = np.array([math.fsum(group) for group in groups if group])
-    drawn = np.random.default_rng(SEED).integers(0, len(sizes), (RESAMPLES, len(sizes)))
-    low, high = np.percentile(sums[drawn].sum(1) / sizes[drawn].sum(1), _TAILS)
+    drawn = np.random.default_rng(_SEED).integers(0, len(sizes), (_RESAMPLES, len(sizes)))
+    low, high = np.percentile(sums[drawn].sum(1) / sizes[drawn].sum(1), (2.5, 97.5))
     return float(low), float(high)
 
 
@@ -98,7 +98,3 @@ def calibration_error(judged: Sequence[tuple[float, bool]]) -> float | None:
 
 def _top(ranked: Sequence[str], k: int) -> list[str]:
     return list(dict.fromkeys(ranked))[:k]
-
-
-def _discount(place: int) -> float:
-    return 1 / math.log2(place + 1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, MissingExtra
 from inference_core.evaluation.experiment import SESSIONS, Figures, Summary
@@ -30,28 +30,26 @@ class Report:
         summary = self.summary
         categories = summary.by_category
         relevance = summary.unanswerable_relevance
+        latency = {"p50": summary.latency_p50, "p95": summary.latency_p95}
         return {
             "dataset": self.dataset,
             "system": self.system,
             "split": self.split,
-            "overall": _fractions(summary.overall.means),
-            "by_category": {name: _fractions(figures.means) for name, figures in categories.items()},
-            "latency_ms": {
-                "p50": _rounded(summary.latency_p50, _MS_DIGITS),
-                "p95": _rounded(summary.latency_p95, _MS_DIGITS),
-            },
+            "overall": _rounded(summary.overall.means),
+            "by_category": {name: _rounded(figures.means) for name, figures in categories.items()},
+            "latency_ms": _rounded(latency, _MS_DIGITS),
             "questions": summary.questions,
             "questions_overall": summary.overall.questions,
             "questions_by_category": {name: figures.questions for name, figures in categories.items()},
             "dropped": summary.dropped,
             f"session_any@{SESSIONS}": _rounded(summary.session_any),
             "confidence": {
-                "R@10": _interval(summary.overall),
-                "by_category": {name: {"R@10": _interval(figures)} for name, figures in categories.items()},
+                "R@10": _rounded(summary.overall.interval),
+                "by_category": {name: {"R@10": _rounded(figures.interval)} for name, figures in categories.items()},
             },
             "unanswerable": {
                 "questions": summary.unanswerable,
-                "relevance": None if relevance is None else _fractions(asdict(relevance)),
+                "relevance": None if relevance is None else _rounded(asdict(relevance)),
             },
             "calibration_error": _rounded(summary.calibration_error),
         }
@@ -66,13 +64,11 @@ class Report:
         ]
         lines = ["| " + " | ".join(cells) + " |" for cells in table]
         heading = f"{self.dataset} ({self.split}), {self.system}; percent"
-        return "\n".join([heading, "", *lines, "", *self._notes(), ""])
-
-    def _notes(self) -> list[str]:
         summary = self.summary
+        p50, p95 = ("-" if value is None else f"{value:.1f} ms" for value in (summary.latency_p50, summary.latency_p95))
         notes = [
-            f"- Recall: {_ms(summary.latency_p50)} (p50), {_ms(summary.latency_p95)} (p95)",
-            f"- Questions: {summary.questions} counted, {summary.dropped} dropped for want of usable evidence",
+            f"- Recall: {p50} (p50), {p95} (p95)",
+            f"- Questions: {summary.questions} counted, {summary.dropped} dropped for lack of usable evidence",
         ]
         if summary.session_any is not None:
             notes.append(f"- Session any@{SESSIONS} (at least one right session): {_percent(summary.session_any)}")
@@ -83,26 +79,27 @@ class Report:
             )
         if summary.calibration_error is not None:
             notes.append(f"- Calibration error of the relevance of the first ten hits: {summary.calibration_error:.3f}")
-        return notes
+        return "\n".join([heading, "", *lines, "", *notes, ""])
 
     def plot(self, path: Path) -> None:
         """Writes R@10 by category, with the intervals, as a picture; the ending of ``path`` names its format.
 
         Raises MissingExtra without matplotlib, InvalidInput if the file cannot be written or its format is unknown.
         """
-        save_picture(path, self._draw)
-
-    def _draw(self, axes: Any) -> None:
         rows = {"overall": self.summary.overall, **self.summary.by_category}
-        names = [f"{name} ({figures.questions})" for name, figures in rows.items()]
-        axes.barh(names, [figures.means["R@10"] or 0.0 for figures in rows.values()], color=_BLUE)
-        for name, figures in zip(names, rows.values(), strict=True):
-            if figures.interval is not None:
-                axes.plot(figures.interval, [name, name], color="black", marker="|")
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1)
-        axes.set_xlabel("R@10, with the 95 % interval over conversations")
-        axes.set_title(f"{self.dataset} ({self.split}): {self.system}")
+
+        def draw(axes: Any) -> None:
+            names = [f"{name} ({figures.questions})" for name, figures in rows.items()]
+            axes.barh(names, [figures.means["R@10"] or 0.0 for figures in rows.values()], color=_BLUE)
+            for name, figures in zip(names, rows.values(), strict=True):
+                if figures.interval is not None:
+                    axes.plot(figures.interval, [name, name], color="black", marker="|")
+            axes.invert_yaxis()
+            axes.set_xlim(0, 1)
+            axes.set_xlabel("R@10, with the 95 % interval over conversations")
+            axes.set_title(f"{self.dataset} ({self.split}): {self.system}")
+
+        save_picture(path, draw)
 
 
 def save_picture(path: Path, draw: Callable[[Any], None]) -> None:
@@ -119,16 +116,13 @@ def save_picture(path: Path, draw: Callable[[Any], None]) -> None:
         raise InvalidInput(f"The picture {path} cannot be written: {error}") from error
 
 
-def _rounded(value: float | None, digits: int = _FRACTION_DIGITS) -> float | None:
+def _rounded(value: Any, digits: int = _FRACTION_DIGITS) -> Any:
+    """Numbers rounded, alone or in a mapping or sequence; None stays."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(one, digits) for name, one in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, Sequence):
+        return [_rounded(one, digits) for one in cast("Sequence[Any]", value)]
     return None if value is None else round(value, digits)
-
-
-def _fractions(means: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: _rounded(value) for name, value in means.items()}
-
-
-def _interval(figures: Figures) -> list[float | None] | None:
-    return None if figures.interval is None else [_rounded(bound) for bound in figures.interval]
 
 
 def _cells(figures: Figures) -> list[str]:
@@ -138,7 +132,3 @@ def _cells(figures: Figures) -> list[str]:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value * 100:.1f}"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} ms"

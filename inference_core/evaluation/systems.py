@@ -6,11 +6,12 @@ import asyncio
 import logging
 import math
 import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
@@ -57,16 +58,15 @@ Advance = Callable[[], None]
 """Hears of each turn and each question that is done."""
 
 
-class System(Protocol):
+class System(ABC):
     """Something that remembers conversations and recalls turns of them."""
 
+    @abstractmethod
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
         """Remembers every turn; what is returned recalls from this conversation alone."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold nothing
         """Frees what the system holds."""
-        ...
 
 
 def make_system(name: str, embeddings: str | None = "auto") -> System:
@@ -74,24 +74,21 @@ def make_system(name: str, embeddings: str | None = "auto") -> System:
 
     Raises InvalidInput for an unknown name, MissingExtra, ConfigurationError, EmbeddingError.
     """
-    if name == "ours":
-        return MemoryService(embeddings)
-    if name == "ours-no-late":
-        return MemoryService(embeddings, late_interaction=False)
-    if name == "ours-links":
-        return MemoryService(embeddings, links=True)
-    if name == "lexical":
-        return MemoryService(None)
-    if name == "langgraph-inmemory":
-        return LangGraphInMemory()
-    if name == "dense":
-        return Dense(embeddings)
-    if name == "bm25":
-        return BM25()
-    raise InvalidInput(f"Unknown system {name!r}; known: {', '.join(SYSTEMS)}")
+    makers: dict[str, Callable[[], System]] = {
+        "ours": lambda: MemoryService(embeddings),
+        "ours-no-late": lambda: MemoryService(embeddings, late_interaction=False),
+        "ours-links": lambda: MemoryService(embeddings, links=True),
+        "lexical": lambda: MemoryService(None),
+        "langgraph-inmemory": LangGraphInMemory,
+        "dense": lambda: Dense(embeddings),
+        "bm25": BM25,
+    }
+    if name not in makers:
+        raise InvalidInput(f"Unknown system {name!r}; known: {', '.join(SYSTEMS)}")
+    return makers[name]()
 
 
-class MemoryService:
+class MemoryService(System):
     """AgentMemoryStoreService over a new SQLite file, one memory a turn, one user a conversation.
 
     ``links``: recall follows links; it may be changed between two questions.
@@ -125,11 +122,22 @@ class MemoryService:
         """
         embedder = self._store.engine.embedder
         if embedder is not None:
-            await asyncio.to_thread(_load, embedder)
+            embedder.warm()
+            if not await asyncio.to_thread(embedder.wait_ready):
+                raise EmbeddingError(embedder.failure or "The embedding model does not answer")
+
+        async def save(turn: ConversationTurn) -> str:
+            source = MemorySource(origin=turn.origin)
+            memory_id = await self._service.save_memory(
+                user_id, turn.content, turn.memory_type, session_id=turn.session, valid_from=turn.at, source=source
+            )
+            advance()
+            return memory_id
+
         turn_of: dict[str, str] = {}
         for start in range(0, len(turns), _CONCURRENT_SAVES):
             window = turns[start : start + _CONCURRENT_SAVES]
-            ids = await asyncio.gather(*(self._save(user_id, turn, advance) for turn in window))
+            ids = await asyncio.gather(*map(save, window))
             turn_of.update(zip(ids, (turn.id for turn in window), strict=True))
         if embedder is not None:
             await self._until_embedded(embedder)
@@ -145,18 +153,6 @@ class MemoryService:
         self._store.close()
         self._folder.cleanup()
 
-    async def _save(self, user_id: str, turn: ConversationTurn, advance: Advance) -> str:
-        memory_id = await self._service.save_memory(
-            user_id,
-            turn.content,
-            turn.memory_type,
-            session_id=turn.session,
-            valid_from=turn.at,
-            source=MemorySource(origin=turn.origin),
-        )
-        advance()
-        return memory_id
-
     async def _until_embedded(self, embedder: Embedder) -> None:
         """Texts that could not be embedded at once get their vectors in the background; recall needs all of them."""
         deadline = monotonic() + _BACKFILL_PATIENCE_S
@@ -166,7 +162,7 @@ class MemoryService:
             await asyncio.sleep(_POLL_S)
 
 
-class LangGraphInMemory:
+class LangGraphInMemory(System):
     """LangGraph's InMemoryStore with the local model over ``[date] speaker: text``: what there is without this package.
 
     Raises MissingExtra without the ``local`` extra.
@@ -188,11 +184,8 @@ class LangGraphInMemory:
 
         return recall
 
-    def close(self) -> None:
-        """There is nothing to free."""
 
-
-class Dense:
+class Dense(System):
     """Exact cosine between the question and the plain content. Raises MissingExtra, ConfigurationError."""
 
     def __init__(self, embeddings: str | None) -> None:
@@ -216,11 +209,8 @@ class Dense:
 
         return recall
 
-    def close(self) -> None:
-        """There is nothing to free."""
 
-
-class BM25:
+class BM25(System):
     """Plain BM25 over stems without stop words (Robertson and Zaragoza, FnTIR 3, 2009; idf as in Lucene)."""
 
     k1: Final = 1.2
@@ -233,34 +223,23 @@ class BM25:
         for turn in turns:
             analyzed.append(analyze(turn.content))
             advance()
-        weights = self._weights(analyzed)
+        mean_length = sum(map(len, analyzed)) / max(len(turns), 1) or 1.0
+        frequencies: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        for at, terms in enumerate(analyzed):
+            norm = self.k1 * (1 - self.b + self.b * len(terms) / mean_length)
+            for term, count in Counter(terms).items():
+                frequencies[term].append((at, count * (self.k1 + 1) / (count + norm)))
 
         async def recall(query: str, k: int) -> list[Hit]:
             scores = np.zeros(len(turns))
             for term in analyze(query):
-                for at, weight in weights.get(term, ()):
-                    scores[at] += weight
+                found = frequencies.get(term, ())
+                idf = math.log1p((len(turns) - len(found) + 0.5) / (len(found) + 0.5))
+                for at, frequency in found:
+                    scores[at] += frequency * idf
             return _best(turns, scores, min(k, int(np.count_nonzero(scores))))
 
         return recall
-
-    def close(self) -> None:
-        """There is nothing to free."""
-
-    def _weights(self, texts: Sequence[Sequence[str]]) -> dict[str, list[tuple[int, float]]]:
-        """For each term, the texts that hold it and its weight in them."""
-        mean_length = sum(map(len, texts)) / max(len(texts), 1) or 1.0
-        frequencies: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        for at, terms in enumerate(texts):
-            norm = self.k1 * (1 - self.b + self.b * len(terms) / mean_length)
-            for term, count in Counter(terms).items():
-                frequencies[term].append((at, count * (self.k1 + 1) / (count + norm)))
-        return {
-            term: [
-                (at, weight * math.log1p((len(texts) - len(found) + 0.5) / (len(found) + 0.5))) for at, weight in found
-            ]
-            for term, found in frequencies.items()
-        }
 
 
 def _model(spec: str | None, system: str) -> Embeddings:
@@ -277,12 +256,6 @@ def _vectors(embed: Callable[[T], V], given: T) -> V:
         return embed(given)
     except Exception as error:
         raise EmbeddingError(f"The embedding model failed: {error}") from error
-
-
-def _load(embedder: Embedder) -> None:
-    embedder.warm()
-    if not embedder.wait_ready():
-        raise EmbeddingError(embedder.failure or "The embedding model does not answer")
 
 
 def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], k: int) -> list[Hit]:

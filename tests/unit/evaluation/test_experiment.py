@@ -10,12 +10,12 @@ import pytest
 
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
 from inference_core.evaluation.experiment import Summary, run_experiment, summarize
-from inference_core.evaluation.systems import Advance, Hit, Recall
+from inference_core.evaluation.systems import Advance, Hit, Recall, System
 
 TURNS = tuple(ConversationTurn(str(number), f"s{number // 2}", None, "A", "text") for number in range(14))
 
 
-class Scripted:
+class Scripted(System):
     """Answers each question with the given ids; the first hit is as relevant as is said."""
 
     def __init__(self, answers: Mapping[str, Sequence[str]], relevance: float | None = None, wait_s: float = 0) -> None:

@@ -14,7 +14,7 @@ from inference_core.errors import InvalidInput
 from inference_core.evaluation.locomo import load_locomo
 from inference_core.memory.trust import Origin
 
-EXAMPLE = Path(__file__).parents[3] / "inference_core" / "demo" / "conversation.json"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "demo" / "conversation.json"
 
 
 def written(tmp_path: Path, samples: Any) -> Path:
