@@ -18,6 +18,7 @@ from inference_core.context.profile import fenced_profile
 from inference_core.drivers import run
 from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells
 from inference_core.memory.text import is_id, text_tokens
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.validity import why_invalid
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.receipts import keep_receipt
@@ -94,6 +95,14 @@ def test_a_receipt_of_memories_that_contradict_each_other_is_rebuilt(service: Sy
     assert "<conflicting_memory>" in block
     assert "Monday" in block
     assert "Tuesday" in block
+
+
+def test_a_receipt_of_a_memory_from_the_web_is_rebuilt(service: SyncMemoryService):
+    memory_id = service.save_memory(U, "Opens at nine", "facts", source=MemorySource(origin=Origin.WEB))
+    line = ReceiptLine(id=memory_id, version=1, place=Place.RECALLED, rank=1)
+    block = service.rebuild_receipt(U, _receipt((line,))).block
+    assert "<unconfirmed_memory>" in block
+    assert "[source: web]" in block
 
 
 def test_receipts_of_another_librarys_store_go_when_they_are_over(clock: FrozenClock):
