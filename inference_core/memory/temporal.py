@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime, tzinfo
+from datetime import date, datetime, tzinfo
 from enum import Enum
-from typing import TypeVar
 
-from inference_core.clock import in_zone, local_day
-
-T = TypeVar("T")
+from inference_core.clock import local_day
 
 
 class TimeBucket(Enum):
@@ -34,14 +30,3 @@ def time_bucket(moment: datetime, today: date, zone: tzinfo) -> TimeBucket:
     """The bucket of ``moment`` on the day ``today`` in ``zone``; an instant in the future counts as today."""
     age = (today - local_day(moment, zone)).days
     return next((bucket for last, bucket in _LAST_DAY_OF if age <= last), TimeBucket.OLDER)
-
-
-def by_time_bucket(
-    items: Iterable[T], when: Callable[[T], datetime], now: datetime, zone: tzinfo
-) -> dict[TimeBucket, list[T]]:
-    """``items`` by bucket in the order of the buckets, the newest first in each; empty buckets are left out."""
-    today = local_day(now, zone)
-    buckets: dict[TimeBucket, list[T]] = {bucket: [] for bucket in TimeBucket}
-    for item in sorted(items, key=lambda item: in_zone(when(item), UTC), reverse=True):
-        buckets[time_bucket(when(item), today, zone)].append(item)
-    return {bucket: members for bucket, members in buckets.items() if members}

@@ -18,7 +18,7 @@ from inference_core import AgentMemoryStoreService, MemoryStoreDocument, open_st
 from inference_core.clock import aware
 from inference_core.context.render import render_memories
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.temporal import TimeBucket, by_time_bucket, time_bucket
+from inference_core.memory.temporal import TimeBucket, time_bucket
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.testing import FrozenClock
 
@@ -174,9 +174,6 @@ def test_every_moment_is_in_the_bucket_of_its_day_and_in_no_other(times: list[da
         expected = [bucket_at(local, moment, zone) for moment in moments]
         today = date.fromordinal(local // 86_400 + 1)
         assert [time_bucket(moment, today, zone) for moment in moments] == expected, (now, moments)
-        buckets = by_time_bucket(range(len(moments)), [*map(aware, moments)].__getitem__, now, zone)
-        placed = sorted((at, bucket.name) for bucket, members in buckets.items() for at in members)
-        assert placed == [(at, bucket.name) for at, bucket in enumerate(expected)], (now, moments)
 
 
 def test_the_moments_lie_in_every_bucket_of_every_zone(times: list[datetime]):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from inference_core.memory.temporal import TimeBucket, by_time_bucket, time_bucket
+from inference_core.memory.temporal import TimeBucket, time_bucket
 
 TODAY, YESTERDAY, DAYS, MONTHS, OLDER = TimeBucket
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -91,7 +91,6 @@ def test_a_naive_moment_is_utc():
 )
 def test_the_ends_of_the_calendar_have_a_bucket(zone: str, moment: datetime, bucket: TimeBucket):
     assert time_bucket(moment, NOW.date(), ZoneInfo(zone)) is bucket
-    assert by_time_bucket([moment], lambda item: item, NOW, ZoneInfo(zone)) == {bucket: [moment]}
 
 
 @pytest.mark.parametrize(
@@ -103,44 +102,3 @@ def test_the_ends_of_the_calendar_have_a_bucket(zone: str, moment: datetime, buc
 )
 def test_a_moment_outside_of_the_calendar_of_utc_has_a_bucket(moment: datetime, bucket: TimeBucket):
     assert time_bucket(moment, NOW.date(), UTC) is bucket
-
-
-@pytest.mark.parametrize("zone", [UTC, ZoneInfo("Asia/Tokyo"), timezone(timedelta(hours=-9))])
-def test_items_are_grouped_in_order_with_the_newest_first(zone: tzinfo):
-    ages = [400, 0, 1, 96, 3, 97, 6, 7, 2]
-    moments = [NOW - timedelta(days=age) for age in ages]
-    found = by_time_bucket(moments, lambda item: item, NOW, zone)
-    assert {bucket: [(NOW - item).days for item in items] for bucket, items in found.items()} == {
-        TODAY: [0],
-        YESTERDAY: [1],
-        DAYS: [2, 3, 6],
-        MONTHS: [7, 96],
-        OLDER: [97, 400],
-    }
-    assert list(found) == list(TimeBucket)
-
-
-def test_empty_buckets_are_left_out():
-    nothing: list[datetime] = []
-    assert by_time_bucket(nothing, lambda item: item, NOW, UTC) == {}
-    assert list(by_time_bucket([NOW], lambda item: item, NOW, UTC)) == [TODAY]
-
-
-def test_items_of_the_same_instant_keep_their_order():
-    found = by_time_bucket(["b", "a", "c"], lambda _: NOW, NOW, UTC)
-    assert found == {TODAY: ["b", "a", "c"]}
-
-
-def test_naive_and_aware_moments_are_ordered_together():
-    late = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    early = datetime(2026, 1, 1, 11)  # noqa: DTZ001 - naive on purpose
-    (members,) = by_time_bucket([early, late], lambda moment: moment, late, UTC).values()
-    assert members == [late, early]
-
-
-def test_moments_of_a_repeated_hour_are_ordered_by_when_they_were():
-    zone = ZoneInfo("America/New_York")
-    first = datetime(2025, 11, 2, 1, 50, tzinfo=zone)
-    second = datetime(2025, 11, 2, 1, 10, fold=1, tzinfo=zone)
-    (members,) = by_time_bucket([first, second], lambda moment: moment, second, zone).values()
-    assert members == [second, first]
