@@ -102,8 +102,11 @@ class Staging:
         self.heads: dict[Namespace, int] = {}
 
     def apply(self, batch: Sequence[Write]) -> list[int]:
-        """The version after each write, 0 where nothing is there. Raises VersionConflict."""
-        return [self._apply(write) for write in batch]
+        """The version after each write, 0 where nothing is there. Raises VersionConflict, StoreError."""
+        try:
+            return [self._apply(write) for write in batch]
+        except OverflowError as error:
+            raise StoreError(f"An instant lies outside of the calendar: {error}") from error
 
     def _apply(self, write: Write) -> int:
         address = (write.namespace, write.key)
@@ -132,26 +135,34 @@ def staged(
     batches: Sequence[Sequence[Write]], cells: dict[Key, Cell], heads: dict[Namespace, int], now: datetime
 ) -> list[Outcome]:
     """Applies ``batches`` in turn to ``cells`` and ``heads``: each as a whole or, if it is refused, not at all."""
-
-    def outcome(batch: Sequence[Write]) -> Outcome:
+    outcomes: list[Outcome] = []
+    for batch in batches:
         staging = Staging(cells.get, lambda scope: heads.get(scope, 0), now)
         try:
-            versions = staging.apply(batch)
-        except VersionConflict as error:
-            return error
-        except OverflowError as error:
-            return StoreError(f"An instant lies outside of the calendar: {error}")
-        cells.update(staging.cells)
-        heads.update(staging.heads)
-        return versions
-
-    return [outcome(batch) for batch in batches]
+            outcomes.append(staging.apply(batch))
+        except StoreError as error:
+            outcomes.append(error)
+        else:
+            cells.update(staging.cells)
+            heads.update(staging.heads)
+    return outcomes
 
 
 def _changed(write: Put | Delete | SetVector | Expire, cell: Cell | None, now: datetime) -> Cell | None:
     """The cell after ``write``, but for its sequence number; None if nothing changes."""
     if isinstance(write, Put):
-        return _put(write, cell, now)
+        updated = aware(write.updated_at)
+        first = cell.created_at if cell and cell.is_alive(now) else updated
+        return Cell(
+            seq=0,
+            version=max(cell.version if cell else 0, write.above) + 1,
+            kind=write.kind,
+            created_at=aware(write.created_at) if write.created_at else first,
+            updated_at=updated,
+            value=write.value,
+            document=write.document,
+            expiry=write.expiry,
+        )
     if cell is None or cell.value is None:
         return None
     # Whoever sends an Expire has been told by the database that the time has come; a lost cell does not tell itself.
@@ -160,18 +171,3 @@ def _changed(write: Put | Delete | SetVector | Expire, cell: Cell | None, now: d
     if isinstance(write, Expire) or cell.document is None or cell.version != write.version:
         return None
     return replace(cell, document=cell.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
-
-
-def _put(write: Put, old: Cell | None, now: datetime) -> Cell:
-    updated = aware(write.updated_at)
-    first = old.created_at if old and old.is_alive(now) else updated
-    return Cell(
-        seq=0,
-        version=max(old.version if old else 0, write.above) + 1,
-        kind=write.kind,
-        created_at=aware(write.created_at) if write.created_at else first,
-        updated_at=updated,
-        value=write.value,
-        document=write.document,
-        expiry=write.expiry,
-    )

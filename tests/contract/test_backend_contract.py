@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
 
@@ -757,6 +757,15 @@ def test_instants_are_exact_and_naive_ones_are_utc(own: Backend, moment: datetim
     done(own, put("a", created_at=moment))
     assert some(own, "a").created_at == moment.replace(tzinfo=UTC)
     assert keys(own.page(PageRequest([USER], limit=1))) == ["a"]
+
+
+def test_an_instant_outside_of_the_calendar_fails_alone(backend: Backend):
+    """The cause: what a time zone moves over the end of the calendar failed everybody's writes in some stores."""
+    first = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+    outcomes = backend.apply([[put("a")], [put("x"), put("b", created_at=first)], [put("c")]])
+    assert (outcomes[0], outcomes[2]) == ([1], [1])
+    assert isinstance(refused(outcomes[1]), StoreError)
+    assert sorted(keys(backend.page(PageRequest([USER], limit=9)))) == ["a", "c"]
 
 
 def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):

@@ -13,7 +13,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Final
@@ -38,7 +38,6 @@ from inference_core.stores.backend import (
     Capabilities,
     Check,
     Delete,
-    Expire,
     Key,
     Outcome,
     Pending,
@@ -46,11 +45,10 @@ from inference_core.stores.backend import (
     Row,
     SetVector,
     Tally,
-    Touch,
     Unreadable,
     Write,
 )
-from inference_core.stores.backends.mirror import EXTRA, Mirror, extra_of
+from inference_core.stores.backends.mirror import EXTRA, Mirror, extra_of, text_of
 from inference_core.stores.cursor import PageRequest, cut
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
@@ -85,9 +83,19 @@ class ForeignBackend:
         outcomes: list[Outcome] = []
         for batch in batches:
             try:
-                outcomes.append(self._apply_batch(batch))
-            except StoreError as error:
-                outcomes.append(error)
+                current = self.get([(write.namespace, write.key) for write in batch])
+                made = [_operation(write, row) for write, row in zip(batch, current, strict=True)]
+                self._ask([op for op, _ in made if op])
+            except (StoreError, OverflowError) as error:
+                is_ours = isinstance(error, StoreError)
+                outcomes.append(error if is_ours else StoreError(f"An instant lies outside of the calendar: {error}"))
+                continue
+            outcomes.append([version for _, version in made])
+            with self._lock:  # what was given a vector is not pending; the next reading sees how it is
+                for write in batch:
+                    mirror = self._mirrors.get(write.namespace)
+                    if isinstance(write, SetVector) and mirror and write.key in mirror.marks:
+                        mirror.marks[write.key] = mirror.marks[write.key]._replace(model=write.model)
         return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
@@ -133,7 +141,10 @@ class ForeignBackend:
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """Reads the scopes and numbers what has changed since they were read last."""
         with self._lock:
-            return [self._read(scope).head for scope in scopes]
+            for scope in set(scopes):
+                rows = {row.key: row for row in self._scan(scope)}
+                self._mirrors.setdefault(scope, Mirror()).note(rows)
+            return [self._mirrors[scope].head for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """What the last reading of the scope found changed after ``since``."""
@@ -172,9 +183,8 @@ class ForeignBackend:
                 if mark.model not in (None, model)
             )
             keys = list(islice(waiting, limit))
-        found = zip(keys, self.get(keys), strict=True)
-        texts = [(scope, key, row, _document(row)) for (scope, key), row in found if row]
-        return [Pending(scope, key, row.version, document.text) for scope, key, row, document in texts if document]
+        rows = [row for row in self.get(keys) if row]
+        return [Pending(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))]
 
     def expired(self, limit: int) -> list[Key]:
         """None: a foreign store expires its items by itself."""
@@ -206,8 +216,11 @@ class ForeignBackend:
 
     def check_may_block(self) -> None:
         """Raises ConfigurationError in the thread whose event loop serves the store: it would wait for itself."""
-        store = self._store()
-        if (loop := _loop_of(store)) and loop is _running_loop():
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # this thread has none
+            return
+        if running is _loop_of(self._store()):
             raise ConfigurationError(
                 f"{self.name} is served by the event loop of this thread, which a synchronous call would block for "
                 "ever: await the asynchronous method (agent.ainvoke, service.save_memory), or call from another thread"
@@ -215,26 +228,6 @@ class ForeignBackend:
 
     def close(self) -> None:
         """The store belongs to whoever made it and stays open."""
-
-    def _apply_batch(self, batch: Sequence[Write]) -> list[int]:
-        current = self.get([(write.namespace, write.key) for write in batch])
-        ops: list[Op] = []
-        versions: list[int] = []
-        for write, row in zip(batch, current, strict=True):
-            op, version = _operation(write, row)
-            ops += [op] if op else []
-            versions.append(version)
-        self._ask(ops)
-        self._note_vectors(batch)
-        return versions
-
-    def _note_vectors(self, batch: Sequence[Write]) -> None:
-        """Takes texts that were given a vector off the list of pending ones; the next reading sees how they are."""
-        with self._lock:
-            for write in batch:
-                mirror = self._mirrors.get(write.namespace)
-                if isinstance(write, SetVector) and mirror and write.key in mirror.marks:
-                    mirror.marks[write.key] = mirror.marks[write.key]._replace(model=write.model)
 
     def _rows(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
         found = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
@@ -256,13 +249,8 @@ class ForeignBackend:
             if offset >= self._max_rows:
                 raise ScopeTooLarge(f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows; use open_store")
 
-    def _read(self, scope: Namespace) -> Mirror:
-        mirror = self._mirrors.setdefault(scope, Mirror())
-        mirror.note({row.key: row for row in self._scan(scope)})
-        return mirror
-
     def _check_runs(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises StoreUnavailable, before anything is sent, if ``loop`` would not get round to it."""
+        """Raises StoreUnavailable if ``loop`` would not get round to a call."""
         turn = threading.Event()
         try:
             loop.call_soon_threadsafe(turn.set)
@@ -282,9 +270,11 @@ class ForeignBackend:
         if store is None:
             raise StoreUnavailable(f"The {self.name} is gone")
         if loop := _loop_of(store):
-            self._check_runs(loop)
+            self._check_runs(loop)  # before anything is sent
         try:
-            with _turn(store):
+            with _turns_lock:
+                turn = _turns.setdefault(store, threading.Lock()) if isinstance(store, InMemoryStore) else nullcontext()
+            with turn:  # LangGraph's InMemoryStore fails if one thread reads while another writes
                 return store.batch(ops)
         except Exception as error:
             raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
@@ -295,52 +285,26 @@ def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
     return getattr(store, "_loop", None) if isinstance(store, AsyncBatchedBaseStore) else None
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _turn(store: BaseStore) -> AbstractContextManager[Any]:
-    """LangGraph's InMemoryStore fails if one thread reads while another writes, so its callers take turns."""
-    if not isinstance(store, InMemoryStore):
-        return nullcontext()
-    with _turns_lock:
-        return _turns.setdefault(store, threading.Lock())
-
-
 def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
+    """What ``write`` asks of the store where ``row`` is, and the version after it. Raises VersionConflict."""
     version = row.version if row else 0
-    if isinstance(write, Touch | Expire):
-        return None, version
-    if isinstance(write, SetVector):
-        if row is None or version != write.version:
-            return None, version
-        extra = row.value.get(EXTRA, {}) | _vector_fields(write.model, write.vector)
-        return PutOp(write.namespace, write.key, row.value | {EXTRA: extra}, index=False), version
-    if write.expected is not None and write.expected != version:
+    if isinstance(write, Put | Delete | Check) and write.expected not in (None, version):
         raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
-    if isinstance(write, Check):
-        return None, version
     if isinstance(write, Delete):
         return PutOp(write.namespace, write.key, None) if row else None, 0
-    value = _value(write, row)
-    return PutOp(write.namespace, write.key, value, index=False), value[EXTRA]["version"]
-
-
-def _value(write: Put, row: Row | None) -> dict[str, Any]:
-    first = write.created_at or (row.created_at if row else write.updated_at)
-    extra: dict[str, Any] = {
-        "version": max(row.version if row else 0, write.above) + 1,
-        "created_at": aware(first).isoformat(),
-    }
-    if write.document:
-        extra["text"] = write.document.text
-        extra["situation"] = list(write.document.situation)
-        if write.document.vector:
-            extra |= _vector_fields(write.document.model, write.document.vector)
-    return json.loads(write.value) | {EXTRA: extra}
+    if isinstance(write, Put):
+        first = write.created_at or (row.created_at if row else write.updated_at)
+        version = max(version, write.above) + 1
+        extra: dict[str, Any] = {"version": version, "created_at": aware(first).isoformat()}
+        if document := write.document:
+            extra |= {"text": document.text, "situation": list(document.situation)}
+            if document.vector:
+                extra |= _vector_fields(document.model, document.vector)
+        return PutOp(write.namespace, write.key, json.loads(write.value) | {EXTRA: extra}, index=False), version
+    if isinstance(write, SetVector) and row and version == write.version:
+        extra = row.value.get(EXTRA, {}) | _vector_fields(write.model, write.vector)
+        return PutOp(write.namespace, write.key, row.value | {EXTRA: extra}, index=False), version
+    return None, version
 
 
 def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
@@ -349,24 +313,21 @@ def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
 
 def _row(item: Item) -> Row:
     extra = extra_of(item.value)
+    created = aware(item.created_at)
+    with suppress(
+        ValueError, OverflowError
+    ):  # stores disagree about when an item was first stored, so the value says it
+        if isinstance(text := extra.get("created_at") or item.value.get("created_at"), str):
+            created = aware(datetime.fromisoformat(text))
     return Row(
         namespace=tuple(item.namespace),
         key=item.key,
         value=copy.deepcopy(item.value),
         version=int(extra.get("version", 1)),
         seq=0,
-        created_at=_created(item),
+        created_at=created,
         updated_at=aware(item.updated_at),
     )
-
-
-def _created(item: Item) -> datetime:
-    """When it was first stored, as stores disagree about theirs."""
-    text = extra_of(item.value).get("created_at") or item.value.get("created_at")
-    try:
-        return aware(datetime.fromisoformat(text) if isinstance(text, str) else item.created_at)
-    except ValueError:
-        return aware(item.created_at)
 
 
 def _kind(row: Row) -> str:
@@ -375,18 +336,15 @@ def _kind(row: Row) -> str:
 
 
 def _document(row: Row) -> Document | None:
-    extra = extra_of(row.value)
-    text = extra.get("text") or row.value.get("content")
-    if not isinstance(text, str) or not text.strip():
+    text = text_of(row)
+    if text is None:
         return None
-    vector = extra.get("vector")
-    document = Document.of(text, _situation(extra.get("situation")))
-    return document._replace(model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document
-
-
-def _situation(stored: Any) -> Situation:
-    match stored:
+    extra = extra_of(row.value)
+    match extra.get("situation"):
         case [str(session), bool(by_assistant), None | int() | float() as happened, int() | float() as importance]:
-            return Situation(session, by_assistant, happened, importance)
+            situation = Situation(session, by_assistant, happened, importance)
         case _:
-            return Situation()
+            situation = Situation()
+    document = Document.of(text, situation)
+    vector = extra.get("vector")
+    return document._replace(model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from inference_core.clock import Clock
-from inference_core.errors import StoreUnavailable, VersionConflict
+from inference_core.errors import StoreError, StoreUnavailable
 from inference_core.stores.backend import Capabilities, Outcome, Row, Unreadable, Write
 from inference_core.stores.cells import Staging
 from inference_core.stores.table import Table, TableBackend
@@ -34,7 +34,7 @@ class InMemoryBackend(TableBackend):
                 staging = Staging(table.cell, table.head, self._clock.now())
                 try:
                     outcomes.append(staging.apply(batch))
-                except VersionConflict as error:
+                except StoreError as error:
                     outcomes.append(error)
                 else:
                     for key, cell in staging.cells.items():

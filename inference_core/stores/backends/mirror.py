@@ -15,7 +15,7 @@ EXTRA: Final = "_inference_core"
 class Mark(NamedTuple):
     """What is known of a row: the number of its last change, its version, the model of its vector, a hash of it all.
 
-    ``model`` None: it has no text; ``digest`` None: it is gone.
+    ``model`` is "" without a vector, None without a text; ``digest`` None: it is gone.
     """
 
     seq: int
@@ -42,10 +42,12 @@ class Mirror:
             self.marks[key] = Mark(self.head, 0, None, None)
             self.fresh[key] = None
         for key, row in reversed(rows.items()):
-            digest = _digest(row)
+            digest = hash((row.updated_at, row.version, json.dumps(row.value, sort_keys=True, default=str)))
             if key not in self.marks or self.marks[key].digest != digest:
                 self.head += 1
-                self.marks[key] = Mark(self.head, row.version, _model(row), digest)
+                extra = extra_of(row.value)
+                model = sys.intern(str(extra.get("model", ""))) if extra.get("vector") else ""
+                self.marks[key] = Mark(self.head, row.version, None if text_of(row) is None else model, digest)
                 self.fresh[key] = row
 
     def drop_fresh(self, until: int) -> None:
@@ -57,17 +59,10 @@ class Mirror:
 def extra_of(value: dict[str, Any]) -> dict[str, Any]:
     """What this package keeps in a stored ``value``, besides what is the caller's."""
     found = value.get(EXTRA)
-    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON
 
 
-def _digest(row: Row) -> int:
-    return hash((row.updated_at, row.version, json.dumps(row.value, sort_keys=True, default=str)))
-
-
-def _model(row: Row) -> str | None:
-    """The model of the row's vector, "" without one; None for a row without a text."""
-    extra = extra_of(row.value)
-    text = extra.get("text") or row.value.get("content")
-    if not isinstance(text, str) or not text.strip():
-        return None
-    return sys.intern(str(extra.get("model", ""))) if extra.get("vector") else ""
+def text_of(row: Row) -> str | None:
+    """The text by which a row is found: the one that was indexed with it, or its content."""
+    text = extra_of(row.value).get("text") or row.value.get("content")
+    return text if isinstance(text, str) and text.strip() else None
