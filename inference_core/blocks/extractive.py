@@ -59,11 +59,18 @@ class ExtractedFacts(BaseModel):
 
 
 class ExtractiveMemory(Block):
-    """Facts about the user, as semantic memories beside those that the agent saved.
+    """Facts about the user, which a language model extracts from what user and assistant said, not from tools' results.
 
-    ``model`` must be able to call tools (structured output); it is given ``extraction_prompt`` and what user and
-    assistant said, not what tools returned, and has ``model_timeout`` seconds. Raises ConfigurationError for a model
-    that cannot do it.
+    They are semantic memories beside those that the agent saved. Recall gives those that fit the message, then the
+    newest. The other arguments are those of `Block`.
+
+    Args:
+        model: Must support structured output.
+        extraction_prompt: Instructions for the model.
+        model_timeout: Seconds for each call of the model. None: no limit.
+
+    Raises:
+        ConfigurationError: The model has no structured output.
     """
 
     section: str = "extractive_memory"

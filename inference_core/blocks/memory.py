@@ -29,14 +29,13 @@ DEFAULT_MAX_TOKENS: Final = 2_000
 
 @runtime_checkable
 class Memory(Protocol):
-    """What any memory does for a session; a block of the application's own needs no more than this.
+    """What a block of your own must do. It is called on a thread of its own, so it may block.
 
-    It may block: it is called on a thread of its own. ``update`` may see a message again after a crash; messages keep
-    their ids.
+    Messages keep their ids, and `update` may get the same message again after a crash.
     """
 
     def get(self, session_id: str, message: Any) -> Any:
-        """What is known that fits ``message``: a sequence of whatever the block holds."""
+        """What the block knows that fits ``message``: texts, messages or JSON data."""
         ...
 
     def update(self, session_id: str, message: Any) -> None:
@@ -81,12 +80,16 @@ def _documented(method: M, plan: Callable[..., Any]) -> M:
 
 
 class Block(ABC):
-    """A block on a LangGraph store, with the documents' methods, sync and async.
+    """A block on a LangGraph store. Each method has an async twin: `aget`, `aupdate`, `adelete`.
 
-    ``store`` None: that of the agent memory or agent which uses the block. Whose memory it is says whoever uses the
-    block; used alone it needs ``user_id`` or ``owner``. Recalls ``max_results`` memories, together no more than about
-    ``max_tokens``. ``name`` tells it from other blocks; by default it is its `section`. ``timeout`` (seconds) bounds
-    each call of its methods.
+    Args:
+        store: Where it keeps memories. None: the store of the `AgentMemory` or agent that uses it.
+        name: Tells it from other blocks on the store. None: its `section`.
+        max_results: Recall at most so many memories.
+        max_tokens: Recall at most about so many tokens.
+        user_id: The user, if the block is used alone; an `AgentMemory` or agent passes its own.
+        owner: A function that takes a session id and returns its user, in place of ``user_id``.
+        timeout: Seconds that each call may take. None: no limit.
     """
 
     section: str

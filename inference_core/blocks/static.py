@@ -36,12 +36,17 @@ StaticFact = str | Mapping[str, Any] | Sequence[Any] | float | None
 
 
 class StaticMemory(Block):
-    """Facts that hold for all users, in a scope that belongs to no user.
+    """Facts that the application states, the same for all users; read-only for conversations.
 
-    ``facts`` are all that the block of this ``name`` holds: they are stored when it is first used, or by `load`, and
-    what an earlier version of it held besides is removed. None leaves what is there. Recalls all of them in their
-    order, or, if together they are more than about ``max_tokens``, those that fit the message best. Raises
-    InvalidMemory for a fact that cannot be stored.
+    Recall gives all of them in their order or, if that is more than about ``max_tokens``, those that fit the message.
+
+    Args:
+        facts: All facts of the block of this ``name``, stored when it is first used or by `load`; those of an earlier
+            version are removed. None: whatever is stored.
+        store: As for `Block`, like the other arguments.
+
+    Raises:
+        InvalidMemory: A fact cannot be stored.
     """
 
     section: str = "static_memory"

@@ -25,9 +25,10 @@ _MESSAGES_AT_ONCE: Final = 32
 
 
 class VectorMemory(Block):
-    """Passages of the user's conversations, as episodic memories beside those that were saved or ingested.
+    """What was said in the user's conversations, word for word, as episodic memories beside the others.
 
-    What it takes in gets its vectors in the background; until then it is found by words.
+    Recall finds passages of all the user's sessions by meaning and by words. New ones get their vectors in the
+    background; until then they are found by words.
     """
 
     section: str = "vector_memory"

@@ -89,11 +89,20 @@ class OverflowStrategy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Summarize(OverflowStrategy):
-    """Replaces older messages with one summary, into which the summary before it is folded.
+    """Replaces older messages with one summary, made by a language model; an earlier summary is folded into it.
 
-    ``model`` None is the agent's own. ``prompt`` may hold ``{max_tokens}``. The last ``summary_message_count`` messages
-    stay word for word, if they fit. The summary has at most ``max_summary_tokens`` and the role ``role``. A model that
-    fails or takes longer than ``timeout`` seconds leaves the messages where they are.
+    If the model fails or takes too long, the messages stay.
+
+    Args:
+        model: The model that summarizes. None: the agent's own; `AgentMemory` has none and needs one here.
+        prompt: Instructions for the model; may contain ``{max_tokens}``.
+        summary_message_count: So many of the last messages stay word for word, if they fit.
+        max_summary_tokens: At most so many tokens of summary, and at most half of what messages may take.
+        role: The role of the summary among the messages, ``"user"`` or ``"system"``.
+        timeout: Seconds for each call of the model. None: no limit.
+
+    Raises:
+        ConfigurationError: The arguments make no sense.
     """
 
     model: BaseChatModel | None = None
@@ -136,7 +145,7 @@ class Summarize(OverflowStrategy):
 
 @dataclass(frozen=True, slots=True)
 class Trim(OverflowStrategy):
-    """Removes the oldest messages until at most ``max_memory_tokens`` are left."""
+    """Removes the oldest messages until at most ``max_memory_tokens`` are left; they are gone."""
 
     drops: ClassVar[bool] = True
     max_memory_tokens: int = 500
@@ -151,7 +160,7 @@ class Trim(OverflowStrategy):
 
 @dataclass(frozen=True, slots=True)
 class Delete(OverflowStrategy):
-    """Removes the oldest ``count`` messages, and more if the rest is still too large."""
+    """Removes the oldest ``count`` messages, and more if the rest is still too large; they are gone."""
 
     drops: ClassVar[bool] = True
     count: int = 2
@@ -169,9 +178,16 @@ class Delete(OverflowStrategy):
 class FlushToLongTerm(OverflowStrategy):
     """Moves older messages into long-term memory, from where they are recalled.
 
-    ``blocks`` take them in, all of them before a message leaves; None is a VectorMemory on the agent's store. Those
-    that are read-only are only recalled. Acts when messages take more than ``max_stm_token_ratio`` of their room, and
-    keeps half of that. ``into_system_prompt`` puts what the blocks recall for a turn behind the system prompt.
+    A message leaves the conversation only when every block holds it durably; if one fails, it stays.
+
+    Args:
+        blocks: Where messages go, such as `VectorMemory` or `ExtractiveMemory`, or your own `Memory`. Read-only blocks
+            are recalled from only. None: a `VectorMemory` on the agent's store.
+        max_stm_token_ratio: Flush when messages take more than this share (0 to 1) of their room; half of it stays.
+        into_system_prompt: Whether to put what the blocks recall for a turn behind the system prompt.
+
+    Raises:
+        ConfigurationError: The arguments make no sense, or no block takes in messages.
     """
 
     blocks: Sequence[Memory | Block] | None = None
