@@ -33,7 +33,7 @@ from inference_core.testing import call_tool
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
-    *("quickstart", "concepts", "migration", "errors", "filters", "conformance"),
+    *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval"),
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
@@ -48,6 +48,10 @@ class Snippet:
     code: str
     line: int
     expected: str
+
+
+def path_of(page: str) -> Path:
+    return ROOT / "README.md" if page == "README" else DOCS / f"{page}.md"
 
 
 def snippets(page: Path) -> list[Snippet]:
@@ -70,7 +74,7 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
         os.chdir(page["folder"])
         os.environ.clear()
         os.environ.update(variables, **page["environment"])
-        printed[name] = run_page(DOCS / f"{name}.md")
+        printed[name] = run_page(path_of(name))
     return printed
 
 
@@ -97,16 +101,14 @@ def from_the_prompt(request: Request) -> str:
     return "I know: " + "; ".join(sorted(found))
 
 
+FIRST_SESSION: list[Turn] = [
+    call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
+    call_tool("save_memory_store", content="Ada likes short answers", memory_type="preferences"),
+    "Nice to meet you, Ada!",
+]
 CONVERSATIONS: dict[str, list[Turn]] = {
-    "quickstart": [
-        call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
-        call_tool("save_memory_store", content="Ada likes short answers", memory_type="preferences"),
-        "Nice to meet you, Ada!",
-        from_the_prompt,
-        "Hello!",
-        from_the_prompt,
-        from_the_prompt,
-    ],
+    "README": [*FIRST_SESSION, from_the_prompt],
+    "quickstart": [*FIRST_SESSION, from_the_prompt, "Hello!", from_the_prompt, from_the_prompt],
 }
 
 
@@ -135,7 +137,7 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
         )
     assert (done.returncode, done.stderr) == (0, "")
     for page, outputs in json.loads(done.stdout).items():
-        for snippet, printed in zip(snippets(DOCS / f"{page}.md"), outputs, strict=True):
+        for snippet, printed in zip(snippets(path_of(page)), outputs, strict=True):
             place = f"{page}.md, line {snippet.line}"
             assert re.fullmatch(pattern(snippet.expected), printed), f"{place} printed:\n{printed}"
 
@@ -151,14 +153,14 @@ def laid_out(page: str, folder: Path, servers: ExitStack) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files_that_are_there(page: str) -> None:
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    text = path_of(page).read_text(encoding="utf-8")
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)]
-    assert [target for target in targets if "://" not in target and not (DOCS / target).exists()] == []
+    assert [target for target in targets if "://" not in target and not (path_of(page).parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_of_code_are_run_or_marked_as_not_run(page: str) -> None:
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    text = path_of(page).read_text(encoding="utf-8")
     openings = [line for line in text.splitlines() if line.startswith("```")][::2]
     assert set(openings) <= {"```python", "```sh", "```text", "```console"}
 
@@ -186,7 +188,7 @@ def test_every_error_is_documented() -> None:
 
 
 def test_every_public_name_that_a_page_mentions_is_there() -> None:
-    text = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
+    text = "".join(path_of(page).read_text(encoding="utf-8") for page in PAGES)
     mentioned = set(re.findall(r"from inference_core import ([\w, ]+)", text))
     names = {name.strip() for line in mentioned for name in line.split(",")}
     assert names <= set(inference_core.__all__)
