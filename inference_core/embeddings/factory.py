@@ -12,6 +12,8 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, MissingExtra
 
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
+_LOCAL: Final = ("local-by-language", "local", "local-multilingual")
+"""In the order in which "auto" takes them."""
 EmbeddingsSpec = Embeddings | Embedder | str | None
 """``"auto"``: the local models that are installed, else none. ``"local"``: English. ``"local-multilingual"``: sixteen
 languages. ``"local-by-language"``: each text by the one that fits its language. ``"provider:model"``, also with
@@ -31,45 +33,29 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
         return Embedder(spec, _fingerprint(spec))
     if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"embeddings must be a name, an Embeddings object or None, not {type(spec).__name__}")
-    if spec == "auto":
-        return _automatic(known)
-    return _LOCAL[spec]() if spec in _LOCAL else _provider(spec)
-
-
-def _local() -> Embedder:
-    try:
-        from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtra("embeddings='local'", "local") from error
-    model = LocalEmbeddings()
-    return Embedder(model, FINGERPRINT, model.load)
-
-
-def _multilingual() -> Embedder:
-    from inference_core.embeddings.multilingual import MULTILINGUAL_FINGERPRINT, MultilingualEmbeddings  # noqa: PLC0415 - an extra
-
-    model = MultilingualEmbeddings()
-    return Embedder(model, MULTILINGUAL_FINGERPRINT, model.load)
-
-
-def _by_language() -> Embedder:
-    try:
-        from inference_core.embeddings.by_language import BY_LANGUAGE_FINGERPRINT, LanguageEmbeddings  # noqa: PLC0415 - extras
-    except ImportError as error:
-        raise MissingExtra("embeddings='local-by-language'", "local,local-multilingual") from error
-    model = LanguageEmbeddings()
-    return Embedder(model, BY_LANGUAGE_FINGERPRINT, model.load)
-
-
-_LOCAL: Final = {"local-by-language": _by_language, "local": _local, "local-multilingual": _multilingual}
-
-
-def _automatic(known: str | None) -> Embedder | None:
+    if spec != "auto":
+        return _local(spec) if spec in _LOCAL else _provider(spec)
     installed: list[Embedder] = []
-    for make in _LOCAL.values():
+    for name in _LOCAL:
         with suppress(MissingExtra):
-            installed.append(make())
+            installed.append(_local(name))
     return next((one for one in installed if one.fingerprint == known), installed[0] if installed else None)
+
+
+def _local(name: str) -> Embedder:
+    # here, as numpy takes time to import
+    from inference_core.embeddings.by_language import BY_LANGUAGE_FINGERPRINT, LanguageEmbeddings  # noqa: PLC0415
+    from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings  # noqa: PLC0415
+    from inference_core.embeddings.multilingual import MULTILINGUAL_FINGERPRINT, MultilingualEmbeddings  # noqa: PLC0415
+
+    kinds = {
+        "local": (LocalEmbeddings, FINGERPRINT),
+        "local-multilingual": (MultilingualEmbeddings, MULTILINGUAL_FINGERPRINT),
+        "local-by-language": (LanguageEmbeddings, BY_LANGUAGE_FINGERPRINT),
+    }
+    kind, fingerprint = kinds[name]
+    model = kind()
+    return Embedder(model, fingerprint, model.load)
 
 
 def _provider(spec: str) -> Embedder:

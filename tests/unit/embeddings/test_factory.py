@@ -67,14 +67,6 @@ def test_without_the_local_extra_auto_is_none_and_local_is_refused():
         make_embedder("local")
 
 
-@pytest.mark.usefixtures("no_multilingual_model")
-def test_a_local_module_that_cannot_be_imported_is_a_missing_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "inference_core.embeddings.local", None)
-    assert make_embedder("auto") is None
-    with pytest.raises(MissingExtra):
-        make_embedder("local")
-
-
 @pytest.mark.usefixtures("key")
 @pytest.mark.parametrize(("spec", "dimensions"), [("openai:text-embedding-3-small", None), ("openai:a-model@256", 256)])
 def test_a_provider_is_named_with_its_model(spec: str, dimensions: int | None):
