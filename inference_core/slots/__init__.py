@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference_core.slots.reading import compare, slot_of, slots_of
+from inference_core.slots.reading import compare, slots_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot
 
-__all__ = ["ANY", "USER", "Comparison", "Holds", "Slot", "compare", "slot_of", "slots_of"]
+__all__ = ["ANY", "USER", "Comparison", "Holds", "Slot", "compare", "slots_of"]

@@ -60,11 +60,6 @@ def slots_of(text: str, said_at: datetime | None = None) -> tuple[Slot, ...]:
     return _read(text, said_at)[0]
 
 
-def slot_of(sentence: str, said_at: datetime | None = None) -> Slot | None:
-    """The first thing that a plain statement says; None if it is not plain or not understood. Never raises."""
-    return next(iter(slots_of(sentence, said_at)), None)
-
-
 def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datetime | None = None) -> Comparison:
     """What ``new`` does to ``old``; ``old_at`` and ``new_at``, aware, are when they were said.
 
