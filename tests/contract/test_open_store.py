@@ -204,6 +204,25 @@ def test_a_model_that_is_down_is_not_made_the_stores(sqlite_url: str):
     open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "up")).close()
 
 
+def test_a_connection_to_what_is_no_database_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Regression: it was left to the garbage collector, of which Python 3.13 warns."""
+    path = tmp_path / "memory.db"
+    path.write_text("this is not a database " * 100)
+    connect, made = sqlite3.connect, list[sqlite3.Connection]()
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        made.append(connect(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    with pytest.raises(ConfigurationError, match="not a database"):
+        opened(f"sqlite:///{path}")
+    assert made
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     opened(url).close()

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -29,6 +30,7 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.stores.backend import Delete, Put, Write
+from inference_core.stores.backends import postgres_connections
 from inference_core.stores.backends.postgres import PostgresBackend
 from inference_core.stores.backends.postgres_schema import VERSION, WANTED
 from inference_core.stores.cursor import PageRequest
@@ -129,6 +131,20 @@ def test_a_broken_connection_is_replaced(url: str, backend: PostgresBackend):
         assert list(pool.map(backend.count, [[USER]] * 40)) == [1] * 40
         assert terminate(url) >= 1
         assert list(pool.map(backend.count, [[USER]] * 40)) == [1] * 40
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Regression: it was left to the garbage collector, of which psycopg warns."""
+    monkeypatch.setattr(postgres_connections, "_SETTINGS", "SELECT no_such_function(%s)")
+    with pytest.raises(StoreUnavailable) as raised:
+        open_backend(url)
+    asked = "SELECT FROM pg_stat_activity WHERE application_name = 'inference_core' AND query LIKE '%no_such_function%'"
+    for _ in range(200):  # the server ends a moment after the connection
+        if not execute(url, asked):
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail(f"still open after {raised.value}")
 
 
 def test_a_commit_that_was_cut_off_is_unknown(url: str, backend: PostgresBackend):

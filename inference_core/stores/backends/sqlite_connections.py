@@ -10,13 +10,14 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from queue import Empty, LifoQueue
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError, StoreUnavailable, in_one_line
 from inference_core.stores.backends import sqlite_schema
 from inference_core.stores.backends.columns import Undecodable
 from inference_core.stores.locks import FileLock
 
+_BUSY_TIMEOUT_MS: Final = 5_000
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -37,7 +38,11 @@ class Connections:
         self._write_lock = threading.Lock()
         self._opened = ExitStack()
         self._closed = False
-        self.is_writable = not read_only and self._may_write()
+        self.is_writable = not read_only
+        touched = (self._path, self._path.parent) if self._path.is_file() and self.is_writable else ()
+        if not all(os.access(place, os.W_OK) for place in touched):
+            _LOG.warning("%s or its folder cannot be written; it is opened for reading alone", self._path)
+            self.is_writable = False
         self._mode = "mode=rw" if self.is_writable else "mode=ro"
         try:
             if self.is_writable:
@@ -115,14 +120,6 @@ class Connections:
         with self._write_lock:
             self._opened.close()
 
-    def _may_write(self) -> bool:
-        if not self._path.is_file():
-            return True
-        may = os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)
-        if not may:
-            _LOG.warning("%s or its folder cannot be written; it is opened for reading alone", self._path)
-        return may
-
     def _open_for_writing(self) -> None:
         if self._path.is_dir():
             raise IsADirectoryError("it is a folder")
@@ -166,7 +163,14 @@ class Connections:
             connection = sqlite3.connect(
                 f"{self._path.as_uri()}?{mode}", uri=True, isolation_level=None, check_same_thread=False
             )
-            sqlite_schema.prepare(connection, durable=self._durable)
+            try:
+                connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+                connection.execute("PRAGMA foreign_keys = ON")
+                # FULL: a commit survives a power loss.
+                connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _found(self) -> tuple[int, ...] | None:

@@ -10,7 +10,6 @@ from inference_core.stores.codec import check_schema
 VERSION: Final = 4
 READABLE: Final = 3
 """A file that cannot be written is read if it has this version or a later one: what came after are indexes alone."""
-BUSY_TIMEOUT_MS: Final = 5_000
 _MIGRATIONS: Final = {
     1: """
     CREATE TABLE memory_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -64,13 +63,6 @@ _MIGRATIONS: Final = {
     CREATE INDEX memory_rows_by_kind ON memory_rows (scope, kind, created, key DESC, expires) WHERE value IS NOT NULL;
     """,
 }
-
-
-def prepare(connection: sqlite3.Connection, *, durable: bool) -> None:
-    """Settings of one connection. ``durable``: a commit survives a power loss."""
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
