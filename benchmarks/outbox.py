@@ -28,7 +28,7 @@ from inference_core.ingestion.candidates import Candidate, Extraction, Offered
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox, Partition
 from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.waiting import message_to_json
+from inference_core.ingestion.waiting import Waiting
 from inference_core.ingestion.worker import Worker
 
 RATIO_BAR: Final = 1.5
@@ -104,7 +104,7 @@ def _put(outbox: Outbox, partition: Partition, number: int) -> None:
 
 
 def _commit(commits: BareCommits, number: int) -> None:
-    value: list[Any] = [message_to_json(message) for message in turn(number)]
+    value: list[Any] = [Waiting("", 0, message).to_json() for message in turn(number)]
     commits.save(f"{number}", json.dumps(value), None)
 
 

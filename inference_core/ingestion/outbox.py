@@ -121,7 +121,7 @@ class Outbox:
             where, place = partition.place
             listed = self._listed.get(partition, 0)
             writes: list[Write] = [
-                Check(namespace=where, key=place, expected=listed) if listed else self._listing(partition),
+                Check(namespace=where, key=place, expected=listed) if listed else partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
                 *(one.put(waiting, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
             ]
@@ -159,7 +159,8 @@ class Outbox:
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
-        now = self._clock.now().timestamp()
+        moment = self._clock.now()
+        now = moment.timestamp()
         lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and lease.value["until"] > now:
             return None
@@ -176,7 +177,7 @@ class Outbox:
         if not batch and partition.task:
             due = min(_time_of(one, tries) for one in waiting)
             with suppress(VersionConflict):  # more work has come in
-                yield from self.engine.write([self._listing(partition, seen, due)])
+                yield from self.engine.write([partition.listing(moment, seen, due)])
         token = 0 if lease is None else lease.version
         return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
 
@@ -217,7 +218,7 @@ class Outbox:
         known = None if row is None or puts_off else Waiting.of(row).due
         one = Waiting(key, 0, work, zone, due if known is None else min(known, due))
         first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
-        return [one.put(partition.messages, now), self._listing(partition, due=first)]
+        return [one.put(partition.messages, now), partition.listing(now, due=first)]
 
     def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
         """Plan: keeps what a model extracted. Raises VersionConflict if another worker has the lease by now."""
@@ -279,14 +280,6 @@ class Outbox:
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
 
-    def _listing(
-        self, partition: Partition, expected: int | None = None, due: float | None = None, *, is_closing: bool = False
-    ) -> Put:
-        """The write that lists the partition."""
-        where, key = partition.place
-        value = partition.to_json(due, is_closing=is_closing)
-        return Put(namespace=where, key=key, value=value, updated_at=self._clock.now(), expected=expected)
-
     def _remember(self, partition: Partition, version: int) -> None:
         """Notes the version at which the partition is listed, 0 if it is not; a guess that every put verifies."""
         if len(self._listed) >= _MAX_LISTED:
@@ -323,7 +316,7 @@ class Outbox:
         with suppress(VersionConflict):  # a message has come in between
             # Whoever remembers an earlier version of the list has to look again, and then finds that it is closing. Its
             # message lists the partition anew, so that the deletion fails: else the message would lie there unseen.
-            closing = self._listing(partition, seen, is_closing=True)
+            closing = partition.listing(self._clock.now(), seen, is_closing=True)
             (version,) = yield from self.engine.write([closing])
             if not (yield from self.engine.count([partition.messages])):
                 yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])

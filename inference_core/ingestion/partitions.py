@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from datetime import datetime
 from typing import Any, Final
 
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json
+from inference_core.stores.backend import Put
 
 OUTBOX: Final = "outbox"
 """Second label of the namespaces, below the user, that hold waiting messages."""
@@ -62,7 +63,9 @@ class Partition:
     @property
     def place(self) -> tuple[Namespace, str]:
         """The row that lists it as having messages."""
-        return _place_of(self)
+        one = [self.user_id, self.agent_name, self.agent_scope_enabled, *([self.task] if self.task else [])]
+        key = digest_of(one)
+        return places(self.task)[int(key[:8], 16) % SHARDS], key
 
     @property
     def _base(self) -> Namespace:
@@ -77,24 +80,21 @@ class Partition:
         value = {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
         return {**value, **({"task": self.task} if self.task else {})}
 
-    def to_json(self, due: float | None = None, *, is_closing: bool = False) -> str:
-        """Its listing: itself as JSON, with the time (seconds since 1970) before which nobody need look at it.
+    def listing(
+        self, at: datetime, expected: int | None = None, due: float | None = None, *, is_closing: bool = False
+    ) -> Put:
+        """The write that lists it, with the time (seconds since 1970) before which nobody need look at it.
 
         ``is_closing``: it is about to be taken off the list.
         """
-        more: dict[str, Any] = {} if due is None else {"due": due}
-        return encode_json(self.to_value() | more | ({CLOSING: True} if is_closing else {}), what="outbox")
+        where, key = self.place
+        value = self.to_value() | ({} if due is None else {"due": due}) | ({CLOSING: True} if is_closing else {})
+        return Put(namespace=where, key=key, value=encode_json(value, what="outbox"), updated_at=at, expected=expected)
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Partition:
         """The partition that `to_value` gave."""
         return cls(value["user"], value["agent"], value["scoped"], value.get("task"))
-
-
-@lru_cache(maxsize=4_096)
-def _place_of(one: Partition) -> tuple[Namespace, str]:
-    key = digest_of([one.user_id, one.agent_name, one.agent_scope_enabled, *([one.task] if one.task else [])])
-    return places(one.task)[int(key[:8], 16) % SHARDS], key
 
 
 def places(task: str | None) -> list[Namespace]:

@@ -11,7 +11,7 @@ from inference_core.drivers import Plan
 from inference_core.errors import VersionConflict
 from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition
 from inference_core.ingestion.waiting import Waiting
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.backend import Delete, Row, Write
 from inference_core.stores.cursor import Cursor
 from inference_core.stores.engine import StoreEngine
 
@@ -59,11 +59,7 @@ def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Pl
 
     def back(letter: DeadLetter, row: Row) -> list[Write]:
         now = clock.now()
-        where, key = letter.partition.place
-        return [
-            Waiting.of(row).put(letter.partition.messages, now),
-            Put(namespace=where, key=key, value=letter.partition.to_json(), updated_at=now),
-        ]
+        return [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
 
     return (yield from _each(outbox.engine, keys, back))
 

@@ -33,8 +33,19 @@ class Waiting:
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON data."""
-        due = {"due": self.due.isoformat()} if self.due else {}
-        return {**message_to_json(self.message), **({"zone": self.zone} if self.zone else {}), **due}
+        message = self.message
+        return {
+            "session": session_name(message.session_id),
+            "role": message.role.value,
+            "text": mended(message.text),
+            "id": message.id and mended(message.id),
+            "position": message.position,
+            "author": message.author and mended(message.author),
+            "at": message.at and message.at.isoformat(),
+            **({"after_tool": True} if message.after_tool else {}),
+            **({"zone": self.zone} if self.zone else {}),
+            **({"due": self.due.isoformat()} if self.due else {}),
+        }
 
     @classmethod
     def of(cls, row: Row) -> Waiting:
@@ -56,17 +67,3 @@ class Waiting:
         """The write that puts it into the outbox."""
         value = encode_json(self.to_json(), what="outbox")
         return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
-
-
-def message_to_json(message: Message) -> dict[str, Any]:
-    """``message`` as JSON data."""
-    return {
-        "session": session_name(message.session_id),
-        "role": message.role.value,
-        "text": mended(message.text),
-        "id": message.id and mended(message.id),
-        "position": message.position,
-        "author": message.author and mended(message.author),
-        "at": message.at and message.at.isoformat(),
-        **({"after_tool": True} if message.after_tool else {}),
-    }
