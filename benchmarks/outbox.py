@@ -38,7 +38,7 @@ USERS: Final = 40
 MODEL_S: Final = 0.05
 
 
-class Waiting:
+class SlowExtractor:
     """An extractor that takes as long as a quick model and finds a memory in each message."""
 
     def extract(
@@ -75,7 +75,7 @@ def measured(options: Options) -> Result:
 
 def _taken(*, is_busy: bool) -> dict[str, list[float]]:
     with scratch() as folder, open_store(f"sqlite:///{folder / 'ours.db'}", embeddings=None) as store:
-        pipeline = Pipeline(AgentMemoryStoreService(store).scope, Waiting())
+        pipeline = Pipeline(AgentMemoryStoreService(store).scope, SlowExtractor())
         with closing(BareCommits(folder / "floor.db")) as commits, _working(pipeline, is_busy=is_busy):
             calls = {
                 "ours": partial(_put, pipeline.outbox, Partition("asker")),
