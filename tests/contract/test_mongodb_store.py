@@ -85,13 +85,13 @@ def test_a_row_that_another_writer_changed_meanwhile_is_not_overwritten(
     backend: MongoBackend, monkeypatch: pytest.MonkeyPatch
 ):
     only(backend.apply([[put("a")]]))
-    real = backend._store
+    real = mongodb_module.encode
 
-    def late(*given: Any) -> None:
+    def late(fields: dict[str, Any]) -> bytes:
         backend._rows.update_one({"key": "a"}, {"$set": {"seq": 9, "version": 9}})
-        real(*given)
+        return real(fields)
 
-    monkeypatch.setattr(backend, "_store", late)
+    monkeypatch.setattr(mongodb_module, "encode", late)
     assert isinstance(only(backend.apply([[put("a")]])), WriteUnknown)
     assert [row and row.version for row in backend.get([(USER, "a")])] == [9]
 

@@ -314,9 +314,8 @@ def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
 def _row(item: Item) -> Row:
     extra = extra_of(item.value)
     created = aware(item.created_at)
-    with suppress(
-        ValueError, OverflowError
-    ):  # stores disagree about when an item was first stored, so the value says it
+    # Stores disagree about when an item was first stored, so the value says it.
+    with suppress(ValueError, OverflowError):
         if isinstance(text := extra.get("created_at") or item.value.get("created_at"), str):
             created = aware(datetime.fromisoformat(text))
     return Row(

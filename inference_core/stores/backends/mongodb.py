@@ -10,7 +10,7 @@ writer that died has left above the head is passed, and heard of, with the next 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import islice
@@ -32,7 +32,7 @@ from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pe
 from inference_core.stores.backends.columns import namespace_of
 from inference_core.stores.cells import LOST, Cell, Staging
 from inference_core.stores.codec import near_micros, pack_namespace, to_micros
-from inference_core.stores.cursor import Cursor, PageRequest
+from inference_core.stores.cursor import PageRequest
 from inference_core.stores.scan import holding_most
 from inference_core.stores.table import tally
 
@@ -82,8 +82,12 @@ class MongoBackend:
         self._closed = False
         try:
             with ExitStack() as opened:
-                self._client: Any = opened.enter_context(closing(_connected(url) if client is None else client))
-                self._has_transactions = client is None and _is_replicated(self._client)
+                if is_ours := client is None:
+                    client = MongoClient[Any](url, w="majority", journal=True, serverSelectionTimeoutMS=_CONNECT_MS)
+                self._client: Any = opened.enter_context(closing(client))
+                hello = client.admin.command("hello") if is_ours else {}
+                # A replica set or the router of a cluster has transactions, a single server none.
+                self._has_transactions = "setName" in hello or hello.get("msg") == "isdbgrid"
                 database = self._client.get_default_database(_DATABASE)
                 self._rows, self._meta = database["rows"], database["meta"]
                 self._scopes = Scopes(database["scopes"], self._rows)
@@ -119,9 +123,15 @@ class MongoBackend:
         """Rows of exactly ``scopes``, the newest first."""
         if not request.limit:
             return []
+        conditions = [_in(request.scopes, request.kinds), is_alive(self._now())]
+        if after := request.after:
+            created, scope = to_micros(after.created_at), pack_namespace(after.namespace)
+            same_age = [{"key": {"$gt": after.key}}, {"key": after.key, "scope": {"$gt": scope}}]
+            behind = [{"created": {"$lt": created}}, *({"created": created, **one} for one in same_age)]
+            conditions.append({"$or": behind})
         with self._open():
-            alive = self._alive(request.scopes, request.kinds, request.after)
-            found = alive.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(request.offset)
+            found = self._rows.find({"$and": conditions}, WITHOUT_TEXT)
+            found = found.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(request.offset)
             # As many as are needed, and more in the place of those that cannot be read.
             return list(islice(filter(None, map(row_of, found.batch_size(request.limit))), request.limit))
 
@@ -198,14 +208,15 @@ class MongoBackend:
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         """Removes rows that cannot be read."""
+        removed = 0
         with self._open():
-            return sum(map(self._discarded, found))
-
-    def _discarded(self, found: Unreadable) -> bool:
-        if found.namespace is None:
-            return bool(self._rows.delete_one(found.place).deleted_count)
-        is_as_found = self._rows.find_one(found.place, {"_id": 1}) is not None
-        return is_as_found and isinstance(self._apply_batch([Delete(namespace=found.namespace, key=found.key)]), list)
+            for one in found:
+                if one.namespace is None:
+                    removed += self._rows.delete_one(one.place).deleted_count
+                elif self._rows.find_one(one.place, {"_id": 1}):  # else it has changed since
+                    (outcome,) = self.apply([[Delete(namespace=one.namespace, key=one.key)]])
+                    removed += isinstance(outcome, list)
+        return removed
 
     def forget(self, user: str) -> None:
         """Nothing is remembered of who follows changes."""
@@ -239,10 +250,6 @@ class MongoBackend:
         except (BSONError, UnicodeEncodeError, OverflowError) as error:
             raise StoreError(f"MongoDB cannot hold this: {without_quotes(error)}") from error
 
-    def _alive(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, after: Cursor | None) -> Any:
-        conditions = [_in(scopes, kinds), is_alive(self._now()), *([_behind(after)] if after else [])]
-        return self._rows.find({"$and": conditions}, WITHOUT_TEXT)
-
     def _cells(
         self, keys: Iterable[Key], condition: dict[str, Any], leave_out: dict[str, int] | None, session: Any = None
     ) -> dict[Key, Cell]:
@@ -270,22 +277,20 @@ class MongoBackend:
             old = self._cells({(write.namespace, write.key) for write in batch}, {}, None, session)
             staging = Staging(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
             versions = staging.apply(batch)
-            self._store(staging.cells, old, session)
+            documents = {key: fields_of(key, cell) for key, cell in staging.cells.items()}
+            for fields in documents.values():
+                encode(fields)  # so that what cannot be stored is refused before anything is written
+            if added := [fields for key, fields in documents.items() if key not in old]:
+                self._rows.insert_many(added, session=session)
+            for key in documents.keys() & old.keys():
+                known = {} if old[key].value == LOST else {"version": old[key].version, "seq": old[key].seq}
+                as_read = {"_id": id_of(key)} | known
+                if not self._rows.replace_one(as_read, documents[key], session=session).matched_count:
+                    raise WriteUnknown(
+                        "Another writer changed the same row meanwhile; read it and retry under the same id"
+                    )
             heads |= {pack_namespace(scope): head for scope, head in staging.heads.items()}
         return versions
-
-    def _store(self, cells: Mapping[Key, Cell], old: Mapping[Key, Cell], session: Any) -> None:
-        """Adds rows, and replaces those that are as they were read; no other writer should be there to change them."""
-        documents = {key: fields_of(key, cell) for key, cell in cells.items()}
-        for fields in documents.values():
-            encode(fields)  # so that what cannot be stored is refused before anything is written
-        if added := [fields for key, fields in documents.items() if key not in old]:
-            self._rows.insert_many(added, session=session)
-        for key in documents.keys() & old.keys():
-            known = {} if old[key].value == LOST else {"version": old[key].version, "seq": old[key].seq}
-            as_read = {"_id": id_of(key)} | known
-            if not self._rows.replace_one(as_read, documents[key], session=session).matched_count:
-                raise WriteUnknown("Another writer changed the same row meanwhile; read it and retry under the same id")
 
 
 def shown(url: str) -> str:
@@ -294,22 +299,6 @@ def shown(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
-def _connected(url: str) -> Any:
-    return MongoClient[Any](url, w="majority", journal=True, serverSelectionTimeoutMS=_CONNECT_MS)
-
-
-def _is_replicated(client: Any) -> bool:
-    """Whether the server has transactions: a replica set, or the router of a cluster."""
-    hello = client.admin.command("hello")
-    return "setName" in hello or hello.get("msg") == "isdbgrid"
-
-
 def _in(scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> dict[str, Any]:
     of_kind = {} if kinds is None else {"kind": {"$in": sorted(kinds)}}
     return {"scope": {"$in": [pack_namespace(scope) for scope in scopes]}, **of_kind}
-
-
-def _behind(after: Cursor) -> dict[str, Any]:
-    created, key, scope = to_micros(after.created_at), after.key, pack_namespace(after.namespace)
-    same_age = [{"key": {"$gt": key}}, {"key": key, "scope": {"$gt": scope}}]
-    return {"$or": [{"created": {"$lt": created}}, *({"created": created, **one} for one in same_age)]}

@@ -59,7 +59,7 @@ def fields_of(key: Key, cell: Cell) -> Fields:
         "value": cell.value,
         "expires": to_micros(cell.expiry.at) if cell.expiry else None,
         "ttl": micros_of(cell.expiry.ttl) if cell.expiry else None,
-        **_document_fields(cell.document),
+        **(cell.document._asdict() | {"situation": list(cell.document.situation)} if cell.document else {"text": None}),
     }
 
 
@@ -75,8 +75,15 @@ def checked_cell(fields: Fields) -> Cell:
     """The cell of a document. Raises one of ``UNREADABLE``."""
     if not type(fields["seq"]) is type(fields["version"]) is int or type(fields["kind"]) is not str:
         raise WrongType
-    if not isinstance(fields["value"], str | None):
+    if not (isinstance(fields["value"], str | None) and isinstance(fields.get("vector"), bytes | None)):
         raise WrongType
+    document = None
+    if fields.get("text") is not None:
+        text, terms, analyzer, model = texts = [fields[name] for name in ("text", "terms", "analyzer", "model")]
+        if not all(type(one) is str for one in texts):
+            raise WrongType
+        situation = Situation(*fields["situation"])
+        document = Document(text, terms, analyzer, situation, model, fields.get("vector"), fields.get("tokens"))
     return Cell(
         seq=fields["seq"],
         version=fields["version"],
@@ -84,7 +91,7 @@ def checked_cell(fields: Fields) -> Cell:
         created_at=from_micros(fields["created"]),
         updated_at=from_micros(fields["updated"]),
         value=fields["value"],
-        document=_document(fields),
+        document=document,
         expiry=expiry_of(fields["expires"], fields["ttl"]),
     )
 
@@ -120,27 +127,3 @@ def inspected(fields: Fields) -> Row | Unreadable:
 def is_alive(now: int) -> Fields:
     """The condition that there is a value, and its time has not come."""
     return {"value": {"$ne": None}, "$or": [{"expires": None}, {"expires": {"$gt": now}}]}
-
-
-def _document_fields(document: Document | None) -> Fields:
-    if document is None:
-        return {"text": None}
-    return document._asdict() | {"situation": list(document.situation)}
-
-
-def _document(fields: Fields) -> Document | None:
-    if fields.get("text") is None:
-        return None
-    if not all(type(fields[name]) is str for name in ("text", "terms", "analyzer", "model")):
-        raise WrongType
-    if not isinstance(fields.get("vector"), bytes | None):
-        raise WrongType
-    return Document(
-        text=fields["text"],
-        terms=fields["terms"],
-        analyzer=fields["analyzer"],
-        situation=Situation(*fields["situation"]),
-        model=fields["model"],
-        vector=fields.get("vector"),
-        tokens=fields.get("tokens"),
-    )

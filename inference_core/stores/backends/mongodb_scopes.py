@@ -46,18 +46,24 @@ class Scopes:
         writer = secrets.token_hex(8)
         heads: dict[str, int] = {}
         published: dict[str, int] = {}
+        lost = False
         try:
             for name in sorted(names):  # everybody in one order, so that nobody waits in a circle
                 published[name] = self._take(name, writer, session)
-                heads[name] = max(published[name], self._last_number(name, session))
+                # Also the numbers of rows that a writer left above the head when it died.
+                newest = self._rows.find({"scope": name}, {"seq": 1}, session=session).sort("seq", -1).limit(1)
+                heads[name] = max(published[name], *(found["seq"] for found in newest), 0)
             yield heads
             published = heads
         finally:
-            lost = [name for name, head in published.items() if not self._give_back(name, writer, head, session)]
+            for name, head in published.items():
+                ours, free = {"_id": name, "writer": writer}, {"$set": {"head": head, "until": 0.0}}
+                lost |= not self._scopes.update_one(ours, free, session=session).matched_count
         if lost:
             raise WriteUnknown("Another writer has taken over, because this one took too long; retry under the same id")
 
     def _take(self, name: str, writer: str, session: Any) -> int:
+        """Waits for the scope, whose head it returns."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             now = time.time()
@@ -68,12 +74,3 @@ class Scopes:
             if time.monotonic() > deadline:
                 raise StoreBusy("Another writer does not give the scope back; try again later")
             time.sleep(_PAUSE_S)
-
-    def _last_number(self, name: str, session: Any) -> int:
-        """Also of rows that a writer left above the head when it died."""
-        newest = self._rows.find({"scope": name}, {"seq": 1}, session=session).sort("seq", -1).limit(1)
-        return next((found["seq"] for found in newest), 0)
-
-    def _give_back(self, name: str, writer: str, head: int, session: Any) -> bool:
-        changes = {"$set": {"head": head, "until": 0.0}}
-        return bool(self._scopes.update_one({"_id": name, "writer": writer}, changes, session=session).matched_count)
