@@ -1,4 +1,4 @@
-"""What an extractor gives: memories that a conversation suggests, and what each does to those that are there."""
+"""The result of an extractor: memories that messages suggest, and how each affects existing ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES: Final = ("open", "done", "dropped")
 
 
 class Action(str, Enum):
-    """What a candidate does: it is new, it says again what is known, or it takes the place of what held before."""
+    """A candidate is new, repeats a known memory, or takes its place."""
 
     ADD = "add"
     REINFORCE = "reinforce"
@@ -29,9 +29,9 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A memory that is there and that a candidate may reinforce or supersede; ``name`` is what the model calls it.
+    """An existing memory that a candidate may reinforce or supersede; ``name`` is its name in the request.
 
-    ``is_external``: it is a tool's or a document's words.
+    ``is_external``: its text comes from a tool or a document.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Somebody or something that memories are about: ``kind`` is person, place, organization, thing or concept."""
+    """Someone or something that a memory is about. ``kind``: person, place, organization, thing or concept."""
 
     name: str
     kind: str = "thing"
@@ -50,7 +50,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """``source`` stands in the relation ``name`` to ``target``; both are names of entities."""
+    """The relation ``name`` from ``source`` to ``target``, which are names of entities."""
 
     source: str
     name: str
@@ -61,11 +61,10 @@ class Relation:
 class Candidate:
     """A memory that messages suggest. Instants are aware, in UTC.
 
-    ``valid_from`` and ``valid_to`` bound when it holds, as far as it was said. ``state`` is that of a goal or an idea:
-    open, done or dropped. ``target`` is the id of the memory that ``action`` is about, one of those offered.
-    ``message_ids`` are the messages that it follows from. ``origin`` is who said those: a tool if no user is among them
-    and a tool is or may be, which keeps it from ever becoming a rule, else the agent, who took it down. ``cites`` are
-    the memories that a summary or a higher-level memory follows from.
+    ``valid_from`` and ``valid_to`` bound when it holds, as far as that was said. ``state`` (of a goal or an idea) is
+    open, done or dropped. ``target`` is the id of the offered memory that ``action`` is about. ``message_ids`` are its
+    sources. ``origin`` is a tool if no user is among these and a tool is or may be, so that it never becomes a rule;
+    otherwise the agent, who wrote it down. ``cites`` are the memories that a summary or an insight is drawn from.
     """
 
     content: str
@@ -87,9 +86,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The candidates of a batch of messages; ``problems`` say what of the model's answer could not be used.
+    """The candidates of a batch of messages. ``problems``: what of the model's answer could not be used.
 
-    ``notes`` are what periodic work has to know when its result is applied.
+    ``notes`` are for the periodic work that applies the result.
     """
 
     candidates: Sequence[Candidate]
@@ -104,7 +103,7 @@ _EXTRACTION: Final = TypeAdapter(Extraction)
 
 
 def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
-    """``extraction`` as JSON data: without what no store can hold, and with 0 for what is no number."""
+    """``extraction`` as JSON data that every store can hold; numbers that are not finite become 0."""
     return _storable(_EXTRACTION.dump_python(extraction))
 
 

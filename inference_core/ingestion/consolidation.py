@@ -1,7 +1,7 @@
-"""Candidates become memories beside those that are there: added, reinforced, or in the place of what held before.
+"""Consolidation: a candidate is added, reinforces a memory, or supersedes one.
 
-Nothing is overwritten. What is superseded keeps its text and gets an end, what was said again gets a count; a job notes
-all that it did, so that it can be undone.
+Nothing is overwritten: a superseded memory keeps its text and gets an end, a repeated one counts it. The job records
+every effect, so that it can be undone.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from inference_core.stores.backend import Put
 
 OFFERED: Final = 20
 JOB: Final = "job"
-"""The name in a memory's metadata that says which work made it."""
+"""Metadata key: the job that made the memory."""
 REINFORCED: Final = "reinforced"
 LAST_SEEN: Final = "last_seen"
 LAST_JOB: Final = "last_job"
 WOULD_END: Final = "would_end"
-"""The name in a superseded memory's metadata of the end that it had before."""
+"""Metadata key of a superseded memory: the end that it had before."""
 _TOOL: Final = "extraction"
 _QUERY_CHARACTERS: Final = 2_000
 _LABEL_CHARACTERS: Final = 120
@@ -42,9 +42,9 @@ _TAG_CHARACTERS: Final = 32
 
 @dataclass(slots=True)
 class Effects:
-    """What a job does to memories, by their scope and id, the newest state of each; ``problems`` were left out.
+    """What a job does: the new state of each changed memory by scope and id, and the problems of refused candidates.
 
-    ``before`` has what was noted of earlier sayings of those that it reinforced.
+    ``before``: the earlier counts of the memories that it reinforced.
     """
 
     job_id: str
@@ -56,21 +56,21 @@ class Effects:
     before: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def set(self, record: MemoryRecord) -> None:
-        """``record`` is how the memory is to be."""
+        """Sets the new state of a memory."""
         self.changed[*record.namespace, record.id] = record
 
     def get(self, record: MemoryRecord) -> MemoryRecord:
-        """``record`` as this job leaves it."""
+        """``record`` with the changes of this job."""
         return self.changed.get((*record.namespace, record.id), record)
 
     @property
     def puts(self) -> list[Put]:
-        """The writes; they fail if somebody changed one of the memories meanwhile."""
+        """The writes, which fail if one of the memories was changed meanwhile."""
         return [put_of(record, expected=record.version) for record in self.changed.values()]
 
 
 def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Plan[list[Offered]]:
-    """Plan: the memories that ``messages`` may say again or change, then the newest others. Raises StoreError."""
+    """Plan: the memories most relevant to ``messages``, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
     found = yield from recall(
         replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True
@@ -84,7 +84,7 @@ def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -
 def consolidated(
     scope: MemoryScope, user_id: str, candidates: Sequence[Candidate], messages: Sequence[Message], job_id: str
 ) -> Plan[Effects]:
-    """Plan: what ``candidates`` of ``messages`` do to the user's memories; nothing is written. Raises StoreError."""
+    """Plan: the effects of ``candidates`` on the user's memories; nothing is written yet. Raises StoreError."""
     effects = Effects(job_id)
     for candidate in candidates:
         try:
@@ -110,7 +110,7 @@ def _applied(
             return
     if is_known and successor.extra_metadata.get(JOB) != effects.job_id:
         _reinforce(effects, successor, record.created_at)
-    elif successor.id not in effects.added:  # if it is known, this very job has been here before
+    elif successor.id not in effects.added:  # if it is known, an earlier attempt of this job did it
         effects.set(successor)
         effects.added.append(successor.id)
     if candidate.action is Action.SUPERSEDE and target is not None and target.id != successor.id:
@@ -141,7 +141,7 @@ def _end(effects: Effects, target: MemoryRecord, successor: MemoryRecord, record
     """
     now = record.created_at
     if target.superseded_by == successor.id:
-        effects.set(target)  # this very job has been here before
+        effects.set(target)  # an earlier attempt of this job did it
     elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
         return
     else:
@@ -166,10 +166,10 @@ def _holds(record: MemoryRecord, now: datetime) -> bool:
 
 def _reinforce(effects: Effects, record: MemoryRecord, now: datetime) -> None:
     if record.id in effects.added or record.id in effects.reinforced:
-        return  # said twice in the same batch
+        return  # repeated within this batch
     effects.reinforced.append(record.id)
     if record.extra_metadata.get(LAST_JOB) == effects.job_id:
-        effects.set(record)  # this very job has been here before
+        effects.set(record)  # an earlier attempt of this job did it
         return
     count = record.extra_metadata.get(REINFORCED)
     times = (count if isinstance(count, int) else 0) + 1
@@ -181,7 +181,7 @@ def _reinforce(effects: Effects, record: MemoryRecord, now: datetime) -> None:
 def _record(
     scope: MemoryScope, user_id: str, candidate: Candidate, messages: Sequence[Message], job_id: str
 ) -> MemoryRecord:
-    """The memory that ``candidate`` would be. Raises InvalidMemory, UntrustedWrite."""
+    """``candidate`` as a memory. Raises InvalidMemory, UntrustedWrite."""
     content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
     category = get_category_for_type(candidate.memory_type.value)
     source = _source(candidate, messages)
@@ -216,17 +216,17 @@ def _record(
         valid_from=checked_moment(candidate.valid_from, "valid_from") or said_at,
         valid_to=checked_moment(candidate.valid_to, "valid_to"),
     )
-    put_of(record)  # what cannot be written is told here
+    put_of(record)  # raises here what would fail only when written
     return record
 
 
 def _label(text: str | None, limit: int) -> str | None:
-    """What only describes a memory is cut where it is too long."""
+    """A description of a memory, cut where it is too long."""
     return optional_text(text and mended(text)[:limit], what="label")
 
 
 def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
-    """Where a candidate comes from: what is made of a tool's words is not believed as what somebody said."""
+    """The source of a candidate; a tool if it is drawn mostly from tool output or pasted text."""
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]
     users = [message for message in named or traces if message.role is Role.USER]

@@ -1,4 +1,4 @@
-"""The form in which a language model gives memories, and what its values mean whatever their case, number and scale."""
+"""The schema of extracted memories, and validators that accept what models write in place of its names and values."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from inference_core.memory.types import MemoryType
 from inference_core.retrieval.time_expressions import interval_of
 
 MAX_MEMORIES: Final = 50
-"""Of one answer of the model, no more memories than these are taken."""
+"""Memories taken from one answer."""
 MAX_CONTENT: Final = 2_000
-"""A memory with more characters is no memory; the model is asked for a quarter."""
+"""Characters of a memory; a longer one is refused. The model is asked for a quarter."""
 MAX_LABEL: Final = 100
 """Characters of a topic, a tag, a name."""
 MAX_TAGS: Final = 8
@@ -44,9 +44,9 @@ MAX_ENTITIES: Final = 12
 """Entities of a memory, and relations."""
 MAX_SOURCES: Final = 20
 EXTRACTED_TYPES: Final = tuple(kind for kind in MemoryType if kind is not MemoryType.SESSION_SUMMARY)
-"""What messages may suggest; a summary is made of a whole session, when it is over."""
+"""What messages may suggest; a session is summarized as a whole, when it is over."""
 _WORDS: Final[dict[str, Any]] = json.loads((files("inference_core.ingestion") / "model_words.json").read_text("utf-8"))
-"""What models call fields and values, without case and spaces, by what they are called here."""
+"""Names that models use for fields and values, folded, by their name here."""
 
 
 def _meanings(name: str) -> dict[str, str]:
@@ -59,11 +59,11 @@ _FIELDS: Final[dict[str, dict[str, list[str]]]] = {
 LISTS: Final = frozenset(_WORDS["lists"].split())
 """Names that models give to a list of memories."""
 CONTENT: Final[Sequence[str]] = _FIELDS["ExtractedMemory"]["content"]
-"""Names that models give to the text of a memory, the right one first."""
+"""Names that models give to the text of a memory, the one in the schema first."""
 TYPES: Final[Mapping[str, MemoryType]] = {name: MemoryType(kind) for name, kind in _meanings("types").items()}
-"""Types by what models call them, folded; a summary of a session is none of those that are extracted."""
+"""Types by the folded names that models use; a session summary becomes context."""
 _ACTIONS: Final = _meanings("actions")
-"""Some are "": nothing is deleted because a model says so."""
+"""Deletions and the like are "", which is refused: a model cannot delete memories."""
 _STATES: Final = _meanings("states")
 _KINDS: Final = _meanings("kinds")
 _LEVELS: Final = {word: float(level) for word, level in _meanings("levels").items()}
@@ -72,11 +72,11 @@ _MAX_NAME: Final = 60
 _MAX_INTEGER: Final = 1 << 63
 _NOT_WORD: Final = re.compile(r"[\W_]+")
 Entry = dict[str, Any]
-"""What a model says of one memory, by the folded names of the fields."""
+"""One memory as a model gave it, by folded field names."""
 
 
 def plain_text(value: Any) -> str:
-    """``value`` if it is a text, a number as text, and "" for anything else."""
+    """``value`` if it is a string, a number as a string, and "" for anything else."""
     if isinstance(value, str):
         return value
     is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < _MAX_INTEGER)
@@ -84,23 +84,23 @@ def plain_text(value: Any) -> str:
 
 
 def folded(name: Any) -> str:
-    """``name`` without case, spaces, dashes and underscores; "" if it is no text."""
+    """``name`` in lower case without spaces, dashes and underscores; "" if it is neither string nor number."""
     return _NOT_WORD.sub("", plain_text(name)[:_MAX_NAME].casefold())
 
 
 def folded_keys(value: Any) -> Entry:
-    """The parts of an object by their folded names; none of any other ``value``."""
+    """``value`` with folded keys if it is an object, else an empty one."""
     parts = cast("dict[Any, Any]", value) if isinstance(value, dict) else {}
     return {folded(name): part for name, part in parts.items()}
 
 
 def first_of(entry: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The first value that is there under one of ``names``; None if there is none."""
+    """The first value other than None under one of ``names``; None if there is none."""
     return next((entry[name] for name in names if entry.get(name) is not None), None)
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """The texts of a list, of a text with commas, or of objects with a name."""
+    """The strings in a list, in a string with commas, or the names in a list of objects."""
     given: Any = value.split(",") if isinstance(value, str) else value
     for part in cast("list[Any]", given) if isinstance(given, list) else [given]:
         text: Any = first_of(folded_keys(part), ("name", "id", "text", "value")) if isinstance(part, dict) else part
@@ -109,12 +109,12 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def quoted(value: object) -> str:
-    """``value`` as a problem names it."""
+    """``value`` cut and quoted for a problem."""
     return repr(mended(plain_text(value)[:_MAX_NAME]))
 
 
 def share_of(value: Any) -> float | None:
-    """A share from 0 to 1 from a number or its words: 0.8, "0.8", "80 %", 8 of 10, 80 of 100, "high"."""
+    """``value`` as a number from 0 to 1: 0.8, "0.8", "80 %", 8 (of 10), 80 (of 100) and "high" are all 0.8."""
     if isinstance(value, str):
         if (level := _LEVELS.get(folded(value))) is not None:
             return level
@@ -129,16 +129,16 @@ def share_of(value: Any) -> float | None:
 
 
 def start_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
-    """The instant, in UTC, at which what ``value`` names begins; without an offset it is one of ``zone``.
+    """The start, in UTC, of the time that ``value`` names, in ``zone`` unless it has an offset; None if it names none.
 
-    Words such as "yesterday" are worked out from ``said_at``. None if it names no time.
+    Words such as "yesterday" are relative to ``said_at``.
     """
     span = _span_of(value, said_at, zone)
     return span and span[0]
 
 
 def end_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
-    """Like `start_of`, but where it ends: a day, a month or a year as a whole belongs to it."""
+    """The end of that time: a day, a month or a year ends where the next one begins."""
     span = _span_of(value, said_at, zone)
     return span and span[1]
 
@@ -162,7 +162,7 @@ def _span_of(value: Any, said_at: datetime, zone: tzinfo) -> tuple[datetime, dat
 
 
 def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
-    """Reads a value; one that cannot be read becomes ``default``, and a note in the list that is the context."""
+    """Coerces a value by ``read``; where that gives None, adds a problem to the context and takes ``default``."""
 
     def validate(value: Any, info: ValidationInfo) -> Any:
         found = read(value)
@@ -174,7 +174,7 @@ def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
 
 
 def _or_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """Leaves an item out of its list that is none, so that it loses only itself."""
+    """Drops an invalid item from its list."""
     try:
         return read(value)
     except ValidationError:
@@ -190,7 +190,7 @@ def _few(value: Any) -> list[Any]:
 
 
 def _label(value: Any) -> str | None:
-    """``value`` as a short text; None if it is none or too long."""
+    """``value`` as a label; None if it is no string, blank or too long."""
     if not isinstance(value, str) or len(value) > MAX_LABEL:
         return None
     try:
@@ -200,13 +200,13 @@ def _label(value: Any) -> str | None:
 
 
 def _labels(value: Any) -> list[str]:
-    """Different labels among the first few of ``value``."""
+    """The distinct labels among the first few strings of ``value``."""
     labels = (label for text in islice(texts_of(value), 4 * MAX_TAGS) if (label := _label(text)))
     return list({label.casefold(): label for label in labels}.values())[:MAX_TAGS]
 
 
 def _sentence(value: Any) -> str:
-    """The text of a memory in one line. Raises InvalidMemory, which says what is wrong with it."""
+    """``value`` as the text of a memory, in one line. Raises InvalidMemory."""
     given = value if isinstance(value, str) else ""
     text = " ".join(mended(given[: MAX_CONTENT + 1]).split())
     while len(text) > 1 and text[0] == text[-1] == '"':
@@ -219,7 +219,7 @@ def _sentence(value: Any) -> str:
 
 
 class _Form(BaseModel):
-    """Takes what models call the fields and ignores the rest; the schema that they are given is strict."""
+    """Accepts other names of its fields and ignores unknown ones; the schema that models are given is strict."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
 

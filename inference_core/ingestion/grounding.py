@@ -1,7 +1,7 @@
-"""Whose words a memory is made of: the user's own, or those of tools and of what was pasted.
+"""Grounding: whether a memory is drawn from the user's own words or from tools and pasted text.
 
-A model that obeys what it reads may say that an injected sentence came from the user. What it says of its sources is
-therefore checked by words, against the messages themselves.
+A model that obeys an injected text may name the user as its source. So sources are checked against the words of the
+messages themselves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from inference_core.memory.trust import Origin
 from inference_core.retrieval.analysis import analyze
 
 _STEM: Final = 5
-"""Letters of a word that are compared, so that its form and the guessed language do not matter."""
+"""Letters of a word that are compared, so that inflection and a wrongly guessed language do not matter."""
 
 
 class Grounding:
-    """The words that users said themselves in ``messages``, and those that came from outside there or in ``others``."""
+    """The users' own words in ``messages``, and the words that only tools, pasted text or ``others`` have."""
 
     def __init__(self, messages: Sequence[Message], others: Iterable[str] = ()) -> None:
         users = [message.text for message in messages if message.role is Role.USER]
@@ -30,7 +30,7 @@ class Grounding:
         self._others = _words_of([*external, *pasted, *others]) - self._own
 
     def is_external(self, text: str) -> bool:
-        """Whether more of the words of ``text`` came from outside alone than were the user's own."""
+        """Whether ``text`` has more words from outside than of the user's own."""
         words = _words(text)
         return len(words & self._others) > len(words & self._own)
 

@@ -1,4 +1,4 @@
-"""What in a user's message is pasted rather than said: code, quotations, letters, documents to work on."""
+"""Tells a user's own words from what they pasted: code, quotations, letters, documents to work on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIGNS: Final = (
     r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
     r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
 )
-"""Begins a line from which on a message is pasted; for multi-line patterns that ignore case."""
+"""The start of a line from which a message is pasted text (MULTILINE, IGNORECASE)."""
 _PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
 _TO_WORK_ON: Final = re.compile(
     r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
@@ -22,7 +22,7 @@ _TO_WORK_ON: Final = re.compile(
 
 
 def own_words(text: str) -> str:
-    """``text`` up to the first sign of something pasted, without code; a greeting in its first line is no such sign."""
+    """``text`` without code, up to the first sign of pasted text; a greeting in the first line is none."""
     text = FENCE.sub("\n", text)
     start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
     signs = [sign.start() for sign in (_PASTED.search(text, start),) if sign]

@@ -1,4 +1,4 @@
-"""Texts that are longer than a memory may be, cut where a paragraph, a sentence or a word ends."""
+"""Splits texts that are too long for a memory at the end of a paragraph, a sentence or a word."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_UTF8: Final = 4
 
 
 def split_text(text: str, max_bytes: int) -> list[str]:
-    """``text`` in parts of at most ``max_bytes`` of UTF-8, or of one character, as long as the places to cut allow.
+    """``text`` in parts of at most ``max_bytes`` of UTF-8 (but at least a character), each as long as possible.
 
-    Only white space between parts is lost. A part is at least half as long as it may be if there is more to come.
+    Only white space between the parts is dropped. All parts but the last are at least half as long as allowed.
     """
     parts: list[str] = []
     start = 0
@@ -31,7 +31,7 @@ def split_text(text: str, max_bytes: int) -> list[str]:
 
 
 def _cut(window: str) -> int:
-    """Where to end a part: after the last end of the best kind in the second half, else at the end."""
+    """Where to cut: the last paragraph end in the second half, else sentence or word end, else the window's end."""
     for ends in _ENDS:
         if found := [end.end() for end in ends.finditer(window, len(window) // 2)]:
             return found[-1]

@@ -1,8 +1,8 @@
-"""Asks chat models for memories in a given form, and finds them in whatever they answer.
+"""Asks chat models for structured output, and reads memories from whatever they answer.
 
-A model that takes tools gets one, whose arguments are the answer. Everything else is read from its text: the JSON in
-it, also where that is broken. Reading takes time linear in the length of the answer; json-repair is quadratic for a
-string without an end, which is how an answer looks that was cut off.
+A model that supports tools is given one, and the arguments of its call are the answer. Otherwise the JSON in its text
+is, even if that is malformed. Reading takes time linear in the length of the answer. (json-repair is quadratic for an
+unterminated string, which is what a truncated answer contains.)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from inference_core.memory.text import text_tokens
 
 T = TypeVar("T")
 Read = Callable[[Any], tuple[T, str]]
-"""What can be used of an answer, and what is wrong with one that cannot be used."""
+"""Reads an answer: gives its result, and the problem if it cannot be used, else an empty string."""
 MAX_CHARACTERS: Final = 2 * 1024 * 1024
-"""Text beyond this many characters is not read."""
+"""Text beyond this many characters is ignored."""
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1_000
-"""Further objects and arrays of a text are not read."""
+"""Objects and arrays of one text; more are ignored."""
 MAX_ENTRIES: Final = 1_000
-"""Further memories of an answer are not read."""
+"""Memories of one answer; more are ignored."""
 _MAX_WRAPPERS: Final = 8
 _MAX_PROBLEMS: Final = 50
 _MAX_PROBLEM: Final = 300
@@ -52,22 +52,22 @@ _AFTER_STRING: Final = (
     r"\s*(?:[:=}\])]|\Z|//|/\*|[,;]\s*(?:[\"'`{}\[\]]|\.{3}|\Z|//|/\*|[\w-]+\s*[:=])"
     r"|[\"']\w{1,40}[\"']\s*:|\n\s*[\"'{])"
 )
-"""What follows on a string; a quote with anything else behind it belongs to the text."""
+"""What may follow a string. A quote followed by anything else belongs to the text."""
 _TOKEN: Final = re.compile(
     r"(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<fence>```)|(?P<open>[{\[(])|(?P<close>[}\])])|(?P<comma>[,;])"
     rf"|(?P<quote>[\"'`])(?P<text>(?:[^\\\"'`]+|\\.|(?!(?P=quote){_AFTER_STRING})[\"'`])*)(?P<end>(?P=quote)?)"
     r"|(?P<word>[^\s,;:={}\[\]()\"'`](?:(?!\s/[/*])[^,;:={}\[\]()\"\n])*)",
     re.DOTALL,
 )
-"""The repetition in a string never fails behind what it took, so that nothing is looked at again."""
+"""A string matches to its end or to the end of the text, so the pattern never backtracks into one."""
 _ESCAPE: Final = re.compile(r"\\([\"\\/bfnrt]|u[0-9a-fA-F]{4})|[\"\\]")
 
 
 @dataclass(slots=True)
 class Asking:
-    """Asks ``models`` in turn, each call for at most ``timeout`` seconds, and counts what that costs.
+    """Asks ``models`` in turn, each call for at most ``timeout`` seconds, and counts calls and tokens.
 
-    ``repair`` is what a model is told, once in all, whose answer cannot be used; it names the problem as {problem}.
+    The first answer that cannot be used is sent back once, with ``repair`` and the problem in place of {problem}.
     """
 
     models: Sequence[Runnable[Any, Any]]
@@ -79,7 +79,7 @@ class Asking:
     output_tokens: int = 0
 
     def answered(self, request: Sequence[BaseMessage], read: Read[T], what: str) -> Plan[T]:
-        """Plan: what ``read`` can use of the first usable answer. Raises ModelError if no model gave ``what``."""
+        """Plan: the result of the first usable answer. Raises ModelError, which names ``what``, if there is none."""
         may_repair = True
         for model in self.models:
             messages = request
@@ -111,7 +111,7 @@ class Asking:
 
 
 def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any]:
-    """``model`` with the answer's tool, giving its message as it is; or ``model`` alone if it takes no tools."""
+    """``model`` bound to ``form`` as its only tool, returning the raw message; ``model`` itself if it has no tools."""
     try:
         return model.with_structured_output(form, method="function_calling", include_raw=True)  # pyright: ignore[reportUnknownMemberType]
     except (AttributeError, NotImplementedError):
@@ -119,14 +119,14 @@ def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any
 
 
 def shown(problems: Sequence[str]) -> list[str]:
-    """``problems`` in harmless lines, no more than anybody reads."""
+    """``problems`` as short, escaped lines; at most 50 and a count of the others."""
     lines = [neutral_line(problem, _MAX_PROBLEM) for problem in problems[:_MAX_PROBLEMS]]
     more = len(problems) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
 
 
 def _text_of(answer: Any) -> str:
-    """The text of an answer and the arguments of its calls, as far as it has them."""
+    """The text of an answer and the arguments of its tool calls."""
     if not isinstance(answer, AIMessage):
         return ""
     try:
@@ -138,14 +138,14 @@ def _text_of(answer: Any) -> str:
 
 @dataclass(slots=True)
 class Answer:
-    """The memories of an answer as they were given; ``is_empty``: it says that there are none."""
+    """The memories of an answer, not validated yet. ``is_empty``: the answer says that there are none."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
     is_empty: bool = False
     problems: list[str] = field(default_factory=list[str])
 
     def read_text(self, text: str) -> None:
-        """Takes the memories out of the JSON in ``text``."""
+        """Collects the memories from the JSON in ``text``."""
         said = _THOUGHTS.sub("", text)
         values, is_cut = find_json(said)
         self.is_empty |= _EMPTY.fullmatch(said) is not None
@@ -157,7 +157,7 @@ class Answer:
             self._note("it was cut off")
 
     def collect(self, value: Any, *, is_named: bool = False, depth: int = 0) -> None:
-        """Takes the memories out of ``value``; ``is_named``: its key says that it holds some, so texts are some."""
+        """Collects the memories from ``value``. ``is_named``: its key is one for memories, so its texts are some."""
         if depth > _MAX_WRAPPERS:
             self._note("it is nested too deeply")
         elif isinstance(value, dict):
@@ -178,7 +178,7 @@ class Answer:
         content = first_of(entry, CONTENT)
         if isinstance(content, list) and len(cast("list[Any]", content)) == 1:
             entry["content"] = content = cast("list[Any]", content)[0]
-        # A message of a conversation and a part of a JSON schema also have a text.
+        # Messages of a conversation and parts of a JSON schema also have such a key.
         if isinstance(content, str) and "role" not in entry and entry.get("type") not in _SCHEMA_TYPES:
             self._keep(entry)
             return
@@ -202,7 +202,7 @@ class Answer:
 
 
 def answer_of(message: Any) -> Answer:
-    """What ``message`` says: its tool calls, also broken ones, or else its text. Never raises."""
+    """The memories in the tool calls of ``message``, malformed ones included, or else in its text. Never raises."""
     if not isinstance(message, AIMessage):
         return Answer(problems=["it is no message of a chat model"])
     answer = Answer()
@@ -219,8 +219,8 @@ def answer_of(message: Any) -> Answer:
 def find_json(text: str) -> tuple[list[Any], bool]:
     """The JSON objects and arrays in ``text`` in their order, and whether it ends within one. Never raises.
 
-    Also read: comments, other quotes, quotes and line ends within strings, single words without quotes, Python's
-    literals, missing and superfluous commas, missing ends. Of what is cut off, only the whole parts are given.
+    Tolerates comments, other quotes, quotes and line ends within strings, unquoted keys and single words, missing and
+    superfluous commas, and missing ends. Of a truncated value only the complete parts are returned.
     """
     text = text[:MAX_CHARACTERS]
     if (start := _START.search(text)) and _ESCAPED_START.match(text, start.start()):
@@ -239,7 +239,7 @@ def find_json(text: str) -> tuple[list[Any], bool]:
 
 
 class _Open:
-    """An object or array whose end was not read yet; in an object, keys and values take turns."""
+    """An object or array that is still being read. In an object, keys and values alternate."""
 
     def __init__(self, mark: str) -> None:
         self.parts: dict[str, Any] | list[Any] = [] if mark == "[" else {}
@@ -256,7 +256,7 @@ class _Open:
             self.parts |= part
 
     def add_word(self, word: str) -> None:
-        """Of words without quotes, single ones are values, and in an array only numbers."""
+        """Adds an unquoted word: a key, a value if it is a single word, or a number in an array."""
         if isinstance(self.parts, dict) and self.key is not None:
             self.add(None if " " in word or word.casefold() in ("null", "none", "undefined") else word)
         elif isinstance(self.parts, dict) or word.isdecimal():
@@ -264,7 +264,7 @@ class _Open:
 
 
 def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
-    """The object or array at ``at``, where it ends, and whether its end is missing. Any end ends the innermost."""
+    """The object or array at ``at``, where it ends, and whether it is truncated. Any bracket closes the innermost."""
     stack: list[_Open] = []
     for token in _TOKEN.finditer(text, at):
         kind = token.lastgroup
@@ -287,7 +287,7 @@ def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
 
 
 def _whole_parts(stack: list[_Open]) -> Any:
-    """What is whole of objects and arrays that were cut off: the last text may be half, an object lack what matters."""
+    """The complete parts of truncated values. An object's own fields go: the missing ones may be those that matter."""
     parts: dict[str, Any] | list[Any] | None = None
     while stack:
         parts = stack.pop().parts
@@ -299,6 +299,6 @@ def _whole_parts(stack: list[_Open]) -> Any:
 
 
 def _unescaped(body: str) -> str:
-    r"""``body`` of a string with its escapes resolved; a backslash that escapes nothing is left out."""
+    r"""``body`` of a string with its escapes resolved; a stray backslash is dropped."""
     safe = _ESCAPE.sub(lambda one: one[0] if one[1] else '\\"' if one[0] == '"' else "", body)
     return json.loads(f'"{safe}"', strict=False)
