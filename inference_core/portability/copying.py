@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from inference_core.errors import InvalidInput
-from inference_core.memory.namespaces import encode_label
-from inference_core.portability.rows import count_unreadable, puts_of, scopes_of
+from inference_core.portability.rows import puts_of
 from inference_core.portability.writing import ConflictPolicy, TransferReport, Writer
 from inference_core.stores.backend import EMBEDDING_META, Backend
 
@@ -34,13 +33,8 @@ def copy_store(
     report = TransferReport()
     writer = Writer(target, policy, report)
     writer.adopt_model(source.get_meta(EMBEDDING_META))
-    labels = [encode_label(user_id) for user_id in user_ids]
-    scopes = scopes_of(source, labels)
-    report.total = source.count(scopes)
-    for scope in scopes:
-        for portion in puts_of(source, scope, with_vectors=True):
-            writer.write(portion)
-            if progress:
-                progress(report.read, max(report.total, report.read))
-    report.unreadable = count_unreadable(source, labels)
+    for portion in puts_of(source, user_ids, report, with_vectors=True):
+        writer.write(portion)
+        if progress:
+            progress(report.read, max(report.total or 0, report.read))
     return report

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema
-from inference_core.memory.namespaces import encode_label
 from inference_core.portability.copying import Progress
-from inference_core.portability.rows import PORTION, count_unreadable, puts_of, scopes_of
+from inference_core.portability.rows import PORTION, puts_of
 from inference_core.portability.writing import ConflictPolicy, TransferReport, Writer
 from inference_core.stores.backend import EMBEDDING_META, Backend, Put
 from inference_core.stores.put_json import put_from_json, put_to_json
@@ -45,16 +44,21 @@ def export_store(
     makes them anew. Rows that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
     """
     report = TransferReport()
+    total = hashlib.sha256()
     with _new_file(path) as file:
-        labels = [encode_label(user_id) for user_id in user_ids]
-        scopes = scopes_of(backend, labels)
-        report.total = backend.count(scopes)
-        for line in _lines(backend, scopes, report, with_vectors=with_vectors):
-            file.write(line)
+        model = backend.get_meta(EMBEDDING_META) if with_vectors else None
+        file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
+        for portion in puts_of(backend, user_ids, report, with_vectors=with_vectors):
+            for put in portion:
+                row = put_to_json(put, with_vectors=with_vectors)
+                encoded = _encoded(row)
+                total.update(encoded.encode())
+                file.write(_encoded({"row": row, "sha256": _checksum(encoded)}))
+            report.read += len(portion)
             if progress:
-                progress(report.read, max(report.total, report.read))
+                progress(report.read, max(report.total or 0, report.read))
+        file.write(_encoded({"rows": report.read, "sha256": total.hexdigest()}))
     report.written = report.read
-    report.unreadable = count_unreadable(backend, labels)
     return report
 
 
@@ -77,22 +81,6 @@ def import_store(
                 progress(report.read, report.read)
     report.total = report.read
     return report
-
-
-def _lines(
-    backend: Backend, scopes: Sequence[tuple[str, ...]], report: TransferReport, *, with_vectors: bool
-) -> Iterator[str]:
-    total = hashlib.sha256()
-    model = backend.get_meta(EMBEDDING_META) if with_vectors else None
-    yield _encoded({"format": FORMAT, "version": VERSION, "embedding": model})
-    for scope in scopes:
-        for portion in puts_of(backend, scope, with_vectors=with_vectors):
-            for put in portion:
-                row = _encoded(put_to_json(put, with_vectors=with_vectors))
-                total.update(row.encode())
-                report.read += 1
-                yield _encoded({"row": json.loads(row), "sha256": _checksum(row)})
-    yield _encoded({"rows": report.read, "sha256": total.hexdigest()})
 
 
 def _puts(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
