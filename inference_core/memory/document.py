@@ -1,4 +1,4 @@
-"""What recall returns, and the plain data classes of the documented API."""
+"""What recall returns, and the plain data classes of the public API."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ def _now_iso() -> str:
 
 @dataclass
 class MemoryStoreDocument:
-    """A recalled memory: its id, its stored value, the caller's own metadata and how well it matched.
+    """A recalled memory: its id, stored value, your own metadata, and how well it matched.
 
-    ``score`` orders the hits of one recall (higher is better); ``relevance`` says from 0 to 1 how likely it answers
-    the query; both are None where nothing was ranked. ``explanation`` has, if it was asked for, the shares of the score
-    by kind of evidence. ``links`` are those that add to the score, if links were asked for. ``version`` grows with each
-    write of the memory; 0 is not known.
+    ``score`` orders the hits of one recall, higher first. ``relevance``, from 0 to 1, estimates how likely the memory
+    answers the query. Both are None if nothing was ranked. ``explanation`` splits the score by kind of evidence and
+    ``links`` lists the links that raised it, if you asked for them. ``version`` grows with each write; 0 means unknown.
     """
 
     id: str
@@ -42,7 +41,7 @@ class MemoryStoreDocument:
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
-        """The document of ``record``, which shares nothing with it: records are kept, documents are the caller's."""
+        """A document with copies of the record's values: records are cached, documents belong to the caller."""
         return cls(
             id=record.id,
             value=copied(record.to_value()),
@@ -87,7 +86,7 @@ class MemoryStoreDocument:
 
 
 class MemoryPage(list[T]):
-    """A page of a list; ``next_cursor``, given as ``after``, gives the page behind it, None if there is none."""
+    """A page of results. Pass ``next_cursor`` as ``after`` to get the next page; it is None on the last one."""
 
     def __init__(self, items: Iterable[T] = (), next_cursor: str | None = None) -> None:
         super().__init__(items)
@@ -95,7 +94,7 @@ class MemoryPage(list[T]):
 
 
 class RecalledMemories(list[MemoryStoreDocument]):
-    """The memories that a recall found; ``left_out`` has those that were not given, each with the reason, if asked."""
+    """The memories that a recall found. ``left_out`` lists those it dropped, each with the reason, if you asked."""
 
     def __init__(self, memories: Iterable[MemoryStoreDocument] = ()) -> None:
         super().__init__(memories)
@@ -104,7 +103,7 @@ class RecalledMemories(list[MemoryStoreDocument]):
 
 @dataclass
 class MemoryData:
-    """The fields of a memory's stored value in the flat form of the documented API."""
+    """The fields of a memory's stored value as a flat data class."""
 
     content: str
     memory_type: str
@@ -121,7 +120,7 @@ class MemoryData:
 
 @dataclass
 class MemoryMetadata:
-    """Who and what a memory belongs to, flattened by ``to_dict`` for stores that keep metadata apart."""
+    """Who and what a memory belongs to, for stores that keep metadata apart from the value."""
 
     user_id: str
     memory_type: str = "general"
@@ -133,6 +132,6 @@ class MemoryMetadata:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are set and, below them, ``extra``: it adds keys and never replaces one of these fields."""
+        """The fields that are set, merged with ``extra``, whose keys never replace them."""
         own = {name: value for name, value in vars(self).items() if name != "extra" and value}
         return {**self.extra, **own}

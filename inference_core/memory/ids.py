@@ -1,4 +1,4 @@
-"""New memory ids: 128 random bits in hex, drawn from the system's generator in portions because each draw is slow."""
+"""New memory ids: 128 random bits in hex, drawn from the system's generator in batches, as each draw is slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _waiting: list[str] = []
 
 
 def new_id() -> str:
-    """An id that no other process draws, also not after a fork."""
+    """A new id, unique across processes and forks."""
     with _lock:
         if not _waiting:
             drawn = os.urandom(_BYTES * _PORTION)

@@ -1,4 +1,4 @@
-"""Links between memories, as far as their records say them: entities, relations, tags and what took whose place."""
+"""Links between memories that their records state: shared entities, relations, tags, and supersession."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, Final, NamedTuple, cast
 from inference_core.memory.fields import mapping_field, text_field, texts_field
 
 MAX_NAMES: Final = 64
-"""So many names of a record count."""
+"""Only this many names of a record are read."""
 MAX_NAME_CHARACTERS: Final = 64
 _TRIPLE: Final = 3
 
 
 class MemoryLink(NamedTuple):
-    """A memory shares ``entity`` with the memory ``memory_id``; if that is None, the query names the entity."""
+    """The entity a memory shares with ``memory_id``, or with the query if ``memory_id`` is None."""
 
     entity: str
     memory_id: str | None = None
 
     def __str__(self) -> str:
-        """It in words."""
+        """The link as a phrase for people."""
         target = "the query" if self.memory_id is None else f"memory {self.memory_id}"
         return f"linked through {self.entity!r} to {target}"
 
 
 def entities_of(value: Mapping[str, Any]) -> list[str]:
-    """The names of the entities and of the ends of the relations that a memory's stored value has."""
+    """The entities in a memory's stored value: those it lists, and both ends of its relations."""
     metadata = mapping_field(value, "extra_metadata")
     entities = _items(metadata, "entities")
     named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]
@@ -38,12 +38,12 @@ def entities_of(value: Mapping[str, Any]) -> list[str]:
 
 
 def tags_of(value: Mapping[str, Any]) -> list[str]:
-    """The tags that a memory's stored value has."""
+    """The tags in a memory's stored value."""
     return _listed(texts_field(value, "tags"))
 
 
 def neighbours_of(value: Mapping[str, Any]) -> list[str]:
-    """The ids of the memories whose place this one took, and of the one that took its place."""
+    """The ids of the memories that this one superseded, and of the one that superseded it."""
     after = text_field(value, "superseded_by")
     return list(islice([*([after] if after else []), *texts_field(value, "supersedes")], MAX_NAMES))
 

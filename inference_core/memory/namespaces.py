@@ -1,4 +1,4 @@
-"""Where memories live: (user, category[, agent]) as namespace labels, and who reads which of them."""
+"""Where memories live, (user, category[, agent]), and which agent reads which namespaces."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ESCAPE = "~"
 _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in range(256)]
 _GLOBAL = "~global"
 QUEUE_ROOT: Final = "~outbox"
-"""First label of the namespaces that say who has work waiting. No user id has it."""
+"""First label of the namespaces that list users with pending work. No user id encodes to it."""
 USAGE: Final = "usage"
-"""Second label of the namespaces that hold how often the memories of another one were recalled."""
+"""Second label of the namespaces that count how often memories were recalled."""
 FORGOTTEN: Final = "forgotten"
-"""Second label of the namespaces that hold what was forgotten of another one."""
+"""Second label of the namespaces that hold forgotten memories."""
 
 
 def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
@@ -71,30 +71,30 @@ def decode_label(label: str) -> str:
 
 
 def global_namespace(category: MemoryCategory | str, name: str) -> Namespace:
-    """Where an application keeps what holds for all users, under ``name``. No user id has this first label.
+    """The namespace ``name`` for memories that hold for all users. No user id encodes to its first label.
 
-    Raises InvalidCategory, InvalidId.
+    Raises InvalidCategory or InvalidId.
     """
     return (_GLOBAL, validate_memory_category(category), encode_label(name, what="name"))
 
 
 def holds_memories(namespace: Namespace) -> bool:
-    """Whether ``namespace`` is one of a user's for memories of a category."""
+    """Whether ``namespace`` holds a user's memories of some category."""
     return len(namespace) > 1 and namespace[1] in MEMORY_CATEGORIES
 
 
 def beside(namespace: Namespace, place: str) -> Namespace:
-    """Where ``place`` (USAGE or FORGOTTEN) lies for the memories of ``namespace``; never one that holds memories."""
+    """The namespace that holds USAGE or FORGOTTEN of the memories in ``namespace``; it never holds memories itself."""
     return (namespace[0], place, *namespace[1:])
 
 
 def holds_forgotten(namespace: Namespace) -> bool:
-    """Whether ``namespace`` is one of a user's for memories that were forgotten."""
+    """Whether ``namespace`` holds forgotten memories of a user."""
     return namespace[1:2] == (FORGOTTEN,) and holds_memories(home_of(namespace))
 
 
 def home_of(namespace: Namespace) -> Namespace:
-    """The namespace of the memories that ``namespace`` lies beside."""
+    """The memory namespace that the sidecar ``namespace`` belongs to."""
     return (namespace[0], *namespace[2:])
 
 
@@ -136,7 +136,7 @@ class MemoryNamespaceBuilder:
         return self.namespace_for(user_id, get_category_for_type(validate_memory_type(memory_type)))
 
     def read_scopes(self, user_id: str | UUID, category: MemoryCategory | str | None = None) -> list[Namespace]:
-        """The exact namespaces that this agent reads: the shared ones and its own, never another agent's."""
+        """The namespaces this agent reads: the shared ones and its own, never another agent's."""
         wanted = list(MemoryCategory) if category is None else [MemoryCategory(validate_memory_category(category))]
         scopes: list[Namespace] = []
         for name in wanted:

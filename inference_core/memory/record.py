@@ -25,19 +25,18 @@ SCHEMA_VERSION: Final = 1
 DEFAULT_IMPORTANCE: Final = 0.5
 _LEVELS: Final = tuple(Trust)
 CITES: Final = "cites"
-"""The name in a memory's metadata of the memories that it follows from."""
+"""The metadata key that lists the memories this one was derived from."""
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:
-    """A memory and all that is known about it.
+    """A memory with its times, source, trust and history.
 
-    ``created_at`` is when it was first stored and never changes, ``updated_at`` when it was last written;
-    ``valid_from`` and ``valid_to`` bound when it holds in the user's world, as far as known. All instants are
-    aware, in UTC.
-    ``version`` grows by one with each write; 0 is not stored yet. ``importance`` is between 0 and 1.
+    ``created_at`` is when it was first stored and never changes; ``updated_at`` is when it was last written.
+    ``valid_from`` and ``valid_to`` bound when it is true in the user's world, as far as known. All instants are aware,
+    in UTC. ``version`` grows by one with each write; 0 means not stored yet. ``importance`` is between 0 and 1.
     """
 
     id: str
@@ -65,12 +64,12 @@ class MemoryRecord:
 
     @property
     def happened_at(self) -> datetime:
-        """When it happened if that is known, else when it was stored."""
+        """When it happened, if known, else when it was stored."""
         return self.valid_from or self.created_at
 
     @property
     def cites(self) -> tuple[str, ...]:
-        """The ids of the memories that it follows from."""
+        """The ids of the memories this one was derived from."""
         return texts_field(self.extra_metadata, CITES)
 
     @property
@@ -79,7 +78,7 @@ class MemoryRecord:
         return f"{self.topic}: {self.content}" if self.topic else self.content
 
     def to_value(self) -> dict[str, Any]:
-        """The record as the JSON value that stores hold; id, namespace, version and update time are the row's."""
+        """The record as the JSON value stored in a row. Id, namespace, version and update time are the row's own."""
         moments = {"valid_from": self.valid_from, "valid_to": self.valid_to, "expires_at": self.expires_at}
         unusual = {
             **{name: moment.isoformat() for name, moment in moments.items() if moment is not None},
@@ -115,9 +114,9 @@ class MemoryRecord:
         updated_at: datetime,
         version: int = 0,
     ) -> MemoryRecord:
-        """The record that a row holds; values of older versions and of the flat namespace are brought up to date.
+        """The record in a row. Values written by older versions, and in the flat namespace, are upgraded on the way.
 
-        ``stored_at`` stands in for a missing creation time. Raises UnsupportedSchema for a newer version's value.
+        ``stored_at`` stands in for a missing creation time. Raises UnsupportedSchema for a value of a newer version.
         """
         if not is_of_known_schema(value):
             stored = value["schema_version"]

@@ -1,4 +1,4 @@
-"""The one canonical form of text and metadata before any store sees it."""
+"""The canonical form of text, metadata and ids; everything is brought into it before a store sees it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_
 
 
 def optional_text(text: object, *, what: str) -> str | None:
-    """Canonical short text such as a topic; None and blank text give None. Raises InvalidMemory like the long form."""
+    """Canonical short text, such as a topic; None if it is None or blank. Raises InvalidMemory like canonical_text."""
     if text is None or (isinstance(text, str) and not text.strip()):
         return None
     return canonical_text(text, what=what, max_bytes=MAX_LABEL_BYTES)
@@ -95,7 +95,7 @@ def canonical_json(value: object, *, what: str, max_bytes: int | None = None) ->
 
 
 def encode_json(value: object, *, what: str) -> str:
-    """Compact JSON of data whose size and depth are known to be within bounds. Raises InvalidMemory."""
+    """Compact JSON of data whose size and depth are already bounded. Raises InvalidMemory."""
     try:
         text = _JSON.encode(value)
         text.encode()
@@ -105,7 +105,7 @@ def encode_json(value: object, *, what: str) -> str:
 
 
 def canonical_metadata(metadata: object) -> dict[str, Any]:
-    """A copy of ``metadata`` as plain JSON data. Raises InvalidMemory if it is not a mapping of JSON values."""
+    """A deep copy of ``metadata`` as JSON data. Raises InvalidMemory if it is not a mapping of JSON values."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -133,12 +133,12 @@ def is_id(text: str) -> bool:
 
 
 def digest_of(what: Sequence[Any]) -> str:
-    """A name for ``what``, JSON data, that is another for other data: 32 hexadecimal digits."""
+    """A hash of JSON data, as 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
 def text_tokens(text: str) -> int:
-    """About how many tokens ``text`` takes: a quarter of the bytes of English, one for each letter of Chinese."""
+    """A conservative estimate of tokens: four bytes of English or one Chinese character each."""
     if text.isascii():
         return ceil(len(text) / 4)
     size = len(text.encode("utf-8", "surrogatepass"))

@@ -24,7 +24,7 @@ class Origin(str, Enum):
 
 
 class Trust(IntEnum):
-    """How far a memory is believed; the higher wins where two contradict."""
+    """How far a memory is believed. If two memories contradict each other, the more trusted one wins."""
 
     EXTERNAL = 0
     INFERRED = 1
@@ -37,7 +37,7 @@ _TRUST = {Origin.USER: Trust.STATED, Origin.APPLICATION: Trust.STATED, Origin.AG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySource:
-    """Provenance of a memory: who said it, in which conversation, in which messages, through which tool."""
+    """A memory's provenance: who said it, in which thread and messages, through which tool."""
 
     origin: Origin = Origin.APPLICATION
     thread_id: str | None = None
@@ -46,11 +46,11 @@ class MemorySource:
 
     @property
     def trust(self) -> Trust:
-        """The trust that this origin earns; text from tools, documents and the web earns the least."""
+        """The trust this origin earns. Text from tools, documents and the web earns the least."""
         return _TRUST.get(self.origin, Trust.EXTERNAL)
 
     def to_value(self) -> dict[str, Any]:
-        """The source as JSON data, without what is empty."""
+        """The source as JSON data, without empty fields."""
         fields = {
             "origin": self.origin.value,
             "thread_id": self.thread_id,
@@ -61,7 +61,7 @@ class MemorySource:
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> MemorySource:
-        """The source that ``to_value`` gave; an unknown origin is taken for the least trusted one."""
+        """The source of a `to_value` result; an unknown origin gets the least trust."""
         origin = value.get("origin", Origin.APPLICATION.value)
         return cls(
             origin=Origin(origin) if origin in _ORIGINS else Origin.WEB,

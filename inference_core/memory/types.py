@@ -1,4 +1,4 @@
-"""Memory types, their CoALA categories, and the words that describe them to a model.
+"""Memory types, their CoALA categories, and their descriptions for the model.
 
 Source: Sumers et al., Cognitive Architectures for Language Agents, arXiv 2309.02427.
 """
@@ -98,7 +98,7 @@ SINGULAR_TYPES: Final[dict[str, str]] = {
     "goal": "goals",
     "instruction": "instructions",
 }
-"""Names of types in data older than the CoALA routing, and what they are called now."""
+"""Type names in data from before the CoALA categories, and what they are called now."""
 
 
 def _plain(value: object) -> str:
@@ -122,7 +122,7 @@ def validate_memory_category(value: str | MemoryCategory) -> str:
 
 
 def get_category_for_type(memory_type: str) -> MemoryCategory:
-    """The category that a type is routed to; an unknown type goes to semantic memory."""
+    """The category a type belongs to; an unknown type belongs to semantic memory."""
     return MEMORY_TYPE_TO_CATEGORY.get(_plain(memory_type), MemoryCategory.SEMANTIC)
 
 

@@ -11,10 +11,10 @@ from inference_core.memory.record import is_of_known_schema
 
 
 def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None = None) -> str | None:
-    """Why the memory of a stored ``value`` does not hold at ``now``, or did not at ``as_of``; None if it does or did.
+    """Why a stored memory does not hold at ``now``, or did not at ``as_of``; None if it does, or did.
 
-    A scope may also hold an application's own values, which are no memories and count as empty, and memories that a
-    newer version of this package wrote.
+    A namespace may also hold an application's own values, which count as empty, and memories that a newer version of
+    this package wrote.
     """
     if not is_of_known_schema(value):
         return "newer"
