@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from inspect import Parameter
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from inference_core.drivers import Plan, arun, run
-from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.scope import MemoryScope, present_as
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Face:
@@ -24,10 +25,10 @@ class Face:
 def synchronous(operation: Callable[Concatenate[MemoryScope, P], Plan[T]]) -> Callable[Concatenate[Face, P], T]:
     """The method that does ``operation`` and blocks."""
 
-    @wraps(operation)
     def method(self: Face, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(self.scope, *args, **kwargs), self.timeout)
 
+    present_as(method, operation, _SELF)
     return method
 
 
@@ -36,8 +37,8 @@ def asynchronous(
 ) -> Callable[Concatenate[Face, P], Coroutine[Any, Any, T]]:
     """The method that does ``operation`` and is awaited."""
 
-    @wraps(operation)
     async def method(self: Face, *args: P.args, **kwargs: P.kwargs) -> T:
         return await arun(operation(self.scope, *args, **kwargs), self.timeout)
 
+    present_as(method, operation, _SELF)
     return method

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from inspect import Parameter
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
@@ -28,13 +28,14 @@ from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.list import PageRequest, by_category, page_of
-from inference_core.services.operations.scope import UserId, record_of
+from inference_core.services.operations.scope import UserId, present_as, record_of
 from inference_core.stores.backend import Delete, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import any_engine_of, open_configured_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="BaseStore")
 _BESIDE: Final = ((USAGE,), (FORGOTTEN,))
 
 
@@ -48,19 +49,19 @@ def open_memory_store() -> Generator[BaseStore]:
 
 
 def _on_store(operation: Callable[Concatenate[StoreEngine, P], Plan[T]]) -> Callable[Concatenate[BaseStore, P], T]:
-    @wraps(operation)
     def helper(store: BaseStore, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(any_engine_of(store), *args, **kwargs))
 
+    present_as(helper, operation, _STORE)
     return helper
 
 
 def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Callable[P, T]:
-    @wraps(helper)
     def configured(*args: P.args, **kwargs: P.kwargs) -> T:
         with open_memory_store() as store:
             return helper(store, *args, **kwargs)
 
+    present_as(configured, helper)
     return configured
 
 

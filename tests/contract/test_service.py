@@ -7,11 +7,11 @@ import inspect
 import re
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
@@ -37,6 +37,7 @@ from inference_core.errors import (
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
+from inference_core.services import agent_memory_service
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Put, Row
@@ -117,6 +118,25 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         assert inspect.iscoroutinefunction(getattr(own_service, name))
         assert not inspect.iscoroutinefunction(getattr(own_service.sync, name))
         assert inspect.getdoc(getattr(own_service, name)) == inspect.getdoc(getattr(own_service.sync, name))
+
+
+HELPERS = [name for name in agent_memory_service.__all__ if name.startswith(("count_", "delete_", "list_", "purge_"))]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(getattr(face, name) for face in (SyncMemoryService, AgentMemoryStoreService) for name in operations(face)),
+        *(getattr(agent_memory_service, name) for name in HELPERS),
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_signatures_show_what_a_caller_may_pass_and_gets(function: Any):
+    hints = get_type_hints(function)
+    signature = inspect.signature(function)
+    assert hints.keys() == (signature.parameters.keys() - {"self"}) | {"return"}
+    assert not {"scope", "engine"} & signature.parameters.keys()
+    assert get_origin(hints["return"]) is not Generator
 
 
 def test_attributes_of_the_documented_api(own_store: MemoryStore):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from functools import update_wrapper
+from inspect import Parameter, Signature, signature
+from typing import Any
 from uuid import UUID
 
 from langgraph.store.base import BaseStore
@@ -128,3 +131,17 @@ def checked_moment(moment: datetime | None, what: str) -> datetime | None:
         return aware(moment)
     except (AttributeError, OverflowError) as error:
         raise InvalidMemory(f"{what} must be a datetime within the calendar, not {moment!r:.80}") from error
+
+
+def present_as(method: Callable[..., object], operation: Callable[..., object], *first: Parameter) -> None:
+    """Gives ``method`` the name, docstring and types of ``operation``, as its callers see them.
+
+    ``first`` stand in the place of the operation's first parameter, and its result in the place of a plan of it.
+    """
+    shown: Any = update_wrapper(method, operation)
+    parameters = [*first, *list(signature(operation).parameters.values())[1:]]
+    result: str = operation.__annotations__["return"]
+    result = result[len("Plan[") : -1] if result.startswith("Plan[") else result
+    shown.__signature__ = Signature(parameters, return_annotation=result)
+    notes = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
+    shown.__annotations__ = notes | {"return": result}
