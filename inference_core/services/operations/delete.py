@@ -26,11 +26,11 @@ def delete(
     *,
     expected_version: int | None = None,
 ) -> Plan[bool]:
-    """Removes the memory with this id from whichever scope that the agent reads; False if it is in none of them.
+    """Removes a memory with its text, vector and index entry, also one that was forgotten; False if there is none.
 
-    Text, vector and index entry go with it, and so does one that was forgotten. With ``expected_version`` only a memory
-    goes that is at this version, and not one that was forgotten. Raises InvalidInput, StoreUnavailable, WriteUnknown,
-    VersionConflict if the memory is not at the expected version.
+    It is looked for in the scopes that the agent reads, or those of ``category``. With ``expected_version`` only a
+    memory at that version goes, and none that was forgotten. Raises InvalidInput, StoreUnavailable, WriteUnknown, and
+    VersionConflict if it is at another version.
     """
     while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
         check_version(row.key, row.version, expected_version)
@@ -65,10 +65,10 @@ def _delete_unreadable(engine: StoreEngine, user_id: UserId, places: Sequence[Ke
 def delete_all(
     scope: MemoryScope, user_id: UserId, memory_type: str | None = None, category: str | None = None
 ) -> Plan[int]:
-    """Removes every memory of the user that this agent reads (of one type or category, if given); how many.
+    """Removes all memories of the user that this agent reads, of one type or category if given; returns how many.
 
-    Those that were forgotten go too and are not counted. Other agents' own memories stay; `purge_user_memories`
-    removes those too.
+    Forgotten ones go too and are not counted. Other agents' own memories stay; `purge_user_memories` removes those too.
+    Raises InvalidInput, StoreUnavailable, WriteUnknown.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)

@@ -9,7 +9,7 @@ from inference_core.services.operations.scope import MemoryScope, UserId, find
 
 
 def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[list[MemoryStoreDocument]]:
-    """The memory and all that it superseded or was superseded by, the oldest first; empty if there is none.
+    """The memory with all that it superseded and all that superseded it, the oldest first; empty if there is none.
 
     Only memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """

@@ -34,12 +34,12 @@ class PageRequest:
 
 
 def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[MemoryStoreDocument | None]:
-    """The memory with this id in the scopes that the agent reads; None if it is in none of them."""
+    """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
     record = yield from find(scope, user_id, memory_id)
     return record and MemoryStoreDocument.of(record)
 
 
-def list_memories(
+def list_memories(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     *,
@@ -51,13 +51,22 @@ def list_memories(
     session_id: str | None = None,
     after: str | None = None,
 ) -> Plan[tuple[MemoryPage[MemoryStoreDocument], int]]:
-    """A page of the memories that the agent reads, the newest first, and how many there are in all.
+    """A page of the memories that the agent reads, the newest first, and how many match in all.
 
-    ``after`` is the ``next_cursor`` of the page before: with it, every memory that nobody touches meanwhile comes
-    exactly once, and a page costs the same wherever it is. ``offset`` counts from the newest instead, and shifts when
-    memories are added or removed. ``search`` keeps those whose content or topic holds it, in any case; ``session_id``
-    those of this session, which together are an episode; both read all memories to count those that match. ``limit``
-    None gives all of them. Raises InvalidInput.
+    Args:
+        user_id: Whose memories to list.
+        category: Only memories of this `MemoryCategory`.
+        memory_type: Only memories of this `MemoryType`.
+        search: Only those whose content or topic contains it, in any case. Reads all memories.
+        limit: The size of the page; None for all.
+        offset: Begins so many after the newest. Shifts when memories are added or removed; prefer ``after``.
+        session_id: Only those of this session. Reads all memories.
+        after: The ``next_cursor`` of the page before. Every memory that nobody touches meanwhile comes exactly once,
+            and a page costs the same wherever it is.
+
+    Raises:
+        InvalidInput: An argument is not usable.
+        StoreUnavailable: The database did not answer in time.
     """
     request = PageRequest(
         memory_type=memory_type, search=search, session_id=session_id, limit=limit, offset=offset, after=after
@@ -70,7 +79,7 @@ def list_memories(
 
 
 def count(scope: MemoryScope, user_id: UserId) -> Plan[dict[str, int]]:
-    """How many memories the agent reads, by category and in ``total``."""
+    """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
     scopes = scope.namespaces.read_scopes(user_id)
     return by_category((one.namespace, one.rows) for one in (yield from scope.engine.tally(scopes)))
 

@@ -23,7 +23,7 @@ DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def recall(
+def recall(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     query: str,
@@ -41,16 +41,31 @@ def recall(
     by_itself: bool = False,
     links: bool = False,
 ) -> Plan[RecalledMemories]:
-    """The ``k`` memories (default: the service's ``max_results``) that answer ``query`` best, the best first.
+    """Finds the memories that answer ``query`` best, the best first.
 
-    Type and category are applied before the cut; a type alone searches all scopes. A blank query gives the newest.
-    ``sort_by_time`` orders the same memories by age, the newest first. ``max_characters`` bounds the contents together.
-    ``diversity`` (0 to 10; 1 is mild) takes from the score of what repeats a better memory. ``fills``: when fewer
-    match, the newest others follow. ``as_of`` asks what held then, also if something else holds now. ``by_itself``:
-    what a memory says counts, not who said it nor what was said around it; the recall is not counted.
-    ``links``: memories about whom the query names, and those that share an entity, a tag or rare words with the best,
-    gain by it, within the same scopes; each says by which links. ``explain`` adds to each memory the shares of its
-    score, and to the result what was left out and why. Raises InvalidInput, StoreUnavailable.
+    Type, category and validity are applied before the best are chosen. A blank query gives the newest memories.
+
+    Args:
+        user_id: Whose memories to search.
+        query: A question or keywords, in any language.
+        k: How many, up to 1,000. By default the service's ``max_results``.
+        memory_type: Only memories of this `MemoryType`.
+        include_scores: Sets ``score`` and ``relevance`` of the documents.
+        sort_by_time: Orders the same memories by age, the newest first.
+        category: Only memories of this `MemoryCategory`.
+        explain: Adds the shares of each score, and what was ``left_out`` with the reasons.
+        max_characters: Bounds the contents of the result together.
+        diversity: From 0 to 10; 1 is mild. Lowers what repeats a better memory.
+        fills: Adds the newest other memories when fewer match.
+        as_of: Asks what held at that time, even if something else holds now.
+        by_itself: Ranks by the text alone, not by who said it or what was said around it, and does not count the
+            recall.
+        links: Raises memories that share a name, a tag or rare words with the query or the best hits; ``links`` of a
+            document names them.
+
+    Raises:
+        InvalidInput: An argument is not usable.
+        StoreUnavailable: The database did not answer in time.
     """
     limit = checked_limit(k or scope.max_results)
     if max_characters is not None and max_characters < 1:
@@ -109,14 +124,17 @@ def recall_by_category(
     k: int | None = None,
     memory_type: str | None = None,
 ) -> Plan[RecalledMemories]:
-    """Like `recall`, within one category."""
+    """Like `recall_memories`, within one category."""
     return recall(scope, user_id, query, k, memory_type, category=category)
 
 
 def user_context(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
 ) -> Plan[dict[str, list[str]]]:
-    """By type, the contents of the user's newest memories; types without any are left out."""
+    """The contents of the user's newest memories by type; types without any are left out.
+
+    ``memory_types`` are by default preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
+    """
     documents = yield from user_context_with_timestamps(scope, user_id, memory_types, max_per_type)
     return {kind: [document.content for document in found] for kind, found in documents.items()}
 
@@ -124,7 +142,7 @@ def user_context(
 def user_context_with_timestamps(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
 ) -> Plan[dict[str, list[MemoryStoreDocument]]]:
-    """By type, the user's newest memories; types without any are left out."""
+    """Like `get_user_context`, as documents, with their times."""
     limit = checked_limit(max_per_type)
     now = scope.clock.now()
     context: dict[str, list[MemoryStoreDocument]] = {}

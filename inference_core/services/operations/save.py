@@ -42,7 +42,7 @@ class SavedId(str):
         return made
 
 
-def save(
+def save(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     content: str,
@@ -60,13 +60,33 @@ def save(
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
 ) -> Plan[SavedId]:
-    """Stores a memory and returns its id; it is durable then.
+    """Stores a memory; it is durable when this returns.
 
-    The category follows from the type unless it is given. What was saved before in the same words, as the same type
-    for the same agent and time, and still holds, is not stored again: the id is that one's, ``was_stored`` of it is
-    true, and tags, topic, metadata, pin and importance that are new are added to it. A given ``memory_id`` makes
-    retries idempotent: what stands under it is replaced and its creation time kept. Raises InvalidInput (an unknown
-    type is also an AssertionError), UntrustedWrite, StoreUnavailable, WriteUnknown.
+    If the same words are stored already, as the same type, for the same agent and time, and still hold, nothing is
+    added: the returned id is that memory's, with ``was_stored`` set, and it gains tags, topic, metadata, pin and
+    importance that are new. A write that was not confirmed (WriteUnknown) may safely be repeated with the same
+    ``memory_id``.
+
+    Args:
+        user_id: Whose memory it is.
+        content: The text, at most ``max_content_bytes`` of the service.
+        memory_type: A `MemoryType` by name.
+        session_id: The conversation that it belongs to.
+        topic: A short label.
+        extra_metadata: JSON data of the application's own.
+        memory_id: Replaces the memory with this id and keeps its creation time. By default a new id.
+        category: A `MemoryCategory` by name. By default that of the type.
+        source: Who said it; decides how far it is trusted. By default the application.
+        importance: From 0 to 1. More important memories rank a little higher and are forgotten later.
+        pinned: Belongs to the profile that every prompt begins with; never forgotten.
+        tags: At most 32 short labels.
+        valid_from: When it happened or began to hold. By default when it is stored.
+        expires_at: From then on it is not found.
+
+    Raises:
+        InvalidInput: An argument is not usable; an unknown type is also an AssertionError.
+        UntrustedWrite: Its source may not write rules.
+        StoreUnavailable: The database did not answer. WriteUnknown, a kind of it, leaves open whether it was stored.
     """
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)

@@ -129,10 +129,11 @@ def format_context(
     *,
     max_tokens: int = DEFAULT_MAX_TOKENS,
 ) -> Plan[str]:
-    """The prompt block of what may answer ``query``, with rules and preferences; without one, of the newest.
+    """The prompt block of what may answer ``query``, with rules and preferences; "" if there is nothing.
 
-    At most ``max_memories``, shared out evenly between the categories, in at most ``max_tokens``; "" if there is
-    nothing. Raises InvalidInput, StoreUnavailable.
+    Without a query, the newest memories. ``include_types`` and ``include_categories`` narrow them down.
+    ``max_memories`` are shared out evenly between the categories; the block has at most ``max_tokens``. Raises
+    InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(max_memories)
     count = len(include_categories) if include_categories else len(MemoryCategory)

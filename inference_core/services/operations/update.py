@@ -20,7 +20,7 @@ T = TypeVar("T")
 ATTEMPTS: Final = 100
 
 
-def update(
+def update(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     memory_id: str,
@@ -34,13 +34,27 @@ def update(
     source: MemorySource | None = None,
     expected_version: int | None = None,
 ) -> Plan[bool]:
-    """Changes what is given and keeps the rest; False if the agent reads no memory with this id.
+    """Changes what is given of a memory and keeps the rest; False if the agent reads no memory with this id.
 
-    A new type moves the memory to that type's category; topic "" removes the topic; ``extra_metadata`` is merged;
-    ``pinned`` memories are never forgotten. No concurrent change is lost: a write onto a newer version is tried again,
-    unless ``expected_version`` says which version is to be changed. Raises InvalidInput (also if a memory with this id
-    is already where it would move to), UntrustedWrite, StoreUnavailable, WriteUnknown, VersionConflict if the memory is
-    not at the expected version, or others keep changing it.
+    No concurrent change is lost: when somebody else writes first, the change is applied to their version.
+
+    Args:
+        user_id: Whose memory it is.
+        memory_id: The memory.
+        content: The new text. The earlier one stays in its history of versions.
+        memory_type: A `MemoryType` by name; moves the memory to the category of that type.
+        topic: A short label; "" removes it.
+        category: A `MemoryCategory` by name.
+        extra_metadata: Merged into what is there.
+        pinned: Belongs to the profile that every prompt begins with; never forgotten.
+        source: Who says so; it becomes the memory's source if content or type are given.
+        expected_version: Changes the memory only at this version, and then does not retry.
+
+    Raises:
+        InvalidInput: An argument is not usable, nothing is to be changed, or the id is taken where it would move to.
+        UntrustedWrite: The source may not write rules.
+        VersionConflict: The memory is not at ``expected_version``, or others keep changing it.
+        StoreUnavailable: The database did not answer; WriteUnknown leaves open whether it was changed.
     """
     if all(given is None for given in (content, memory_type, topic, category, extra_metadata, pinned)):
         raise InvalidInput("Nothing to update: give content, memory_type, topic, category, extra_metadata or pinned")
