@@ -93,8 +93,7 @@ def _messages(batches: Sequence[Mapping[str, Any]]) -> Iterator[ConversationTurn
         at = _day(batch.get("time_anchor")) or at
         session = f"batch-{batch.get('batch_number', number)}"
         for turn in batch["turns"]:
-            messages: list[Mapping[str, Any]] = turn if isinstance(turn, list) else [turn]
-            for message in messages:
+            for message in cast("list[Mapping[str, Any]]", turn if isinstance(turn, list) else [turn]):
                 at = _day(message.get("time_anchor")) or at
                 is_user = message["role"] == "user"
                 text = _MARKER.sub("", message["content"]) if is_user else message["content"]

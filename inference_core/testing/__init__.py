@@ -1,4 +1,4 @@
-"""For tests: a chat model that follows a script, a clock that stands still, a conformance suite for LangGraph stores.
+"""For tests: a scripted chat model, a frozen clock, a conformance suite for LangGraph stores.
 
 The names are imported when they are used; `StoreConformance` needs pytest.
 """

@@ -1,4 +1,4 @@
-"""A chat model that follows a script instead of thinking: for tests and for demonstrations without a key."""
+"""A chat model that follows a script, for tests and for examples that run without a key."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 Turn = str | AIMessage | Exception | Callable[[list[BaseMessage]], "str | AIMessage"]
-"""A reply: its text, a whole message (`call_tool` makes one with a tool call), an error to raise, or a function of the
-messages that the model was given."""
+"""A reply: text, a message (`call_tool` makes one with a tool call), an error to raise, or a function of the messages
+that the model was given."""
 
 
 def call_tool(name: str, **arguments: Any) -> AIMessage:
@@ -24,10 +24,10 @@ def call_tool(name: str, **arguments: Any) -> AIMessage:
 
 
 class ScriptedChatModel(BaseChatModel):
-    """Gives the ``turns`` one after the other; after the last one that one again. Safe for threads.
+    """Replies with the ``turns`` one after the other, then repeats the last one. Safe to call from any thread.
 
-    ``requests`` holds the messages of every call, so that a test can look at the very prompt. ``record=False`` keeps
-    none, for long runs.
+    ``requests`` holds the messages of every call, so that a test can check the prompt. ``record=False`` keeps none, for
+    long runs.
     """
 
     turns: Sequence[Any] = Field(min_length=1)
@@ -61,7 +61,5 @@ class ScriptedChatModel(BaseChatModel):
         if isinstance(turn, Exception):
             raise turn
         reply: Any = turn(messages) if callable(turn) else turn
-        message: AIMessage = (
-            AIMessage(content=reply) if isinstance(reply, str) else reply.model_copy(update={"id": None})
-        )
+        message = AIMessage(content=reply) if isinstance(reply, str) else reply.model_copy(update={"id": None})
         return ChatResult(generations=[ChatGeneration(message=message)])

@@ -18,50 +18,40 @@ _MARKS: Final = {Outcome.KEPT: "kept  ", Outcome.BROKEN: "BROKEN", Outcome.UNTRI
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints each promise as soon as it was tried. 1 if the contract is broken (--strict: anything), 2 if misused."""
-    options = _parser().parse_args(arguments)
-    found: list[Verdict] = []
-    try:
-        for verdict in verdicts(Factory(options.factory), options.only):
-            found.append(verdict)
-            _show(verdict, sys.stderr if options.json else sys.stdout)
-    except ConfigurationError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps([asdict(one) | {"outcome": one.outcome} for one in found], indent=1))
-    else:
-        print(_summary(found))
-    broken = [one.promise for one in found if one.outcome is Outcome.BROKEN]
-    return int(any(options.strict or not promise.is_strength for promise in broken))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m inference_core.testing.conformance", description=__doc__)
     parser.add_argument(
         "factory",
         help="module:function that gives an empty store, or a context manager of one; it may take place (a folder), "
         "embeddings and index",
     )
-    parser.add_argument("--json", action="store_true", help="the findings as JSON; the table goes to stderr")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON; the table goes to stderr")
     parser.add_argument("--strict", action="store_true", help="exit with 1 for a broken promise of strength too")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only promises whose names hold this")
-    return parser
+    parser.add_argument("--only", default="", metavar="TEXT", help="only promises whose names contain this")
+    options = parser.parse_args(arguments)
+    stream = sys.stderr if options.json else sys.stdout
+    found: list[Verdict] = []
+    try:
+        for verdict in verdicts(Factory(options.factory), options.only):
+            found.append(verdict)
+            kind = "strength" if verdict.promise.is_strength else "contract"
+            print(f"{kind}  {_MARKS[verdict.outcome]}  {verdict.promise.text}", file=stream, flush=True)
+            for note in verdict.notes():
+                print(f"{'':18}  {note}", file=stream, flush=True)
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps([asdict(one) | {"outcome": one.outcome} for one in found], indent=1))
+    else:
+        print(f"{_count(found, 'contract')}, {_count(found, 'strength')}")
+    broken = [one.promise for one in found if one.outcome is Outcome.BROKEN]
+    return int(any(options.strict or not promise.is_strength for promise in broken))
 
 
-def _show(verdict: Verdict, stream: object) -> None:
-    kind = "strength" if verdict.promise.is_strength else "contract"
-    print(f"{kind}  {_MARKS[verdict.outcome]}  {verdict.promise.text}", file=stream, flush=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    for note in verdict.notes():
-        print(f"{'':18}  {note}", file=stream, flush=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-
-def _summary(found: Sequence[Verdict]) -> str:
-    def count(kind: str, *, is_strength: bool) -> str:
-        those = [one.outcome for one in found if one.promise.is_strength is is_strength]
-        tried = len(those) - those.count(Outcome.UNTRIED)
-        return f"{kind}: {those.count(Outcome.KEPT)} of {tried} kept"
-
-    return f"{count('contract', is_strength=False)}, {count('strength', is_strength=True)}"
+def _count(found: Sequence[Verdict], kind: str) -> str:
+    those = [one.outcome for one in found if one.promise.is_strength is (kind == "strength")]
+    tried = len(those) - those.count(Outcome.UNTRIED)
+    return f"{kind}: {those.count(Outcome.KEPT)} of {tried} kept"
 
 
 if __name__ == "__main__":

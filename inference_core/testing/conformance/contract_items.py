@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, cast
 
-from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, PutOp, SearchOp
+from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
-from inference_core.testing.conformance.promises import Promises, as_json, expect, expect_equal, expect_same, fail
-from inference_core.testing.conformance.subject import Namespace, Subject
+from inference_core.testing.conformance.promises import (
+    Promises,
+    as_json,
+    expect,
+    expect_equal,
+    expect_invalid_namespace,
+    expect_same,
+    fail,
+)
+from inference_core.testing.conformance.subject import NS, Subject
 
-NS: Final[Namespace] = ("ada", "notes")
 RICH: Final[dict[str, Any]] = {
     "text": "tea, thé, 茶, \U0001f375 'quoted' \"twice\" \\ % _ ; --",
     "": "an empty name",
@@ -121,11 +127,11 @@ class ItemContract(Promises):
     def test_invalid_namespaces_are_refused(self, subject: Subject) -> None:
         """Empty namespaces, empty labels, periods and what is not text are InvalidNamespaceError, and store nothing."""
         for namespace in (*INVALID, (), ("langgraph",)):
-            _refused(f"put into {namespace!r}", subject.put, namespace, "k", {"n": 1})
+            expect_invalid_namespace(f"put into {namespace!r}", subject.put, namespace, "k", {"n": 1})
         for namespace in INVALID:
-            _refused(f"get from {namespace!r}", subject.get, namespace, "k")
-            _refused(f"delete from {namespace!r}", subject.delete, namespace, "k")
-            _refused(f"search of {namespace!r}", subject.search, namespace)
+            expect_invalid_namespace(f"get from {namespace!r}", subject.get, namespace, "k")
+            expect_invalid_namespace(f"delete from {namespace!r}", subject.delete, namespace, "k")
+            expect_invalid_namespace(f"search of {namespace!r}", subject.search, namespace)
         expect_equal(subject.keys(()), [], "what was stored")
 
     def test_a_time_to_live_is_taken_or_refused(self, subject: Subject) -> None:
@@ -139,13 +145,5 @@ class ItemContract(Promises):
             subject.put(NS, "brief", {"n": 1}, ttl=5)
         except NotImplementedError:
             expect_equal(subject.value(NS, "brief"), None, "what was stored")
-        else:
-            fail("supports_ttl is False, and ttl=5 was taken without an error")
-
-
-def _refused(what: str, method: Callable[..., object], *arguments: Any) -> None:
-    try:
-        method(*arguments)
-    except InvalidNamespaceError:
-        return
-    fail(f"{what} was not refused")
+            return
+        fail("supports_ttl is False, and ttl=5 was taken without an error")

@@ -7,9 +7,8 @@ from typing import Any, Final
 from langgraph.store.base import PutOp
 
 from inference_core.testing.conformance.promises import Promises, expect, expect_equal, expect_same
-from inference_core.testing.conformance.subject import Namespace, Subject
+from inference_core.testing.conformance.subject import NS, Namespace, Subject
 
-NS: Final[Namespace] = ("ada", "notes")
 HOSTILE_IDS: Final = (
     *("u", "u1", "u10", "U1", "1", "0", "a_b", "axb", "a%", "a%b", "ab", "A", "a", " a", "a ", "u1\u200b"),
     *(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 from unittest import SkipTest
 
+from langgraph.store.base import InvalidNamespaceError
+
 if TYPE_CHECKING:
     from inference_core.testing.conformance.subject import Subject
 
@@ -70,14 +72,12 @@ class Promise:
 def promises_of(kind: type[Promises]) -> list[Promise]:
     """The promises of a class: the contract first, each part in the order in which it is written."""
     methods = {name: method for base in kind.__mro__ for name, method in vars(base).items() if name.startswith("test_")}
-    found = [_promise(name, method) for name, method in methods.items()]
+    found: list[Promise] = []
+    for name, method in methods.items():
+        text, _, reason = (inspect.getdoc(method) or name).partition("\n")
+        is_strength = bool(getattr(method, "is_strength", False))
+        found.append(Promise(name, is_strength, text.rstrip("."), " ".join(reason.split())))
     return sorted(found, key=lambda promise: promise.is_strength)
-
-
-def _promise(name: str, method: Callable[..., Any]) -> Promise:
-    text, _, reason = (inspect.getdoc(method) or name).partition("\n")
-    is_strength = bool(getattr(method, "is_strength", False))
-    return Promise(name, is_strength, text.rstrip("."), " ".join(reason.split()))
 
 
 def expect(condition: object, message: str) -> None:
@@ -99,6 +99,24 @@ def expect_equal(found: object, wanted: object, what: str) -> None:
 def expect_same(found: Iterable[Any], wanted: Iterable[Any], what: str) -> None:
     """Like `expect_equal`, in any order, and each as often."""
     expect_equal(sorted(found, key=repr), sorted(wanted, key=repr), what)
+
+
+def is_refused(method: Callable[..., object], *arguments: Any, **options: Any) -> bool:
+    """Whether a call raises, whatever the error: stores refuse in their own ways."""
+    try:
+        method(*arguments, **options)
+    except Exception:  # noqa: BLE001
+        return True
+    return False
+
+
+def expect_invalid_namespace(what: str, method: Callable[..., object], *arguments: Any) -> None:
+    """Raises BrokenPromise unless a call raises InvalidNamespaceError."""
+    try:
+        method(*arguments)
+    except InvalidNamespaceError:
+        return
+    fail(f"{what} was not refused")
 
 
 def as_json(value: object) -> str:

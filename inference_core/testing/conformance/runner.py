@@ -1,4 +1,4 @@
-"""Trying every promise on the stores of a factory, without pytest."""
+"""Tries every promise on the stores of a factory, without pytest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A promise tried through a face; ``note`` says how it was broken, or why it was not tried."""
+    """A promise tried through one face; ``note`` says how it was broken, or why it was not tried."""
 
     face: Face
     outcome: Outcome
@@ -49,7 +49,7 @@ class Verdict:
         return next(one for one in (Outcome.BROKEN, Outcome.KEPT, Outcome.UNTRIED) if one in outcomes)
 
     def notes(self) -> list[str]:
-        """Why it is as it is, each reason once, with the faces that it is true of."""
+        """The reasons of the outcome, each once, with the faces that it concerns."""
         shown = [finding for finding in self.findings if finding.outcome is self.outcome and finding.note]
         faces = {note: [one.face for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
         return [f"{note} ({', '.join(names)})" if len(names) < len(FACES) else note for note, names in faces.items()]
@@ -68,22 +68,15 @@ def _tried(test: Callable[[Subject], None], factory: Factory, face: Face) -> Fin
     started = time.perf_counter()
     outcome, note = Outcome.KEPT, ""
     with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+        place, embeddings = Place(Path(folder), factory), WatchedEmbeddings()
         try:
-            _try(test, factory, face, Path(folder))
+            with trying(factory.make(place.folder, embeddings), face, embeddings, place) as subject:
+                test(subject)
         except SkipTest as reason:
             outcome, note = Outcome.UNTRIED, str(reason)
-        except Exception as error:  # noqa: BLE001  # whatever a store raises breaks the promise
-            outcome, note = Outcome.BROKEN, _said(error)
+        except AssertionError as error:
+            outcome, note = Outcome.BROKEN, " ".join(str(error).split())
+        except Exception as error:  # noqa: BLE001 - whatever a store raises breaks the promise
+            text = " ".join(str(error).split())
+            outcome, note = Outcome.BROKEN, f"{type(error).__name__}: {text}"[:300]
     return Finding(face, outcome, note, time.perf_counter() - started)
-
-
-def _try(test: Callable[[Subject], None], factory: Factory, face: Face, folder: Path) -> None:
-    embeddings = WatchedEmbeddings()
-    place = Place(folder, factory)
-    with trying(factory.make(folder, embeddings), face, embeddings, place) as subject:
-        test(subject)
-
-
-def _said(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"[:300]

@@ -12,9 +12,8 @@ from langgraph.store.base import GetOp, PutOp
 
 from inference_core.testing.conformance.processes import started
 from inference_core.testing.conformance.promises import Promises, expect, expect_equal, expect_same, strength
-from inference_core.testing.conformance.subject import Call, Namespace, Subject, call
+from inference_core.testing.conformance.subject import NS, Call, Subject, call
 
-NS: Final[Namespace] = ("ada", "notes")
 _EMBEDDING_S: Final = 0.8
 
 

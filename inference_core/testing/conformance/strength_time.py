@@ -17,9 +17,8 @@ from inference_core.testing.conformance.promises import (
     fail,
     strength,
 )
-from inference_core.testing.conformance.subject import Namespace, Subject
+from inference_core.testing.conformance.subject import NS, Subject
 
-NS: Final[Namespace] = ("ada", "notes")
 _MINUTE_S: Final = 60.0
 _TICK_S: Final = 1.1
 """After so long, times in whole seconds have moved, too."""

@@ -20,6 +20,8 @@ from inference_core.testing.conformance.promises import NotApplicable
 Face = Literal["sync", "async"]
 FACES: Final[tuple[Face, Face]] = ("sync", "async")
 Namespace = tuple[str, ...]
+NS: Final[Namespace] = ("ada", "notes")
+"""Where most promises put their items."""
 _THREADS: Final = 16
 
 
