@@ -43,8 +43,12 @@ class Table:
         """Makes ``cell`` the newest one of ``key``; one of a later write moves the scope's head."""
         namespace, name = key
         cells = self._scopes.setdefault(namespace, {})
-        if (order := self._orders.get(namespace)) is not None:
-            self._move(order, name, cells.get(name), cell)
+        if (order := self._orders.get(namespace)) is not None:  # to sort it anew for each page is dear in a large scope
+            old = cells.get(name)
+            if old and old.value is not None:
+                del order[bisect_left(order, (_age(old), name))]
+            if cell.value is not None:
+                insort(order, (_age(cell), name))
         cells[name] = cell
         self._heads[namespace] = max(self.head(namespace), cell.seq)
 
@@ -96,17 +100,6 @@ class Table:
             # A row of the same age and key comes after the cursor's if its namespace does.
             start = (bisect_left if name > of else bisect_right)(order, (created, last))
         return (((created, key, name), scope, cells[key]) for created, key in islice(order, start, None))
-
-    def _move(self, order: list[tuple[int, str]], key: str, old: Cell | None, new: Cell) -> None:
-        """Keeps an order that was asked for once: sorting it anew for each page is dear in a large scope."""
-        was = (_age(old), key) if old and old.value is not None else None
-        now = (_age(new), key) if new.value is not None else None
-        if was == now:
-            return
-        if was:
-            del order[bisect_left(order, was)]
-        if now:
-            insort(order, now)
 
 
 class TableBackend(ABC):

@@ -85,7 +85,7 @@ class MongoBackend:
                 if is_ours := client is None:
                     client = MongoClient[Any](url, w="majority", journal=True, serverSelectionTimeoutMS=_CONNECT_MS)
                 self._client: Any = opened.enter_context(closing(client))
-                hello = client.admin.command("hello") if is_ours else {}
+                hello: dict[str, Any] = client.admin.command("hello") if is_ours else {}
                 # A replica set or the router of a cluster has transactions, a single server none.
                 self._has_transactions = "setName" in hello or hello.get("msg") == "isdbgrid"
                 database = self._client.get_default_database(_DATABASE)

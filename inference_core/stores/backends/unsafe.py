@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -26,22 +27,16 @@ def check_safe(store: BaseStore) -> None:
             "other's items; use open_store('redis://...')"
         )
     for package, (distribution, first_safe) in _FIRST_SAFE.items():
-        if any(_is_in(module, package) for module in modules) and (found := _version(distribution)) < first_safe:
-            wanted = ".".join(map(str, first_safe))
-            raise ConfigurationError(
-                f"{distribution} {'.'.join(map(str, found))} gives items to users with similar ids (CVE-2026-71433): "
-                f"pip install '{distribution}>={wanted}'"
-            )
+        if not any(_is_in(module, package) for module in modules):
+            continue
+        with suppress(PackageNotFoundError):  # of a version that nobody knows nothing is known to be wrong
+            found = tuple(int(part) for part in version(distribution).split(".")[:3] if part.isdigit())
+            if found < first_safe:
+                raise ConfigurationError(
+                    f"{distribution} {version(distribution)} gives items to users with similar ids (CVE-2026-71433): "
+                    f"pip install '{distribution}>={'.'.join(map(str, first_safe))}'"
+                )
 
 
 def _is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
-
-
-def _version(distribution: str) -> tuple[int, ...]:
-    """The leading numbers of the installed version; very new if it cannot be told."""
-    try:
-        parts = version(distribution).split(".")[:3]
-    except PackageNotFoundError:
-        return (1 << 30,)
-    return tuple(int(part) for part in parts if part.isdigit())
