@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, tzinfo
-from typing import Any, Final, Protocol
+from datetime import timedelta
+from typing import Any, Final
 
 from inference_core.drivers import Plan
 from inference_core.errors import InvalidMemory
@@ -13,6 +13,7 @@ from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import JOB, Effects
 from inference_core.ingestion.derived import write_derived
 from inference_core.ingestion.groups import Group, groups_of
+from inference_core.ingestion.insight_writing import ModelInsights
 from inference_core.ingestion.messages import mended
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import Partition
@@ -36,22 +37,6 @@ _GROUP: Final = "group"
 _SAID: Final = "said"
 """Metadata name: a digest of the sources' texts, which tells whether they still say the same."""
 _ANSWERED: Final = "answered"
-
-
-class InsightWriter(Protocol):
-    """Draws higher-level memories from groups of memories."""
-
-    @property
-    def has_model(self) -> bool:
-        """Whether there is a model to ask."""
-        ...
-
-    def draw(self, groups: Sequence[Group], now: datetime, zone: tzinfo) -> Plan[Extraction]:
-        """Plan: at most one candidate a group, its topic the group's name; ``notes`` has "answered".
-
-        Raises ModelError.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +71,7 @@ class Beliefs:
 class InsightWork:
     """Makes higher-level memories where memories changed, ends those whose sources did; sources stay as they are."""
 
-    def __init__(self, outbox: Outbox, writer: InsightWriter, every_s: float) -> None:
+    def __init__(self, outbox: Outbox, writer: ModelInsights, every_s: float) -> None:
         self._outbox = outbox
         self._writer = writer
         self._every = timedelta(seconds=every_s)

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 from inference_core.drivers import Plan
-from inference_core.ingestion.insights import InsightWork, InsightWriter
+from inference_core.ingestion.insight_writing import ModelInsights
+from inference_core.ingestion.insights import InsightWork
 from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import INSIGHTS, SESSIONS, Partition
@@ -31,7 +32,7 @@ class PeriodicWork:
     """
 
     summarizer: Summarizer | None = None
-    insights: InsightWriter | None = None
+    insights: ModelInsights | None = None
     quiet_s: float = QUIET_S
     every_s: float = EVERY_S
 
