@@ -314,8 +314,11 @@ def inspected(root: object, found: Sequence[Any], place: Any) -> Row | Unreadabl
     except UNREADABLE as error:
         is_text = any(type(column) is Undecodable for column in found)
         reason = fault_of(UnicodeError() if is_text else error)
+    if isinstance(key, Undecodable):
+        key = key.raw.decode(errors="backslashreplace")
+    shown = key if type(key) is str else f"({type(key).__name__})"
     is_read = row is not None
-    return Unreadable(root=label, namespace=namespace, key=_shown(key), reason=reason, only_index=is_read, place=place)
+    return Unreadable(root=label, namespace=namespace, key=shown, reason=reason, only_index=is_read, place=place)
 
 
 def namespace_of(packed: object) -> Namespace | None:
@@ -324,11 +327,3 @@ def namespace_of(packed: object) -> Namespace | None:
         return unpack_namespace(packed) if type(packed) is str else None
     except UNREADABLE:
         return None
-
-
-def _shown(key: object) -> str:
-    if type(key) is str:
-        return key
-    if isinstance(key, Undecodable):
-        return key.raw.decode(errors="backslashreplace")
-    return f"({type(key).__name__})"

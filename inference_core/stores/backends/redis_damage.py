@@ -21,14 +21,13 @@ from inference_core.stores.backends.redis_layout import (
     Stored,
     checked_cell,
     chunked,
-    encoded,
     new_stamp,
     pack_cell,
 )
 from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, call_of, invocation
 from inference_core.stores.backends.redis_server import Server
 from inference_core.stores.cells import Cell
-from inference_core.stores.codec import UNREADABLE, fault_of, from_micros, is_vector, pack_namespace, unpack_namespace
+from inference_core.stores.codec import UNREADABLE, fault_of, from_micros, is_vector, unpack_namespace
 
 _PORTION: Final = 500
 
@@ -121,7 +120,7 @@ def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
     sets = dict(_holding(server, layout, place))
     (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])
     keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
-    texts = [layout.raw("texts", _packed(model)) for model in models]
+    texts = [layout.of("texts", model.decode()) for model in models]
     keys += [layout.whole("scopes"), layout.whole("models"), *sets, *texts]
     number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
     cells, feed, vectors, tokens, age = (number[key] for key in keys[1:6])
@@ -152,13 +151,9 @@ def _holding(server: Server, layout: Layout, place: Place) -> Iterator[tuple[byt
         if cursor == b"0":
             break
     of_scope = [layout.raw("age", scope), layout.raw("ends", scope), *kinds]
-    of_store = [layout.whole("ends"), *(layout.raw("texts", _packed(model)) for model in models)]
+    of_store = [layout.whole("ends"), *(layout.of("texts", model.decode()) for model in models)]
     for names, wanted in ((of_scope, field), (of_store, address)):
         for name in names:
             (members,) = server.ask([("ZRANGE", name, 0, -1)])
             if held := [member for member in members if wanted in (member, member[DIGITS:])]:
                 yield name, held
-
-
-def _packed(model: bytes) -> bytes:
-    return encoded(pack_namespace((model.decode(),)))

@@ -64,7 +64,7 @@ class Layout:
 
     def of(self, what: str, *names: str) -> bytes:
         """The key of something that there is for each scope, kind of a scope, or model."""
-        return encoded(f"{self._prefix}{what}:{pack_namespace(names)}")
+        return self.raw(what, pack_scope(names))
 
     def raw(self, what: str, packed: bytes) -> bytes:
         """The key that `of` gives for packed names, whether they can be unpacked or not."""
@@ -116,7 +116,7 @@ def address_of_member(member: bytes) -> Key:
 def pack_address(address: Key) -> bytes:
     """An address as bytes; different addresses give different bytes."""
     namespace, key = address
-    return encoded(pack_namespace((*namespace, key)))
+    return pack_scope((*namespace, key))
 
 
 def unpack_address(packed: bytes) -> Key:
@@ -152,17 +152,21 @@ def unpack_cell(packed: bytes | None) -> Stored:
 
 def checked_cell(packed: bytes) -> Cell:
     """The cell of ``pack_cell``; a value that is not UTF-8 is lost alone. Raises one of ``UNREADABLE``."""
-    known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
+    known, text, stored = packed[STAMP_BYTES:].split(b"\n", 2)
     version, kind, created, updated, at, ttl = json.loads(known.decode())
     if type(version) is not int or type(kind) is not str:
         raise WrongType
+    try:
+        value = stored.decode() or None
+    except UnicodeDecodeError:
+        value = LOST
     return Cell(
         seq=0,
         version=version,
         kind=kind,
         created_at=from_micros(created),
         updated_at=from_micros(updated),
-        value=_value(value),
+        value=value,
         document=_document(text),
         expiry=expiry_of(at, ttl),
     )
@@ -208,13 +212,6 @@ def _digits(number: int) -> bytes:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _value(stored: bytes) -> str | None:
-    try:
-        return stored.decode() if stored else None
-    except UnicodeDecodeError:
-        return LOST
 
 
 def _document(line: bytes) -> Document | None:

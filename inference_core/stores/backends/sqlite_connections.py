@@ -7,9 +7,8 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from queue import Empty, LifoQueue
 from typing import Final, TypeVar
 
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError, StoreUnavailable, in_one_line
@@ -34,7 +33,7 @@ class Connections:
         self._name = str(self._path)
         self._is_immutable = False
         self._durable = durable
-        self._idle: LifoQueue[sqlite3.Connection] = LifoQueue()
+        self._idle: list[sqlite3.Connection] = []
         self._write_lock = threading.Lock()
         self._opened = ExitStack()
         self._closed = False
@@ -67,18 +66,17 @@ class Connections:
             raise StoreUnavailable("The store is closed")
         self._check_file()
         try:
-            connection = self._idle.get_nowait()
-        except Empty:
+            connection = self._idle.pop()
+        except IndexError:
             connection = self._connect(self._mode)
         connection.text_factory = _decoded if is_patient else str
         try:
             with translated():
                 yield connection
         finally:
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.put(connection)
+            self._idle.append(connection)
+            if self._closed:  # meanwhile
+                self._drop_idle()
 
     def attempt(self, read: Callable[[sqlite3.Connection], T], *, is_patient: bool = False) -> T:
         """What ``read`` makes of a connection; once more if a text is not UTF-8, with such texts as `Undecodable`.
@@ -115,10 +113,14 @@ class Connections:
     def close(self) -> None:
         """Closes all connections; the last one to a file folds its journal into it."""
         self._closed = True
-        while not self._idle.empty():
-            self._idle.get_nowait().close()
+        self._drop_idle()
         with self._write_lock:
             self._opened.close()
+
+    def _drop_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _open_for_writing(self) -> None:
         if self._path.is_dir():
