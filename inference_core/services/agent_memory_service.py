@@ -71,7 +71,7 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 
 
 class SyncMemoryService(Face):
-    """The service without async: the same methods, which block."""
+    """The methods of `AgentMemoryStoreService` for code without async; they block."""
 
     save_memory = synchronous(save)
     get_memory = synchronous(get)
@@ -92,13 +92,25 @@ class SyncMemoryService(Face):
 
 
 class AgentMemoryStoreService(Face):
-    """A user's long-term memory on a LangGraph store, as one agent sees it; every method takes the ``user_id`` first.
+    """A user's long-term memory on a LangGraph store, as one agent sees it.
 
-    ``agent_name`` scopes episodic and procedural memory. ``embeddings`` is for stores that are not ours: `open_store`
-    takes its own. ``timeout`` bounds every operation, in seconds; None waits for ever. ``timezone`` (IANA name or
-    tzinfo) decides which day a memory is of. ``counts_access``: what is recalled is counted.
-    ``base_namespace`` is accepted for compatibility. Methods raise InvalidInput, StoreUnavailable and its kinds, and
-    what their operation names besides.
+    Every method takes the ``user_id`` first and is a coroutine; `sync` has the same methods for code without async. One
+    service may be shared between users, threads and event loops. Besides what they name, methods raise InvalidInput and
+    StoreUnavailable with its kinds.
+
+    Args:
+        store: From `open_store`, or any other LangGraph store.
+        base_namespace: Accepted for compatibility; not used.
+        max_results: How many memories a recall gives by default.
+        agent_name: The agent's own episodic and procedural memories are kept apart under this name.
+        embeddings: For stores that are not from `open_store`, which takes its own: "auto", "provider:model", or an
+            embeddings object of LangChain.
+        agent_scope_enabled: Off: agents share all memories.
+        max_content_bytes: The longest content of a memory, in bytes of UTF-8.
+        timezone: IANA name or tzinfo; decides on which day a memory happened.
+        counts_access: Counts recalls, which keeps memories from being forgotten.
+        clock: Tells the time.
+        timeout: Bounds every operation, in seconds; None waits for ever.
     """
 
     save_memory = asynchronous(save)

@@ -1,6 +1,7 @@
-"""All that a store holds of a user, whichever agent wrote it: count, list, delete, purge. For applications, not agents.
+"""All memories of a user in a store, whichever agent wrote them: count, list, delete, purge. For applications.
 
-The ``…_long_term_memory`` functions do the same on the store that the environment names.
+The ``…_long_term_memory`` functions do the same on the store that the environment names. All of them block, and raise
+InvalidInput and StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 @_on_store
 def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
-    """Removes all memories of the user, every agent's, also what was forgotten; of one category, if given. How many."""
+    """Removes all memories of the user, every agent's and forgotten ones too; of one category, if given. How many."""
     label = encode_label(user_id)
     if category is None:  # first, as what cannot be read may stand in the way of the rest
         removed = yield from engine.discard(label, lambda _: True)
@@ -83,7 +84,7 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
 
 @_on_store
 def count_user_memories(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
-    """How many memories the user has with all agents, by category and in ``total``."""
+    """How many memories the user has with all agents, by category and as ``total``."""
     counted = yield from engine.tally((yield from _scopes(engine, user_id)))
     return by_category((one.namespace, one.rows) for one in counted)
 
@@ -102,7 +103,9 @@ def list_user_memories(
 ) -> Plan[tuple[MemoryPage[dict[str, Any]], int]]:
     """A page of the user's memories with all agents, the newest first, and how many match in all.
 
-    ``after`` is the ``next_cursor`` of the page before; ``offset`` counts from the newest instead.
+    ``category`` and ``memory_type`` narrow them down, and ``search`` to contents and topics that contain it, in any
+    case. ``after`` is the ``next_cursor`` of the page before; ``offset`` counts from the newest instead. ``limit`` None
+    gives all.
     """
     scopes = yield from _scopes(engine, user_id, category)
     request = PageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
@@ -111,7 +114,7 @@ def list_user_memories(
 
 @_on_store
 def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[dict[str, Any]]]:
-    """A page of the users who have memories, by id, each with how many; ``after`` is the page's before."""
+    """A page of the users who have memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
     names = [name for name in (yield from engine.namespaces()) if holds_memories(name) and _is_user(name[0])]
