@@ -114,7 +114,7 @@ def list_user_memories(
 
 @_on_store
 def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[dict[str, Any]]]:
-    """A page of the users who have memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
+    """A page of the users with memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
     names = [name for name in (yield from engine.namespaces()) if holds_memories(name) and _is_user(name[0])]
