@@ -67,13 +67,13 @@ class FileBackend(TableBackend):
         self._intent = folder / "intent.json"
         self._cache: dict[str, UserFile] = {}
         self._cached_bytes, self._cache_bytes = 0, cache_bytes
-        self._turn = threading.Lock()
+        self._write_lock = threading.Lock()
         self._closed = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as opened:
-                self._lock = opened.enter_context(closing(FileLock(folder / "store.lock")))
-                with self._lock:
+                self._folder_lock = opened.enter_context(closing(FileLock(folder / "store.lock")))
+                with self._folder_lock:
                     is_new = not (self._manifest.exists() or self._files.exists())
                     self._format = open_manifest(self._manifest, key, compresses=compresses, is_new=is_new)
                     self._files.mkdir(exist_ok=True)
@@ -169,9 +169,9 @@ class FileBackend(TableBackend):
 
     def close(self) -> None:
         """Frees the lock's file; later calls are refused."""
-        with self._turn:
+        with self._write_lock:
             self._closed = True
-            self._lock.close()
+            self._folder_lock.close()
 
     @contextmanager
     def _open(self) -> Generator[None]:
@@ -184,7 +184,7 @@ class FileBackend(TableBackend):
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        with self._turn, self._open(), self._lock:
+        with self._write_lock, self._open(), self._folder_lock:
             self._check_folder()
             self._finish()
             yield

@@ -56,8 +56,8 @@ from inference_core.stores.table import tally
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
 _LOOP_S: Final = 2.0
-_turns: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
-_turns_lock = threading.Lock()
+_store_locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
+_locks_lock = threading.Lock()
 
 
 class ForeignBackend:
@@ -272,9 +272,13 @@ class ForeignBackend:
         if loop := _loop_of(store):
             self._check_runs(loop)  # before anything is sent
         try:
-            with _turns_lock:
-                turn = _turns.setdefault(store, threading.Lock()) if isinstance(store, InMemoryStore) else nullcontext()
-            with turn:  # LangGraph's InMemoryStore fails if one thread reads while another writes
+            with _locks_lock:
+                lock = (
+                    _store_locks.setdefault(store, threading.Lock())
+                    if isinstance(store, InMemoryStore)
+                    else nullcontext()
+                )
+            with lock:  # LangGraph's InMemoryStore fails if one thread reads while another writes
                 return store.batch(ops)
         except Exception as error:
             raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
