@@ -1,6 +1,6 @@
-"""Two models, chosen by the language of each text: English by the English one, all else by the multilingual one.
+"""Two models, chosen by the language of each text: the English one for English, the multilingual one for the rest.
 
-Each model has its own part of the vector, and the other's part is zero, so that the two spaces never mix: a query has
+Each model fills its own part of the vector and leaves the other's part zero, so the two spaces never mix. A query fills
 both parts and is compared with each text in the space of that text's model.
 """
 
@@ -32,7 +32,7 @@ _NOT_FOREIGN: Final = np.zeros(MULTILINGUAL_DIMENSIONS, np.float32)
 
 
 class LanguageEmbeddings(Embeddings):
-    """``LocalEmbeddings`` for English and ``MultilingualEmbeddings`` for the rest. Raises what these raise."""
+    """``LocalEmbeddings`` for English, ``MultilingualEmbeddings`` for the rest. Raises what they raise."""
 
     def __init__(self) -> None:
         self._english = LocalEmbeddings()
@@ -44,7 +44,7 @@ class LanguageEmbeddings(Embeddings):
         self._multilingual.load()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """A vector for each text, with numbers in the part of its model only."""
+        """A vector for each text; only its model's part is not zero."""
         return [encoding.vector.tolist() for encoding in self.encode(texts)]
 
     def embed_query(self, text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Documents and queries as the index wants them: by passage, packed; token vectors of what carries meaning."""
+"""Vectors of documents and queries as the index stores them: by passage, packed, with those of content tokens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class DocumentVectors(NamedTuple):
-    """What `pack_vectors` made of a text's passages, and what `pack_tokens` made of their tokens if there are any."""
+    """A text's passages packed by `pack_vectors`, and their tokens, if any, packed by `pack_tokens`."""
 
     vector: bytes
     tokens: bytes | None
 
 
 class QueryVectors(NamedTuple):
-    """A query's vector and those of its content tokens (tokens, dimensions)."""
+    """A query's vector, and those of its content tokens (tokens, dimensions)."""
 
     vector: Floats
     tokens: Floats | None

@@ -1,7 +1,7 @@
 """Embedder: a LangChain ``Embeddings`` object with a name for its vector space, made safe for the reply path.
 
-Vectors come back normalised and checked. A model that has to be loaded is loaded in the background; until it is there,
-callers are told at once that it is not ready. Nothing is embedded inside a lock or a transaction.
+Vectors come back normalised and checked. A model that must be loaded loads in the background; until then, calls fail
+at once. Nothing is embedded inside a lock or a transaction.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
 _SILENCE_S: Final = 2.0
-"""A model that is asked for so long without an answer is left alone for a while: a caller waits less than this for
-vectors before it does without, so asking on would only hold everybody up."""
+"""A model that does not answer for this long is left alone for a while. Callers give up on vectors earlier than this,
+so asking again would only hold everybody up."""
 _WARNING_PERIOD_S: Final = 60.0
 _PARTING_S: Final = 2.0
 _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
 _loaders: WeakSet[threading.Thread] = WeakSet()
 _native_calls: set[object] = set()
-"""Calls of models that run in this process."""
+"""Running calls of models in this process."""
 _fewer_calls: Final = threading.Condition()
 
 
 @atexit.register
 def _finish_native_calls() -> None:
-    """A native library in whose midst the interpreter ends takes the process down with an abort."""
+    """Waits for native code: ending the interpreter under it aborts the process."""
     for loader in list(_loaders):
         loader.join(_LOADING_S)
     with _fewer_calls:
@@ -68,10 +68,10 @@ def _native_call() -> Generator[None]:
 
 
 class Embedder:
-    """Embeds texts with ``model``; ``fingerprint`` names its vector space, and spaces of other names never mix.
+    """Embeds texts with ``model``. ``fingerprint`` names its vector space; vectors of different spaces never mix.
 
-    ``load`` is what has to happen once before the model can answer; None means that it can at once. A model that is
-    loaded, or says ``runs_in_process``, waits for nobody else: whoever searches embeds the question itself.
+    ``load`` runs once, in the background, before the model can answer; None if it needs no loading. If the model was
+    loaded, or has ``runs_in_process``, a search embeds its query in its own thread.
     """
 
     def __init__(self, model: Embeddings, fingerprint: str, load: Callable[[], None] | None = None) -> None:
@@ -101,16 +101,16 @@ class Embedder:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the model can answer now; after three failures in a row it is left alone for five seconds."""
+        """Whether the model can answer now. After three failures in a row it is left alone for five seconds."""
         return self._ready.is_set() and self.failure is None and time.monotonic() >= self._paused_until
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the model is there; one that could not be loaded never is."""
+        """Whether loading has finished and succeeded."""
         return self._ready.is_set() and self.failure is None
 
     def when_loaded(self, call: Callable[[], None]) -> None:
-        """Has ``call`` called, in whatever thread, once the model is there or could not be loaded; now if it is."""
+        """Runs ``call`` once loading has finished or failed, in any thread; now if it already has."""
         with self._lock:
             if not self._ready.is_set():
                 self._when_loaded.append(call)
@@ -126,13 +126,13 @@ class Embedder:
             loader.start()
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Waits until the model is loaded or has failed to; whether it can answer."""
+        """Waits until loading has finished or failed. Returns whether the model can answer."""
         return self._ready.wait(timeout) and self.is_ready
 
     def expect(self, dimensions: int, refusal: str) -> None:
-        """Has the model's first vectors refused, as ``refusal`` says, unless they have so many dimensions.
+        """Refuses vectors of any other number of ``dimensions``, with the message ``refusal``.
 
-        Raises EmbeddingMismatch if it is known that they have others.
+        Raises EmbeddingMismatch at once if the model is known to make others, else with its first vectors.
         """
         self._expected = (dimensions, refusal)
         if self.dimensions not in (None, dimensions):
@@ -156,17 +156,20 @@ class Embedder:
         return self._embedded_query(text)[0]
 
     def embed_now(self, texts: Sequence[str]) -> Encodings:
-        """Encodings of ``texts``, in the caller's thread; if it answers, it is trusted again. Raises EmbeddingError."""
+        """The encodings of ``texts``, in the caller's thread. An answer ends the pause after failures.
+
+        Raises EmbeddingError.
+        """
         encodings = self._encoded(list(texts))
         self._failures, self._paused_until = 0, 0.0
         return encodings
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Runs ``call``, which embeds, on one of the model's threads. Raises StoreUnavailable if all of them hang."""
+        """Runs ``call`` on one of the model's threads. Raises StoreUnavailable if all of them hang."""
         return self._pool.submit(call)
 
     def close(self) -> None:
-        """Ends the worker threads; a call that runs gets a moment to return."""
+        """Ends the worker threads. Running calls get two seconds to return."""
         self._pool.close(_PARTING_S)
 
     def _asked(
@@ -199,7 +202,7 @@ class Embedder:
 
     @contextmanager
     def _judged(self) -> Generator[None]:
-        """Trusts the model by what it does with a call, not by how long a caller had time for the answer."""
+        """Counts the call as the model's failure or success; a caller's timeout is neither."""
         try:
             yield
         except EmbeddingError as error:
@@ -296,9 +299,9 @@ class Embedder:
 
 
 class _Silence:
-    """For how long a model was asked in vain: the time since its last answer in which anybody waited for one.
+    """How long the model has not answered: the time since its last answer during which any caller waited.
 
-    A coroutine ends with its caller's patience, so how long one was waited for says nothing about the model.
+    A coroutine ends when its caller gives up, so a single call's duration says nothing about the model.
     """
 
     def __init__(self) -> None:
@@ -308,7 +311,7 @@ class _Silence:
         self._at = 0.0
 
     def note(self, waiting: int, *, is_answered: bool = False) -> float:
-        """So many more wait from now on; the seconds of silence."""
+        """Adds ``waiting`` callers from now on. Returns the seconds without an answer."""
         with self._lock:
             now = time.monotonic()
             self._seconds = 0.0 if is_answered else self._seconds + (now - self._at if self._waiting else 0.0)

@@ -1,4 +1,4 @@
-"""From what a user writes (``"local"``, ``"openai:text-embedding-3-small"``, an object, None) to an Embedder."""
+"""The Embedder for what a user writes: ``"local"``, ``"openai:text-embedding-3-small"``, an object, or None."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _EXTRAS: Final = ("openai", "ollama", "huggingface")
 _LOCAL: Final = ("local-by-language", "local", "local-multilingual")
 """In the order in which "auto" takes them."""
 EmbeddingsSpec = Embeddings | Embedder | str | None
-"""``"auto"``: the local models that are installed, else none. ``"local"``: English. ``"local-multilingual"``: sixteen
-languages. ``"local-by-language"``: each text by the one that fits its language. ``"provider:model"``, also with
-``@dimensions``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
+"""``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-multilingual"``:
+sixteen languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
+``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
 
 
 def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = None) -> Embedder | None:
-    """The embedder that ``spec`` names; None for none.
+    """The embedder for ``spec``; None for no vectors.
 
-    ``"auto"`` takes the model that made a store's vectors, whose fingerprint is ``known``, if it is installed.
+    ``"auto"`` prefers the model that made a store's vectors, whose fingerprint is ``known``.
 
-    Raises MissingExtra if what it needs is not installed, ConfigurationError if it names nothing known.
+    Raises MissingExtra if a package it needs is not installed, ConfigurationError if ``spec`` is unknown.
     """
     if spec is None or isinstance(spec, Embedder):
         return spec
@@ -81,7 +81,7 @@ def _provider(spec: str) -> Embedder:
 
 
 def _fingerprint(model: Embeddings) -> str:
-    """Class and model name; whoever brings two models under one of these wraps them in Embedder with own names."""
+    """Class, model name and dimensions. Wrap models that share all three in Embedder, with names of your own."""
     name = next(
         (value for field in ("model", "model_name") if isinstance(value := getattr(model, field, None), str)), ""
     )

@@ -1,6 +1,6 @@
-"""Joined calls: texts that wait for a model at the same time are embedded by one call of it.
+"""Batching across callers: texts that wait for a model at the same time are embedded in one call.
 
-A model embeds a batch much faster than its texts one by one, so callers side by side should not queue for a call each.
+A model embeds a batch much faster than its texts one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Waiting = tuple[Sequence[str], "Future[Encodings]"]
 
 
 class JoinedCalls:
-    """Calls ``embed`` on ``pool`` for all that wait, at most 32 texts of several callers at once."""
+    """Calls ``embed`` on ``pool`` for everybody who waits, with at most 32 texts of several callers at once."""
 
     def __init__(self, pool: Pool, embed: Callable[[list[str]], Encodings]) -> None:
         self._pool = pool
@@ -31,7 +31,7 @@ class JoinedCalls:
         self._waiting: deque[_Waiting] = deque()
 
     def submit(self, texts: Sequence[str]) -> Future[Encodings]:
-        """An encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
+        """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
         future: Future[Encodings] = Future()
         waiting = (texts, future)
         with self._lock:
@@ -46,7 +46,7 @@ class JoinedCalls:
         return future
 
     def _serve(self) -> None:
-        """Answers those that wait; another worker may have done so before."""
+        """Answers the waiting callers, unless another worker has done so."""
         taken: list[_Waiting] = []
         size = 0
         with self._lock:
@@ -59,7 +59,7 @@ class JoinedCalls:
             self._answer(taken)
 
     def _answer(self, taken: Sequence[_Waiting]) -> None:
-        """One call for all; if it fails, one for each, so that a text which the model refuses harms nobody else's."""
+        """One call for all. If it fails, one call for each caller, so that a text the model refuses harms no other."""
         try:
             encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
         except (EmbeddingError, EmbeddingMismatch) as error:

@@ -1,6 +1,6 @@
 """all-MiniLM-L6-v2 (English, 384 dimensions) on this machine's processor, from two packages of the ``local`` extra.
 
-Model and tokenizer are read as files whose SHA-256 is checked; no code of the packages that carry them is run and
+Model and tokenizer are read as files whose SHA-256 is checked. No code of the packages that carry them runs, and
 nothing is fetched. Vectors match the official model (cosine at least .9988).
 """
 
@@ -72,7 +72,7 @@ class LocalEmbeddings(Embeddings):
         return self.embed_documents([text])[0]
 
     def encode(self, texts: list[str]) -> list[TextEncoding]:
-        """The text's and its tokens' vectors for each text; text beyond 256 tokens is not read."""
+        """The vectors of each text and of its tokens; text beyond 256 tokens is not read."""
         self.load()
         encoded = self._tokenizer.encode_batch(texts)
         found: dict[int, TextEncoding] = {}
@@ -81,11 +81,11 @@ class LocalEmbeddings(Embeddings):
         return [found[at] for at in range(len(texts))]
 
     def encode_query(self, text: str) -> TextEncoding:
-        """The encoding of a query, which this model reads like any text."""
+        """The encoding of a query; this model treats it like any text."""
         return self.encode([text])[0]
 
     def token_vectors(self, text: str) -> NDArray[np.float32]:
-        """The vectors of the text's tokens before they are projected (tokens, 384), of unit length."""
+        """The text's token vectors before projection (tokens, 384), of unit length."""
         self.load()
         encoded = self._tokenizer.encode_batch([text])
         return _unit(self._forward(encoded)[0][0, 1 : len(encoded[0].ids) - 1])
@@ -101,7 +101,7 @@ class LocalEmbeddings(Embeddings):
         return [TextEncoding(*parts) for parts in zip(pooled, projected, names, strict=True)]
 
     def _forward(self, encoded: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The tokens' vectors (texts, tokens of the longest, 384), and which of them are there."""
+        """The token vectors (texts, longest text's tokens, 384) and the mask of those that exist."""
         longest = max(len(item.ids) for item in encoded)
         for item in encoded:
             item.pad(longest)
@@ -112,7 +112,7 @@ class LocalEmbeddings(Embeddings):
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The positions of texts of so many tokens, the shortest first, padded at most ``TOKENS_AT_ONCE`` in a batch."""
+    """Positions of texts by number of tokens, shortest first, with at most ``TOKENS_AT_ONCE`` padded tokens a batch."""
     batch: list[int] = []
     for at in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batch and (len(batch) + 1) * lengths[at] > TOKENS_AT_ONCE:

@@ -1,4 +1,4 @@
-"""Files that packages of an extra carry, found without importing the package and read with their SHA-256 checked."""
+"""Model files of an extra's packages, found without importing the package and checked by SHA-256."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inference_core.errors import EmbeddingError, MissingExtra
 
 
 def package_folder(package: str, extra: str) -> Path:
-    """The folder of an installed package. Raises MissingExtra, naming ``extra``, if it is not installed."""
+    """The folder of an installed package. Raises MissingExtra naming ``extra`` if it is not installed."""
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise MissingExtra(f"embeddings={extra!r}", extra)
@@ -18,7 +18,7 @@ def package_folder(package: str, extra: str) -> Path:
 
 
 def require_module(name: str, extra: str) -> None:
-    """Raises MissingExtra, naming ``extra``, if there is no module ``name``."""
+    """Raises MissingExtra naming ``extra`` if there is no module ``name``."""
     if importlib.util.find_spec(name) is None:
         raise MissingExtra(f"embeddings={extra!r}", extra)
 

@@ -1,4 +1,4 @@
-"""What an embedding model says of a text; some models give a vector for each token too, from the same pass."""
+"""The encoding of a text: its vector and, with some models, a vector for each token from the same pass."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ if TYPE_CHECKING:
 
 
 class TextEncoding(NamedTuple):
-    """A text's vector; and of its tokens, if the model gives them, the vectors (tokens, dimensions) and the names.
+    """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
 
-    Vectors are of unit length. Token vectors may have fewer dimensions than the text's; marks of the beginning and the
-    end are left out.
+    Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
     """
 
     vector: Floats
@@ -22,7 +21,7 @@ class TextEncoding(NamedTuple):
 
 @runtime_checkable
 class TokenEmbeddings(Protocol):
-    """What a LangChain ``Embeddings`` object has to have besides for late interaction."""
+    """What a LangChain ``Embeddings`` object needs in addition for late interaction."""
 
     def encode(self, texts: list[str]) -> list[TextEncoding]:
         """The encoding of each text."""

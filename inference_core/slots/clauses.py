@@ -1,4 +1,4 @@
-"""Plain statements cut into clauses, each with what it says about time and change taken out of its words."""
+"""Plain statements as clauses; phrases about time and change are taken out of the words and kept as fields."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BEFORE_VALUE: Final = re.compile(r"(?:from )?(?:in )?(?:at )?(?:for )?(?:on )?(
 _PERIOD_KINDS: Final = ("past", "range", "since", "until", "at")
 _YEAR: Final = re.compile(r"(?:19|20)\d\d\b")
 _ANY_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""From which to count what needs no counting."""
+"""A reference day for dates that do not depend on one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """When a clause holds; ``kind`` is how it was said: past, range, since, until, at; empty if nothing was said."""
+    """When a clause holds. ``kind`` is the form it was said in: past, range, since, until, at, or "" if unsaid."""
 
     kind: str = ""
     start: datetime | None = None
@@ -30,7 +30,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Words of a statement in their order, without those that the other fields stand for."""
+    """The words of a clause, without the phrases that the other fields stand for."""
 
     text: str
     period: Period = Period()
@@ -48,9 +48,9 @@ def expanded(text: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether the expanded ``text`` says that something holds or has come to hold.
+    """Whether the expanded ``text`` plainly states that something is, or has become, true.
 
-    No question, guess, plan, quotation, hearsay, joke or passing state; what is not certain is not plain.
+    Questions, guesses, plans, quotations, hearsay, jokes and passing states are not plain, nor is any doubtful case.
     """
     if pattern("question").search(text) or pattern("not_plain").search(text):
         return False
@@ -58,7 +58,7 @@ def is_plain(text: str) -> bool:
 
 
 def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
-    """The clauses of an expanded, plain ``text``; what is corrected in one is corrected in those after it."""
+    """The clauses of an expanded, plain ``text``. Once one corrects something, so do all after it."""
     found: list[Clause] = []
     is_correction = False
     for part in pattern("cut").split(pattern("together").sub(r"\g<whom> & I", text), maxsplit=MAX_CLAUSES):
@@ -98,7 +98,7 @@ def _clause(text: str, said_at: datetime | None) -> Clause:
 
 
 def _without_lead(text: str) -> tuple[str, bool]:
-    """``text`` behind the words that lead up to it, and whether they correct something."""
+    """``text`` without its introductory words, and whether these announce a correction."""
     is_correction = False
     for _ in range(MAX_CLAUSES):
         if found := pattern("correction").match(text):
@@ -110,7 +110,7 @@ def _without_lead(text: str) -> tuple[str, bool]:
 
 
 def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:
-    """``text`` without the first phrase that says when, and that time; a date that is the value itself stays."""
+    """``text`` without its first time phrase, and that period. A date that is the value itself stays."""
     for kind in _PERIOD_KINDS:
         found = pattern(kind).search(text)
         if found and not (kind == "at" and _is_value(text, found)):

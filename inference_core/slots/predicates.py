@@ -42,9 +42,9 @@ _STYLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """``owner`` leads from somebody to what is spoken of: ("user", "brother"). ``verb`` is in its base form.
+    """What a clause says of ``owner``, a path from somebody to something of theirs: ("user", "brother").
 
-    The verb of something that happened stays in its past form; it is "" if the clause gives up what follows.
+    ``verb`` is in its base form, except for events ("moved"); it is "" if ``rest`` was given up.
     """
 
     owner: tuple[str, ...]
@@ -57,7 +57,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An attribute of ``owner`` and its value; ``ends`` says that the value holds no longer."""
+    """An attribute of ``owner`` and its value; ``ends`` means that the value no longer holds."""
 
     owner: tuple[str, ...]
     attribute: str
@@ -69,7 +69,7 @@ class Reading:
 
 
 def predicate_of(text: str) -> Predicate | None:
-    """The predicate of a clause; None without a subject and a verb that are known."""
+    """The predicate of a clause; None unless its subject and verb are recognised."""
     if found := pattern("user").match(text):
         return _verbal((USER,), text[found.end() :])
     parts = text.split(" ")
@@ -89,7 +89,7 @@ def predicate_of(text: str) -> Predicate | None:
 
 
 def owner_of(phrase: str) -> tuple[str, ...] | None:
-    """The way to what a noun phrase names: "my brother's phone number" is user, brother, phone."""
+    """The path a noun phrase names: "my brother's phone number" is user, brother, phone."""
     if (found := pattern("of").fullmatch(phrase)) and not pattern("owned_by_user").match(phrase):
         whose = owner_of(found["whose"])
         return None if whose is None else (*whose, _noun(found["what"]))
@@ -103,7 +103,7 @@ def owner_of(phrase: str) -> tuple[str, ...] | None:
 
 
 def reading_of(predicate: Predicate) -> Reading | None:
-    """What the predicate says, all of it; None if that is not certain."""
+    """The predicate as an attribute and a value; None if any of it is not understood."""
     owner, verb, rest = predicate.owner, predicate.verb, predicate.rest
     if verb == "":
         return Reading(owner, ANY, re.sub(r"\A(?:on |the |my |a |an )+", "", rest))
@@ -118,7 +118,7 @@ def reading_of(predicate: Predicate) -> Reading | None:
 
 
 def request_of(text: str) -> Reading | None:
-    """What a request for all answers says: "keep your answers short", "call me Tom", "never use emojis"."""
+    """A standing request: "keep your answers short", "call me Tom", "never use emojis"."""
     for form, attribute, ends in rows("requests"):
         if found := form.fullmatch(text):
             if attribute == "style":
@@ -129,7 +129,7 @@ def request_of(text: str) -> Reading | None:
 
 
 def german_reading(text: str) -> Reading | None:
-    """What a clause in German says, of the most frequent ones; None if that is not certain."""
+    """A German clause of one of the most frequent forms."""
     if not pattern("german_start").match(text):
         return None
     for form, attribute, holds in rows("german"):
@@ -147,14 +147,14 @@ def german_reading(text: str) -> Reading | None:
 
 
 def _noun(phrase: str) -> str:
-    """A noun phrase as one form of all its spellings."""
+    """A noun phrase in one spelling, without article and adjectives of age, synonyms replaced."""
     phrase = pattern("article").sub("", pattern("old").sub("", pattern("new").sub("", phrase.casefold()))).strip()
     spelled = " ".join(SPELLINGS.get(word, word) for word in phrase.split())
     return SYNONYMS.get(phrase.replace(" ", ""), spelled)
 
 
 def _verbal(owner: tuple[str, ...], text: str) -> Predicate | None:
-    """The predicate that ``text``, which begins with a verb, makes of the subject."""
+    """The predicate in ``text``, which begins with a verb."""
     if found := _USED_TO.fullmatch(text):
         inner = _verbal(owner, found["rest"])
         return inner and replace(inner, is_past=True)
@@ -198,7 +198,7 @@ def _auxiliary(owner: tuple[str, ...], first: str, rest: str) -> Predicate | Non
 
 
 def _can_be(attribute: str, value: str) -> bool:
-    """Whether ``value`` can be one of ``attribute``."""
+    """Whether ``value`` is plausible for ``attribute``."""
     parts = value.casefold().split() or [""]
     if attribute == "residence":
         return parts[0] not in words("no_place") and {"my", "our", "for"}.isdisjoint(parts)
@@ -263,7 +263,7 @@ def _event(predicate: Predicate) -> Reading | None:
 
 
 def _generic(owner: tuple[str, ...], verb: str, rest: str) -> Reading:
-    """Attribute and value of a verb that is not particular: what is used, liked, played."""
+    """A verb whose object is the value: what somebody uses, likes, plays."""
     rest = pattern("amount").sub("", rest)
     verb, is_dislike = entries("likes").get(verb, (verb, False))
     if verb in ("prefer", "like") and (found := pattern("styled").fullmatch(rest)):
@@ -287,7 +287,7 @@ def _holds(attribute: str) -> Holds:
 
 
 def _style(owner: tuple[str, ...], word: str) -> Reading:
-    """How answers shall be."""
+    """A wish for answers of some style."""
     if word.casefold() in _STYLES:
         return Reading(owner, *_STYLES[word.casefold()], Holds.ONE)
     if pattern("language").fullmatch(word):

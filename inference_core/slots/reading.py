@@ -32,7 +32,7 @@ _BARE: Final = re.compile(r"(?:it is )?(?P<value>\S+(?: \S+){0,4})")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A statement as it is compared: its words, its slots and when it was said, aware, if that is known."""
+    """A statement prepared for comparison: its words, its slots, and when it was said (aware), if known."""
 
     words: tuple[str, ...]
     slots: tuple[Slot, ...]
@@ -41,21 +41,21 @@ class Said:
 
     @classmethod
     def of(cls, text: str, at: datetime | None = None) -> Said:
-        """``text`` as it is compared. Never raises."""
+        """The statement ``text``, said at ``at``. Never raises."""
         return _said(text, at)
 
 
 @lru_cache(maxsize=4_096)
 def _said(text: str, at: datetime | None) -> Said:
-    """Cached, as the same memories are compared in turn after turn."""
+    """Cached, as the same memories are compared turn after turn."""
     parts = (part.strip(".,!;:") for part in text.casefold().split())
     return Said(tuple(filter(None, parts)), *_read(text, at), at)
 
 
 def slots_of(text: str, said_at: datetime | None = None) -> tuple[Slot, ...]:
-    """What a plain statement says, clause by clause; nothing if it is not plain or not understood. Never raises.
+    """The slots of a plain statement, clause by clause; none if it is not plain or not understood. Never raises.
 
-    ``said_at``, aware, is what "last year" is counted from.
+    ``said_at``, aware, is the time that phrases like "last year" refer to.
     """
     return _read(text, said_at)[0]
 
@@ -63,14 +63,14 @@ def slots_of(text: str, said_at: datetime | None = None) -> tuple[Slot, ...]:
 def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datetime | None = None) -> Comparison:
     """What ``new`` does to ``old``; ``old_at`` and ``new_at``, aware, are when they were said.
 
-    SUPERSEDES only if both speak of the same attribute of the same subject at the same time and cannot both hold. SAME
-    only if ``new`` tells nothing that ``old`` does not. Whatever is not certain is BOTH. Never raises.
+    SUPERSEDES only if both give the same attribute of the same subject at the same time and cannot both be true. SAME
+    only if ``new`` adds nothing to ``old``. Every doubtful case is BOTH. Never raises.
     """
     return compare_said(Said.of(old, old_at), Said.of(new, new_at))
 
 
 def compare_said(old: Said, new: Said) -> Comparison:
-    """`compare` of statements that were read before."""
+    """`compare` of prepared statements."""
     if old.words == new.words:
         return Comparison.SAME
     is_late = old.at is not None and new.at is not None and new.at < old.at
@@ -81,7 +81,7 @@ def compare_said(old: Said, new: Said) -> Comparison:
 
 
 def _read(text: str, said_at: datetime | None) -> tuple[tuple[Slot, ...], int]:
-    """The slots of a statement, and how many clauses it has; nothing and none if it is not plain."""
+    """The slots of a statement and its number of clauses; none and 0 if it is not plain."""
     text = text.strip()
     if not text or len(text) > MAX_STATEMENT or not is_plain(text := expanded(text)):
         return (), 0
@@ -100,7 +100,7 @@ def _changed(clause: Clause, text: str) -> Clause:
 
 
 def _slot(clause: Clause) -> Slot | None:
-    """What a clause says, with what its words, its verb and its subject each say about time and change."""
+    """The slot of a clause: its reading, with the time and change that its words, verb and subject state."""
     if moved := _MOVED_TO.fullmatch(clause.text):
         owner = owner_of(moved["topic"])
         if owner and (owner[-1].rsplit(" ", maxsplit=1)[-1] in words("dated")):
@@ -135,7 +135,7 @@ def _slot(clause: Clause) -> Slot | None:
 
 
 def _special(text: str) -> Reading | None:
-    """Clauses whose subject is not what they are about."""
+    """Clauses that are about something else than their grammatical subject."""
     if found := pattern("called").fullmatch(text):
         return Reading((USER,), found["what"].casefold().rsplit(" ", maxsplit=1)[-1], found["name"])
     if found := pattern("one_of").fullmatch(text):
@@ -168,7 +168,7 @@ def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
 
 
 def _closes(old: Slot, new: Slot) -> bool:
-    """Whether ``new`` says of the very value of ``old`` that it holds no longer."""
+    """Whether ``new`` says that the value of ``old`` no longer holds."""
     if old.is_negated or new.attribute not in (old.attribute, ANY):
         return False
     if new.replaced is not None and not new.is_negated:
@@ -179,7 +179,7 @@ def _closes(old: Slot, new: Slot) -> bool:
 
 
 def _excludes(old: Slot, new: Slot) -> bool:
-    """Whether two values of one attribute cannot both hold."""
+    """Whether two values of one attribute cannot both be true."""
     if old.is_negated or new.is_negated or new.is_past or Holds.SEVERAL in (old.holds, new.holds):
         return False
     first, second = key_of(old.value), key_of(new.value)

@@ -1,4 +1,4 @@
-"""Slot: what a plain statement says of whom, for how long, and how many such things may hold at a time."""
+"""Slot: the attribute and value a plain statement gives somebody, when it holds, and whether others can hold too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from inference_core.slots.words import SPELLINGS, entries, words
 
 ANY: Final = "*"
-"""As attribute: whatever the value is of. As value: whatever it is."""
+"""Any attribute, or any value."""
 USER: Final = "user"
 """The subject of statements about the user."""
 _MONTHS: Final = {name: f"#{month}" for month, names in entries("months").items() for name in names.split()}
@@ -24,7 +24,7 @@ _SHORT: Final = 3
 
 
 class Comparison(str, Enum):
-    """What a newer statement does to an older one: it closes it, says it again, or leaves it as it is."""
+    """What a newer statement does to an older one: supersedes it, repeats it, or leaves both standing."""
 
     SUPERSEDES = "supersede"
     SAME = "same"
@@ -32,7 +32,10 @@ class Comparison(str, Enum):
 
 
 class Holds(Enum):
-    """How many values of an attribute hold at a time: one; one, but only a change said as such tells; several."""
+    """How many values an attribute has at a time.
+
+    USUALLY_ONE: one, but a new value replaces the old one only if the statement says that something changed.
+    """
 
     ONE = "one"
     USUALLY_ONE = "usually one"
@@ -41,11 +44,11 @@ class Holds(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """``subject`` is "user" or a name, with what belongs to it behind slashes: "user/brother".
+    """``subject`` is "user" or a name, followed by whatever of theirs is meant: "user/brother".
 
-    ``valid_from`` and ``valid_to`` bound when it holds as far as it was said; ``is_past`` says that it is over.
-    ``replaced`` is the value that it says holds no longer ("from X to Y", "not X"). ``is_change`` and
-    ``is_correction`` say that something else held, or was said, before; ``is_addition`` that something else holds too.
+    ``valid_from`` and ``valid_to`` bound when it holds, as far as the statement says; ``is_past`` means it is over.
+    ``replaced`` is the value that no longer holds ("from X to Y", "not X"). The statement says that something else was
+    true before (``is_change``), was said before (``is_correction``), or is true as well (``is_addition``).
     """
 
     subject: str
@@ -63,7 +66,7 @@ class Slot:
 
 
 def key_of(value: str) -> tuple[str, ...]:
-    """The words of a value that count, in one spelling: equal for values that are the same."""
+    """The significant words of a value in one spelling; equal keys mean equal values."""
     value = value.strip()
     if _PHONE.match(value):
         return ("".join(mark for mark in value if mark.isdigit()).removeprefix("00"),)
@@ -74,7 +77,7 @@ def key_of(value: str) -> tuple[str, ...]:
 
 
 def _one_form(word: str) -> str:
-    """One form of a word; a common noun is the same in the plural."""
+    """One spelling of a word, common nouns in the singular."""
     if word.islower() and len(word) > _SHORT and word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
     word = word.casefold()
@@ -83,7 +86,7 @@ def _one_form(word: str) -> str:
 
 
 def kind_of(value: str) -> str:
-    """Number, name, place ("in room 12") or other: values of different kinds do not exclude each other."""
+    """One of "number", "name", "place" and "other". Values of different kinds do not exclude each other."""
     parts = [word for word in value.split() if word.casefold() not in ("a", "an", "the")]
     if not parts:
         return "other"
@@ -95,7 +98,7 @@ def kind_of(value: str) -> str:
 
 
 def holds_of(attribute: str, value: str) -> Holds:
-    """How many values the attribute that a noun names holds at a time."""
+    """How many values an attribute named by a noun has at a time."""
     last = attribute.rsplit(" ", maxsplit=1)[-1]
     if attribute.startswith("favourite ") or last in words("one"):
         return Holds.ONE
