@@ -10,7 +10,6 @@ from inference_core.context.answers import answering
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
 from inference_core.context.pruning import Pruning, chances
-from inference_core.errors import ConfigurationError
 from inference_core.memory.trust import Trust
 
 NOW = datetime(2024, 6, 1, tzinfo=UTC)
@@ -148,9 +147,3 @@ def test_few_lines_are_told_that_come_from_outside():
     assert {one.id for one in found.untrusted} == {"w0", "w1"}
     assert [one.id for items in found.sections.values() for one in items] == ["mine"]
     assert {one.reason for one in found.dropped} == {DropReason.UNCONFIRMED}
-
-
-@pytest.mark.parametrize(("name", "wrong"), [("min_chance", 2), ("min_best", -1), ("max_external", -1)])
-def test_wrong_numbers_are_refused(name: str, wrong: int):
-    with pytest.raises(ConfigurationError, match=name):
-        Pruning(**{name: wrong})
