@@ -83,7 +83,7 @@ def _described(verdict: Verdict) -> dict[str, Any]:
         "text": promise.text,
         "outcome": verdict.outcome,
         "notes": verdict.notes(),
-        "faces": {one.face: one.outcome for one in verdict.findings},
+        "modes": {one.mode: one.outcome for one in verdict.findings},
     }
 
 

@@ -20,7 +20,7 @@ from report import Row, publish
 
 from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.datasets import load_dataset
-from inference_core.evaluation.experiment import Outcome, asked
+from inference_core.evaluation.experiment import QuestionOutcome, asked
 from inference_core.evaluation.locomo import ADVERSARIAL
 from inference_core.evaluation.systems import MemoryService
 
@@ -36,8 +36,8 @@ _WHOLE: Final = 100
 class Asked(NamedTuple):
     """How a question went without and with links."""
 
-    without: Outcome
-    linked: Outcome
+    without: QuestionOutcome
+    linked: QuestionOutcome
 
 
 def data_sets(path: Path) -> Iterator[tuple[str, list[Conversation]]]:

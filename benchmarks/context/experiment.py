@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """One case: the lines that matter, and what the prompt cost before and after.
 
     ``judged``: the relevance of each memory that recall found, and whether it is needed. ``elsewhere``: the needed
@@ -74,7 +74,7 @@ async def run_set(
     LoCoMo's questions are put to LangGraph's store too. Raises what the store and the embedding model raise.
     """
     engineer = ContextEngineer()
-    outcomes: list[Outcome] = []
+    outcomes: list[CaseOutcome] = []
     with closing(MemoryService(embeddings)) as memory:
         for user in users:
             recall = await memory.remember(user.id, user.turns, advance)
@@ -109,14 +109,14 @@ async def _elsewhere(recall: Recall, user: Memories, case: Case) -> tuple[int, i
 
 def _outcome(
     case: Case, now: datetime, items: list[ContextItem], elsewhere: tuple[int, int] | None, engineer: ContextEngineer
-) -> Outcome:
+) -> CaseOutcome:
     """What the engineer makes of what recall found for a case."""
     context = engineer.assemble(items, query=case.question, now=now, zone=UTC, max_tokens=_MAX_TOKENS)
     plain = [item for section in context.sections.values() for item in section]
     marked = [*context.untrusted, *(item for group in context.conflicts for item in group)]
     fates = {item.id: Fate.PLAIN for item in plain} | {item.id: Fate.MARKED for item in marked}
     needed = {name for same in case.needed for name in same}
-    return Outcome(
+    return CaseOutcome(
         case=case,
         lines=tuple(_lines(case, items, fates)),
         tokens_before=_tokens(items),
@@ -146,7 +146,7 @@ def _tokens(items: Iterable[ContextItem]) -> int:
     return sum(text_tokens(f"  - [{item.happened_at:%Y-%m-%d}] {item.text}") for item in items)
 
 
-def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def figures(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     """The sums over ``outcomes`` as JSON data: shares to four digits, None where nothing was counted.
 
     Poison and needed lines are also counted by origin: the user's own, and from outside.
@@ -184,7 +184,7 @@ def _counted(lines: Iterable[Line]) -> dict[str, Any]:
     }
 
 
-def _efficiency(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+def _efficiency(outcomes: Sequence[CaseOutcome]) -> dict[str, float | None]:
     """Needed memories per 1,000 tokens, of cases that something answers; the share of all tokens that is kept."""
     asked = [outcome for outcome in outcomes if outcome.case.answerable]
     needed = [line for outcome in asked for line in outcome.lines if line.mode is None]
@@ -199,7 +199,7 @@ def _efficiency(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     }
 
 
-def _silence(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+def _silence(outcomes: Sequence[CaseOutcome]) -> dict[str, float | None]:
     """Shares of cases in which nothing is told; and in which all evidence that recall found, if any, is told."""
     unanswerable = [outcome.is_uncertain for outcome in outcomes if not outcome.case.answerable]
     needed = [(outcome, [line.fate for line in outcome.lines if line.mode is None]) for outcome in outcomes]

@@ -34,7 +34,7 @@ def evaluate(
     """Measure retrieval on a data set of conversations or memories with questions."""
     from inference_core.evaluation.datasets import load_dataset
     from inference_core.evaluation.experiment import run_experiment, summarize
-    from inference_core.evaluation.report import Report
+    from inference_core.evaluation.report import RetrievalReport
     from inference_core.evaluation.systems import make_system
 
     conversations = load_dataset(dataset, data, split, limit)
@@ -43,7 +43,7 @@ def evaluate(
     with progress_bar("Memories and questions") as show:
         measured = make_system(system, memory_settings(None, embeddings).embeddings_spec)
         outcomes = asyncio.run(run_experiment(conversations, measured, lambda: show(next(done), total)))
-    report = Report(dataset, system, split, summarize(outcomes))
+    report = RetrievalReport(dataset, system, split, summarize(outcomes))
     if plot:
         report.plot(plot)
     if json:

@@ -26,7 +26,7 @@ _JUDGED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QuestionOutcome:
     """How one question went; ``scores`` is empty if it has no usable evidence.
 
     ``session_any`` is None where there are no sessions, ``relevance`` (of the best hit) without a hit or if the system
@@ -62,7 +62,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RetrievalSummary:
     """What an experiment found. Fractions are from 0 to 1, latencies in milliseconds; None where nothing was counted.
 
     ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these are without any by the data.
@@ -81,12 +81,14 @@ class Summary:
     calibration_error: float | None
 
 
-async def run_experiment(conversations: Sequence[Conversation], system: System, advance: Advance) -> list[Outcome]:
+async def run_experiment(
+    conversations: Sequence[Conversation], system: System, advance: Advance
+) -> list[QuestionOutcome]:
     """Ingests and asks one conversation after the other; the system is closed then. Raises what the system raises.
 
     The first question about a conversation may have to build its index; its latency counts like all others.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[QuestionOutcome] = []
     with closing(system):
         for conversation in conversations:
             recall = await system.ingest(conversation, advance)
@@ -96,7 +98,7 @@ async def run_experiment(conversations: Sequence[Conversation], system: System, 
     return outcomes
 
 
-async def asked(conversation: Conversation, question: Question, recall: Recall) -> Outcome:
+async def asked(conversation: Conversation, question: Question, recall: Recall) -> QuestionOutcome:
     """How one question goes."""
     started = perf_counter()
     hits = await recall(question.text, DEPTH)
@@ -104,7 +106,7 @@ async def asked(conversation: Conversation, question: Question, recall: Recall) 
     ranked = [hit.id for hit in hits]
     sessions = {turn.id: turn.session for turn in conversation.turns if turn.session is not None}
     is_counted = bool(question.evidence)
-    return Outcome(
+    return QuestionOutcome(
         conversation=conversation.id,
         question=question,
         scores=measures(ranked, question.evidence) if is_counted else {},
@@ -117,7 +119,7 @@ async def asked(conversation: Conversation, question: Question, recall: Recall) 
     )
 
 
-def summarize(outcomes: Sequence[Outcome]) -> Summary:
+def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
     """The figures of ``outcomes``: over all whose category is part of the headline, and by category."""
     counted = [outcome for outcome in outcomes if outcome.scores]
     headline = [outcome for outcome in counted if outcome.question.in_overall]
@@ -125,7 +127,7 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
     best = [outcome.relevance for outcome in unanswerable if outcome.relevance is not None]
     latencies = [outcome.latency_ms for outcome in outcomes]
     categories = sorted({outcome.question.category for outcome in counted})
-    return Summary(
+    return RetrievalSummary(
         overall=_figures(headline),
         by_category={name: _figures([one for one in counted if one.question.category == name]) for name in categories},
         session_any=_mean([one.session_any for one in headline if one.session_any is not None]),
@@ -139,7 +141,7 @@ def summarize(outcomes: Sequence[Outcome]) -> Summary:
     )
 
 
-def _figures(outcomes: Sequence[Outcome]) -> Figures:
+def _figures(outcomes: Sequence[QuestionOutcome]) -> Figures:
     means = {name: _mean([outcome.scores[name] for outcome in outcomes]) for name in MEASURES}
     conversations = dict.fromkeys(outcome.conversation for outcome in outcomes)
     by_conversation = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import SESSIONS, Figures, Summary
+from inference_core.evaluation.experiment import SESSIONS, Figures, RetrievalSummary
 from inference_core.evaluation.metrics import MEASURES
 
 _FRACTION_DIGITS: Final = 4
@@ -17,13 +17,13 @@ _BLUE: Final = "#4477aa"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RetrievalReport:
     """What was measured on what, and what came out."""
 
     dataset: str
     system: str
     split: str
-    summary: Summary
+    summary: RetrievalSummary
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data: fractions to four digits, latencies in ms, None where nothing was counted."""

@@ -114,15 +114,15 @@ class ItemContract(Promises):
 
         SqliteStore has no async methods; AsyncSqliteStore's sync ones do not work on the event loop.
         """
-        other = subject.other_face()
+        other = subject.other_mode()
         subject.put(NS, "a", {"text": "tea"})
         other.put(NS, "b", {"text": "tea"})
         for one in (subject, other):
-            expect_same(one.keys(NS), "ab", f"keys that {one.face} finds")
-            expect_equal(one.value(NS, "a"), {"text": "tea"}, f"what {one.face} gets")
-            expect_equal(one.list_namespaces(), [NS], f"namespaces that {one.face} lists")
+            expect_same(one.keys(NS), "ab", f"keys that {one.mode} finds")
+            expect_equal(one.value(NS, "a"), {"text": "tea"}, f"what {one.mode} gets")
+            expect_equal(one.list_namespaces(), [NS], f"namespaces that {one.mode} lists")
         other.delete(NS, "a")
-        expect_equal(subject.value(NS, "a"), None, "what the other face deleted")
+        expect_equal(subject.value(NS, "a"), None, "what the other mode deleted")
 
     def test_invalid_namespaces_are_refused(self, subject: Subject) -> None:
         """Empty namespaces, empty labels, periods and what is not text are InvalidNamespaceError, and store nothing."""

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for the async face of a store."""
+"""An event loop in a thread of its own, for the async mode of a store."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import IO, Final, cast
 
 from inference_core.testing.conformance.embeddings import WatchedEmbeddings
 from inference_core.testing.conformance.opening import Factory
-from inference_core.testing.conformance.subject import Place, Subject, trying
+from inference_core.testing.conformance.subject import Location, Subject, trying
 
 _FINISH_S: Final = 120.0
 _READY: Final = "ready"
@@ -24,7 +24,7 @@ class Writer:
     def __init__(self, subject: Subject, number: int, writes: int) -> None:
         self.number = number
         self.acknowledged: list[str] = []
-        arguments = [subject.factory().address, str(subject.place.folder), subject.face, str(number), str(writes)]
+        arguments = [subject.factory().address, str(subject.place.folder), subject.mode, str(number), str(writes)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, *arguments],
             stdin=subprocess.PIPE,
@@ -87,12 +87,12 @@ def started(subject: Subject, count: int, writes: int) -> Generator[list[Writer]
             writer.end()
 
 
-def main(address: str, folder: str, face: str, number: str, writes: str) -> None:
+def main(address: str, folder: str, mode: str, number: str, writes: str) -> None:
     """Writes; prints ``ready``, then each key once its put has returned."""
     embeddings = WatchedEmbeddings()
     factory = Factory(address)
-    place = Place(Path(folder), factory)
-    chosen = "async" if face == "async" else "sync"
+    place = Location(Path(folder), factory)
+    chosen = "async" if mode == "async" else "sync"
     with trying(factory.make(place.folder, embeddings), chosen, embeddings, place) as subject:
         print(_READY, flush=True)
         sys.stdin.readline()

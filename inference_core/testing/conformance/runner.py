@@ -14,7 +14,7 @@ from inference_core.testing.conformance.embeddings import WatchedEmbeddings
 from inference_core.testing.conformance.every import EveryPromise
 from inference_core.testing.conformance.opening import Factory
 from inference_core.testing.conformance.promises import Promise, Promises, promises_of
-from inference_core.testing.conformance.subject import FACES, Face, Place, Subject, trying
+from inference_core.testing.conformance.subject import MODES, Location, Mode, Subject, trying
 
 
 class Outcome(StrEnum):
@@ -27,9 +27,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A promise tried through one face; ``note`` says how it was broken, or why it was not tried."""
+    """A promise tried through one mode; ``note`` says how it was broken, or why it was not tried."""
 
-    face: Face
+    mode: Mode
     outcome: Outcome
     note: str
     seconds: float
@@ -37,22 +37,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A promise and its findings, one a face."""
+    """A promise and its findings, one a mode."""
 
     promise: Promise
     findings: tuple[Finding, ...]
 
     @property
     def outcome(self) -> Outcome:
-        """Broken if any face breaks it, kept if any keeps it."""
+        """Broken if any mode breaks it, kept if any keeps it."""
         outcomes = {finding.outcome for finding in self.findings}
         return next(one for one in (Outcome.BROKEN, Outcome.KEPT, Outcome.UNTRIED) if one in outcomes)
 
     def notes(self) -> list[str]:
-        """The reasons of the outcome, each once, with the faces that it concerns."""
+        """The reasons of the outcome, each once, with the modes that it concerns."""
         shown = [finding for finding in self.findings if finding.outcome is self.outcome and finding.note]
-        faces = {note: [one.face for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
-        return [f"{note} ({', '.join(names)})" if len(names) < len(FACES) else note for note, names in faces.items()]
+        modes = {note: [one.mode for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
+        return [f"{note} ({', '.join(names)})" if len(names) < len(MODES) else note for note, names in modes.items()]
 
 
 def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromise) -> Iterator[Verdict]:
@@ -61,16 +61,16 @@ def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromi
     for promise in promises_of(kind):
         if only in promise.name:
             test = getattr(kind(), promise.name)
-            yield Verdict(promise, tuple(_tried(test, factory, face) for face in FACES))
+            yield Verdict(promise, tuple(_tried(test, factory, mode) for mode in MODES))
 
 
-def _tried(test: Callable[[Subject], None], factory: Factory, face: Face) -> Finding:
+def _tried(test: Callable[[Subject], None], factory: Factory, mode: Mode) -> Finding:
     started = time.perf_counter()
     outcome, note = Outcome.KEPT, ""
     with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
-        place, embeddings = Place(Path(folder), factory), WatchedEmbeddings()
+        place, embeddings = Location(Path(folder), factory), WatchedEmbeddings()
         try:
-            with trying(factory.make(place.folder, embeddings), face, embeddings, place) as subject:
+            with trying(factory.make(place.folder, embeddings), mode, embeddings, place) as subject:
                 test(subject)
         except SkipTest as reason:
             outcome, note = Outcome.UNTRIED, str(reason)
@@ -79,4 +79,4 @@ def _tried(test: Callable[[Subject], None], factory: Factory, face: Face) -> Fin
         except Exception as error:  # noqa: BLE001 - whatever a store raises breaks the promise
             text = " ".join(str(error).split())
             outcome, note = Outcome.BROKEN, f"{type(error).__name__}: {text}"[:300]
-    return Finding(face, outcome, note, time.perf_counter() - started)
+    return Finding(mode, outcome, note, time.perf_counter() - started)

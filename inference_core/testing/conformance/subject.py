@@ -17,8 +17,8 @@ from inference_core.testing.conformance.loop import PATIENCE_S, LoopThread
 from inference_core.testing.conformance.opening import Factory, Made, entered
 from inference_core.testing.conformance.promises import NotApplicable
 
-Face = Literal["sync", "async"]
-FACES: Final[tuple[Face, Face]] = ("sync", "async")
+Mode = Literal["sync", "async"]
+MODES: Final[tuple[Mode, Mode]] = ("sync", "async")
 Namespace = tuple[str, ...]
 NS: Final[Namespace] = ("ada", "notes")
 """Where most promises put their items."""
@@ -40,7 +40,7 @@ def call(name: str, *arguments: Any, **options: Any) -> Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where the data of the tried store are, and how to open them again."""
 
     folder: Path
@@ -49,13 +49,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A store through one face. Its methods are the store's own, sync: an async face runs on a loop of its own."""
+    """A store through one mode. Its methods are the store's own, sync: an async mode runs on a loop of its own."""
 
     store: BaseStore
-    face: Face
+    mode: Mode
     embeddings: WatchedEmbeddings
     loop: LoopThread
-    place: Place
+    place: Location
 
     def put(self, namespace: Namespace, key: str, value: dict[str, Any], **options: Any) -> None:
         """Stores an item."""
@@ -92,7 +92,7 @@ class Subject:
 
     def start(self, wanted: Call) -> Future[Any]:
         """Starts a call beside others; a thread of its own, or a task on the loop."""
-        if self.face == "async":
+        if self.mode == "async":
             return self.loop.start(self._awaited(wanted))
         pool = ThreadPoolExecutor(1)
         future = pool.submit(self._made, wanted)
@@ -101,16 +101,16 @@ class Subject:
 
     def together(self, *calls: Call) -> list[Any]:
         """The results of calls that are made at once, or what they raised; async: in one turn of the loop."""
-        if self.face == "async":
+        if self.mode == "async":
             return self.loop.run(self._gathered(calls))
         with ThreadPoolExecutor(_THREADS) as pool:
             futures = [pool.submit(self._made, one) for one in calls]
         return [future.exception() or future.result() for future in futures]
 
-    def other_face(self) -> Subject:
-        """The same store through its other face. Raises NotApplicable."""
-        other: Face = "sync" if self.face == "async" else "async"
-        return replace(self, face=other).checked()
+    def other_mode(self) -> Subject:
+        """The same store through its other mode. Raises NotApplicable."""
+        other: Mode = "sync" if self.mode == "async" else "async"
+        return replace(self, mode=other).checked()
 
     @contextmanager
     def again(self) -> Generator[Subject]:
@@ -150,16 +150,16 @@ class Subject:
         return self
 
     def checked(self) -> Subject:
-        """The subject itself. Raises NotApplicable if the store does not have this face."""
+        """The subject itself. Raises NotApplicable if the store does not have this mode."""
         try:
-            self.search(("face",), limit=1)
+            self.search(("mode",), limit=1)
         except NotImplementedError as error:
-            raise NotApplicable(f"no {self.face} methods") from error
+            raise NotApplicable(f"no {self.mode} methods") from error
         return self
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
         wanted = Call(name, arguments, options)
-        return self.loop.run(self._awaited(wanted)) if self.face == "async" else self._made(wanted)
+        return self.loop.run(self._awaited(wanted)) if self.mode == "async" else self._made(wanted)
 
     def _made(self, wanted: Call) -> Any:
         return getattr(self.store, wanted.name)(*wanted.arguments, **wanted.options)
@@ -173,7 +173,7 @@ class Subject:
 
 
 @contextmanager
-def trying(made: Made, face: Face, embeddings: WatchedEmbeddings, place: Place) -> Generator[Subject]:
-    """The store that was made, through ``face``. Raises NotApplicable."""
+def trying(made: Made, mode: Mode, embeddings: WatchedEmbeddings, place: Location) -> Generator[Subject]:
+    """The store that was made, through ``mode``. Raises NotApplicable."""
     with LoopThread() as loop, entered(made, loop) as store:
-        yield Subject(store, face, embeddings, loop, place).checked()
+        yield Subject(store, mode, embeddings, loop, place).checked()

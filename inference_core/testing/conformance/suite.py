@@ -10,7 +10,7 @@ from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.testing.conformance.embeddings import WatchedEmbeddings
 from inference_core.testing.conformance.every import EveryPromise
 from inference_core.testing.conformance.opening import Factory, Made
-from inference_core.testing.conformance.subject import FACES, Place, Subject, trying
+from inference_core.testing.conformance.subject import MODES, Location, Subject, trying
 
 try:
     import pytest
@@ -41,12 +41,12 @@ class StoreConformance(EveryPromise):
             raise ConfigurationError('Override the fixture `store`, or set `factory` to "module:function"')
         return Factory(self.factory).make(tmp_path, embeddings)
 
-    @pytest.fixture(params=FACES)
+    @pytest.fixture(params=MODES)
     def subject(
         self, request: pytest.FixtureRequest, store: Made, embeddings: WatchedEmbeddings, tmp_path: Path
     ) -> Iterator[Subject]:
-        """The store through one of its faces."""
-        place = Place(tmp_path, Factory(self.factory) if self.factory else None)
+        """The store through one of its modes."""
+        place = Location(tmp_path, Factory(self.factory) if self.factory else None)
         with trying(store, request.param, embeddings, place) as subject:
             yield subject
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
-from inference_core.evaluation.experiment import Summary, run_experiment, summarize
+from inference_core.evaluation.experiment import RetrievalSummary, run_experiment, summarize
 from inference_core.evaluation.systems import Advance, Hit, Recall, System
 
 TURNS = tuple(ConversationTurn(str(number), f"s{number // 2}", None, "A", "text") for number in range(14))
@@ -48,7 +48,7 @@ def question(text: str, category: str, *evidence: str, named: bool = True, overa
     return Question(text, None, category, evidence, names_evidence=named, in_overall=overall)
 
 
-async def summary_of(system: Scripted, *conversations: Conversation) -> Summary:
+async def summary_of(system: Scripted, *conversations: Conversation) -> RetrievalSummary:
     return summarize(await run_experiment(conversations, system, lambda: None))
 
 

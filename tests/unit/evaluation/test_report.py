@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import Figures, Relevance, Summary
+from inference_core.evaluation.experiment import Figures, Relevance, RetrievalSummary
 from inference_core.evaluation.metrics import MEASURES
-from inference_core.evaluation.report import Report
+from inference_core.evaluation.report import RetrievalReport
 
 MEANS: dict[str, float | None] = dict.fromkeys(MEASURES, 2 / 3)
 NOTHING: dict[str, float | None] = dict.fromkeys(MEASURES)
-FULL = Report(
+FULL = RetrievalReport(
     "locomo",
     "bm25",
     "all",
-    Summary(
+    RetrievalSummary(
         overall=Figures(3, MEANS, (0.12345, 0.98765)),
         by_category={"1": Figures(2, MEANS, (0.5, 0.75)), "5": Figures(1, {**MEANS, "MRR": 0.125}, None)},
         session_any=0.87654321,
@@ -32,8 +32,11 @@ FULL = Report(
         calibration_error=0.04321,
     ),
 )
-EMPTY = Report(
-    "atomic", "dense", "second-half", Summary(Figures(0, NOTHING, None), {}, None, None, None, 0, 1, 0, None, None)
+EMPTY = RetrievalReport(
+    "atomic",
+    "dense",
+    "second-half",
+    RetrievalSummary(Figures(0, NOTHING, None), {}, None, None, None, 0, 1, 0, None, None),
 )
 
 
