@@ -175,11 +175,11 @@ def fitted(
     level = _level(costs, room)
     kept: list[T] = []
     for one, whole in zip(best_first, costs, strict=True):
-        told, size, share = one, whole, level / max(whole, 1)
+        item, size, share = one, whole, level / max(whole, 1)
         while size > level and share > _LEAST and (shorter := cut(one, share)) is not None:
-            told, size, share = shorter, cost(shorter), _SHORTER * share  # escaping makes parts of a text longer
+            item, size, share = shorter, cost(shorter), _SHORTER * share  # escaping makes parts of a text longer
         if size <= room:
-            kept.append(told)
+            kept.append(item)
             room -= size
     return kept
 

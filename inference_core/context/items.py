@@ -1,4 +1,4 @@
-"""What may be told to the model, and what became of it: the words that builder, engineer and renderer share."""
+"""The items of a context and what became of them: the values that builder, engineer and renderer share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from inference_core.memory.types import MemoryCategory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextItem:
-    """One thing that may be told: a memory (``record``), or a line of another source.
+    """One line that the prompt may show: a memory (``record``), or something from another source.
 
-    ``section`` is the heading under which it is told, ``source`` names the `ContextSource` that gave it, ``id`` tells
-    it from that one's others. ``relevance`` is from 0 to 1, or None where the source does not judge: then it is not
-    pruned. ``score`` orders the items of a source, the higher the better; ``signals`` are the shares of it. Of ``text``
-    the first ``cut`` characters are told, None: all that a line holds. ``replaces`` is the line that the model was told
-    before and that holds no more, if there is one.
+    ``section`` is the heading under which it stands, ``source`` names the `ContextSource` that gave it, and ``id`` is
+    unique within that source. ``relevance`` is from 0 to 1, or None where the source does not judge; such an item is
+    not pruned. ``score`` orders the items of a source, higher is better; ``signals`` are its shares. ``cut`` is how
+    many characters of ``text`` are shown, None for all that fits on a line. ``replaces`` is the profile's line that
+    this item corrects.
     """
 
     id: str
@@ -65,12 +65,12 @@ class ContextItem:
 
 
 def section_of(category: MemoryCategory) -> str:
-    """The section in which memories of ``category`` are told."""
+    """The section of memories of ``category``."""
     return f"{category.value}_memory"
 
 
 class DropReason(str, Enum):
-    """Why an item is not told."""
+    """Why an item is left out."""
 
     IRRELEVANT = "irrelevant"
     DUPLICATE = "duplicate"
@@ -81,7 +81,7 @@ class DropReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """An item that is not told, why, and, if another one stands for it, that one's id."""
+    """An item that is left out, why, and the id of the one that stands for it, if there is one."""
 
     item: ContextItem
     reason: DropReason
@@ -90,11 +90,11 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembledContext:
-    """What the engineer made of the items.
+    """A prompt's memory block: ``text``, its size in ``tokens`` by the engineer's counter, and what it was made of.
 
-    ``sections`` in the order in which they are told; ``conflicts`` are groups of items that contradict each other and
-    of which none wins, ``untrusted`` items whose origin is not the user's, both told apart and marked. ``tokens`` is
-    what ``text`` costs by the configured counter. ``left_out`` names the sources that failed or were late, and why.
+    ``sections`` are in the order of the text. ``conflicts`` are groups of items that contradict each other and of which
+    none wins, ``untrusted`` items that a tool, a document or the web said; both stand apart and marked. ``dropped``
+    items are left out. ``left_out`` names the sources that failed or were late, and why.
     """
 
     sections: Mapping[str, Sequence[ContextItem]]
@@ -107,6 +107,6 @@ class AssembledContext:
 
     @property
     def items(self) -> list[ContextItem]:
-        """All that is told, in the order in which it is told."""
+        """All that is shown, in its order."""
         plain = [item for section in self.sections.values() for item in section]
         return [*plain, *(item for group in self.conflicts for item in group), *self.untrusted]

@@ -93,8 +93,8 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
 def line_of(item: ContextItem, zone: tzinfo) -> str:
     """``item`` as one line of a prompt: date in ``zone``, text, type, and topic and source where there is one.
 
-    The user, the application and an agent are no source: what an agent saves is what the user told it. A text that is
-    cut ends in the id by which all of it can be read. What the item replaces stands below it.
+    No source is shown for what the user, the application or an agent noted: an agent saves what the user told it. A text
+    that is cut ends in the id by which all of it can be read. What the item replaces stands below it.
     """
     fields = fields_of(item, zone)
     topic = f" [topic: {fields['topic']}]" if fields["topic"] else ""
@@ -167,7 +167,7 @@ FORMATS: Final[dict[str, Format]] = {"xml": xml, "markdown": markdown, "json": a
 
 
 def fenced(context: str) -> str:
-    """``context`` in the element by which it is told from the caller's own instructions."""
+    """``context`` in the element that sets it apart from the caller's own instructions."""
     return f"\n<user_memory_context>\n{context}\n</user_memory_context>\n"
 
 
@@ -216,7 +216,7 @@ def whole(document: MemoryStoreDocument) -> str:
 
 
 def id_label(memory_id: str, max_characters: int = MAX_ID_LENGTH) -> str:
-    """An id as it may be told: escaped, since other programs' rows have keys of any text."""
+    """An id as it may be shown: escaped, since other programs' rows have keys of any text."""
     return _label(memory_id, max_characters)
 
 
@@ -262,7 +262,7 @@ def _is_memory(item: ContextItem) -> bool:
 
 
 def _apart(context: AssembledContext, zone: tzinfo) -> list[tuple[str, list[str]]]:
-    """The sections of what is told apart, and their lines; a blank line stands between groups."""
+    """The sections of conflicts and of what is unconfirmed, with their lines; a blank line between groups."""
     conflicts = [line for group in context.conflicts for line in ("", *(line_of(item, zone) for item in group))]
     untrusted = [line_of(item, zone) for item in context.untrusted]
     return [(name, lines) for name, lines in ((CONFLICTS, conflicts), (UNTRUSTED, untrusted)) if lines]

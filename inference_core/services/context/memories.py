@@ -35,7 +35,7 @@ class Memories:
     """The memories that fit the question best, ``limit`` in all, shared out between the ``categories``.
 
     ``types`` narrow them down before that, ``accepts`` after a hundred of each category were found. ``section`` "":
-    each in that of its category. With ``judged`` off, or without a question, they are the newest ones, which are told
+    each in that of its category. With ``judged`` off, or without a question, they are the newest ones, which are shown
     whatever the question. Its fetch raises InvalidInput, StoreUnavailable.
     """
 

@@ -158,8 +158,8 @@ def _id_of(record: MemoryRecord, key: bytes, attempt: int) -> str:
     """
     session = record.session_id if record.category is MemoryCategory.EPISODIC else None
     moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
-    told = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
-    return hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
+    facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
+    return hmac.new(key, encode_json(facts, what="memory").encode(), "sha256").hexdigest()[:32]
 
 
 def _merged(old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
