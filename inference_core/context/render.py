@@ -93,8 +93,8 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
 def line_of(item: ContextItem, zone: tzinfo) -> str:
     """``item`` as one line of a prompt: date in ``zone``, text, type, and topic and source where there is one.
 
-    No source is shown for what the user, the application or an agent noted: an agent saves what the user told it. A text
-    that is cut ends in the id by which all of it can be read. What the item replaces stands below it.
+    What the user, the application or an agent noted shows no source: an agent saves what the user told it. A text that
+    is cut ends in the id by which all of it can be read. What the item replaces stands below it.
     """
     fields = fields_of(item, zone)
     topic = f" [topic: {fields['topic']}]" if fields["topic"] else ""
