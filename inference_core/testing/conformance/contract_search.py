@@ -11,22 +11,7 @@ from inference_core.testing.conformance.subject import NS, Namespace, Subject
 
 HOSTILE_IDS: Final = (
     *("u", "u1", "u10", "U1", "1", "0", "a_b", "axb", "a%", "a%b", "ab", "A", "a", " a", "a ", "u1\u200b"),
-    *(
-        "bob",
-        "BOB",
-        "run",
-        "running",
-        "the",
-        "none",
-        "null",
-        "-",
-        "*",
-        "[a]",
-        "a*",
-        "a?",
-        '"',
-        "'; DROP TABLE store; --",
-    ),
+    *("bob", "BOB", "run", "running", "the", "none", "null", "-", "*", "[a]", "a*", "a?", '"', "'; DROP TABLE x; --"),
     *("a/b", "a:b", "a|b", "a,b", "a\\b", "\u00e9", "e\u0301", "\u0130", "\u0131", "\u00df", "ss", "\U0001f375"),
 )
 """User ids that a store with LIKE, a tokeniser, a separator or case folding takes for one another."""
@@ -73,18 +58,8 @@ class SearchContract(Promises):
 
     def test_labels_and_keys_do_not_run_together(self, subject: Subject) -> None:
         """("a", "b") is neither ("a/b",) nor ("ab",), and its key is no label: every scope is exact."""
-        scopes = [
-            ("a", "b"),
-            ("a",),
-            ("ab",),
-            ("a/b",),
-            ("a:b",),
-            ("a|b",),
-            ("a,b",),
-            ("a\x1fb",),
-            ("a", "b", "c"),
-            ("b", "a"),
-        ]
+        alike = ("a", "ab", "a/b", "a:b", "a|b", "a,b", "a\x1fb")
+        scopes: list[Namespace] = [("a", "b"), ("a", "b", "c"), ("b", "a"), *((label,) for label in alike)]
         items = {
             (scope, key): {"n": n} for n, (scope, key) in enumerate((s, k) for s in scopes for k in ("c", "b", "a:c"))
         }
