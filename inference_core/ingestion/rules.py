@@ -1,7 +1,7 @@
-"""Memories of plain statements of the user, found by rules: no model, no network, bounded time.
+"""Memories from the user's plain statements, found by rules: no model, no network, bounded time.
 
-Precision goes first: questions, guesses, plans, quotations, pasted text, code and chatter give nothing, and neither
-does what the assistant or a tool says. A memory is the user's own sentence, whole.
+Precision comes first: questions, guesses, plans, quotations, pasted text, code and chatter are skipped, and so is
+everything the assistant or a tool says. A memory is the user's own sentence, unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of
 from inference_core.slots.words import pattern, words
 
 MAX_CHARACTERS: Final = 4_000
-"""A message beyond this many characters is pasted, and what follows them is not looked at."""
+"""The rest of a longer message is taken as pasted and ignored."""
 MAX_SENTENCES: Final = 40
 MAX_OFFERED: Final = 200
 _MIN_WORDS: Final = 3
@@ -45,7 +45,7 @@ _PREFERENCES: Final = ("favourite", "prefer", "like", "diet", "length of", "tone
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """What a user said: as it was said, expanded, and read."""
+    """A sentence of the user: as written, expanded, and read."""
 
     text: str
     plain: str
@@ -63,12 +63,12 @@ class _Sentence:
 
 
 def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], now: datetime) -> Extraction:
-    """The candidates that plain statements of the user give, in their order; ``now``, aware, dates undated messages.
+    """The candidates in the user's plain statements, in order; ``now``, aware, is the time of undated messages.
 
-    Nothing is taken from messages of several authors, since who the user is cannot be told. A candidate supersedes the
-    first of ``offered`` whose place it takes, else reinforces the first that it says again; only the first MAX_OFFERED
-    are looked at. Of two candidates one of which takes the other's place, the older says until when it held. Never
-    raises; the time for a message is bounded, whatever it holds.
+    Messages of several authors give nothing, as it is unclear which of them is the user. A candidate supersedes the
+    first of ``offered`` that it contradicts, else reinforces the first that it repeats; only the first MAX_OFFERED are
+    compared. If one candidate supersedes another, the older one gets an end of validity. Never raises; the time for a
+    message is bounded.
     """
     theirs = [message for message in messages if message.role is Role.USER]
     if len({message.author for message in theirs}) > 1:
@@ -83,9 +83,9 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], no
 
 
 def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
-    """The sentences that are the user's own and may tell something, until the first sign of pasted text.
+    """The user's own sentences that may state something, up to the first sign of pasted text.
 
-    One whose parts each make sense by themselves comes part by part: what ends one must not end another.
+    A sentence whose parts each make sense alone is split: superseding one part must not end the others.
     """
     text = FENCE.sub("\n", message.text[:MAX_CHARACTERS])
     pasted = _PASTED.search(text)
@@ -103,7 +103,7 @@ def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
 
 
 def _add(found: list[tuple[Candidate, _Sentence]], candidate: Candidate, sentence: _Sentence) -> None:
-    """Adds a candidate; one that says another again joins it, and one that takes its place says until when it held."""
+    """Adds a candidate. A repetition joins the earlier one; a contradiction ends the earlier one's validity."""
     for place, (earlier, told) in enumerate(found):
         how = compare_said(told.said, sentence.said)
         if how is Comparison.SAME:
@@ -126,7 +126,7 @@ def _instruction(sentence: _Sentence) -> Candidate | None:
 
 
 def _goal(sentence: _Sentence) -> Candidate | None:
-    """What the user wants to reach by some time, or has reached."""
+    """A goal with a time, or one that was reached."""
     plain = sentence.plain
     if pattern("uncertain").search(plain) or '"' in plain or len(plain.split()) > _MAX_GOAL_WORDS:
         return None
@@ -141,7 +141,7 @@ def _goal(sentence: _Sentence) -> Candidate | None:
 
 
 def _statement(sentence: _Sentence) -> Candidate | None:
-    """What holds of the user and of those around."""
+    """A fact or preference of the user, or about people around them."""
     slots = [slot for slot in sentence.said.slots if slot.subject.startswith(USER) and _is_telling(slot)]
     if not slots or not pattern("first_person").search(sentence.text):
         return None
@@ -157,7 +157,7 @@ def _statement(sentence: _Sentence) -> Candidate | None:
 
 
 def _is_telling(slot: Slot) -> bool:
-    """Whether the slot says something that another conversation may need, without what was said around it."""
+    """Whether the slot is useful in another conversation, without its context."""
     value, attribute = slot.value.casefold().split(), slot.attribute
     if len(value) > _MAX_WORDS or pattern("pointing").search(slot.value):
         return False
@@ -176,7 +176,7 @@ def _is_telling(slot: Slot) -> bool:
 
 
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Offered, Said]]) -> Candidate:
-    """The candidate with what it does to those that are there."""
+    """The candidate with what it does to the known memories."""
     same: str | None = None
     for memory, old in known:
         found = compare_said(old, sentence.said)
@@ -188,7 +188,7 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Off
 
 
 def _reaches(sentence: _Sentence, memory: Offered) -> bool:
-    """Whether the sentence says that the goal that ``memory`` is has been reached."""
+    """Whether the sentence says that the goal in ``memory`` has been reached."""
     goal = pattern("goal").fullmatch(expanded(memory.content[:MAX_STATEMENT]).rstrip(".! "))
     done = pattern("done").fullmatch(sentence.plain)
     what = set(key_of(done["what"])) if done else set[str]()
@@ -196,7 +196,7 @@ def _reaches(sentence: _Sentence, memory: Offered) -> bool:
 
 
 class RuleExtractor:
-    """The rules as what the worker asks for memories: no model; plain statements in English and a little German."""
+    """An extractor without a model: finds plain statements in English, and a few in German."""
 
     def extract(
         self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo

@@ -1,8 +1,8 @@
 """From text to index terms: words folded and stemmed, stop words left out, scripts without spaces as bigrams.
 
-Stemmers are Snowball's, by the script of a word and, for the Latin script, by the language of the text. A word of a
-text that is not English also has its English stem as a term, so that a query whose language cannot be told, a query in
-English and a query written without accents still find it. Bigrams follow Lucene's CJK analysis.
+Stemmers are Snowball's, by the script of a word and, for Latin script, by the language of the text. A word of another
+language is also indexed under its English stem, so that queries of unknown language, in English, or without accents
+still find it. Bigrams follow Lucene's CJK analysis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inference_core.retrieval.languages import STEMMERS, latin_language, script_
 from inference_core.retrieval.stopwords import META_WORDS, STOP_WORDS, WORDS
 
 ANALYZER: Final = "snowball-3"
-"""Name of this analysis; terms that another one made are made again from the text."""
+"""Version of this analysis. Stored terms of another version are made again from the text."""
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""
 MAX_TERM_CHARACTERS: Final = 64
@@ -30,7 +30,7 @@ MAX_QUERY_CHARACTERS: Final = 2_048
 MAX_QUERY_WORDS: Final = 48
 """Of a query, this many different words are looked for: their lists of documents are read."""
 GUESSED_LANGUAGES: Final = ("de", "es", "fr", "it", "pt", "nl", "pl")
-"""What a query in Latin letters may be in when nothing in it tells."""
+"""The languages tried for a query in Latin letters whose language is unknown."""
 MAX_GUESSED_WORDS: Final = 6
 _JOINERS: Final = "'\\-.:@/+#"
 _TOKEN: Final = re.compile(
@@ -60,21 +60,21 @@ def analyze(text: str) -> list[str]:
 
 
 def words_by_term(text: str) -> dict[str, str]:
-    """The different index terms at the start of ``text``, as much as of a query, each with the last word it is of."""
+    """The index terms of the first 2,048 characters of ``text``, each with the last word that gave it."""
     words, language = _words(text[:MAX_QUERY_CHARACTERS])
     return {term: word for word in words for term in _terms(word[:MAX_TERM_CHARACTERS], language)}
 
 
 def analyze_query(text: str) -> list[str]:
-    """The different index terms by which ``text`` is looked for: those of `query_alternatives`."""
+    """The distinct index terms that a search for ``text`` looks up: those of `query_alternatives`."""
     return list(dict.fromkeys(chain.from_iterable(query_alternatives(text))))
 
 
 def query_alternatives(text: str) -> list[tuple[str, ...]]:
-    """For each different word of a query the index terms that it may stand under; one of them in a document is a match.
+    """For each distinct word of a query, the index terms it may have; a document matches with any one of them.
 
-    English question words and words about the conversation are left out, unless nothing else is there. If nothing
-    tells the language of a short query, its words are stemmed as in several.
+    English question words and words about the conversation are left out, unless nothing else remains. The words of a
+    short query of unknown language are stemmed as in several languages.
     """
     words, language = _words(text[:MAX_QUERY_CHARACTERS])
     languages = (language,) if language else GUESSED_LANGUAGES if len(words) <= MAX_GUESSED_WORDS else ()
@@ -83,16 +83,16 @@ def query_alternatives(text: str) -> list[tuple[str, ...]]:
 
 
 def is_content_token(token: str) -> bool:
-    """Whether a lower-case token of a query, a word or a piece of one, tells what is asked for.
+    """Whether a lower-case token of a query, a word or a piece of one, carries content.
 
-    English function words, words about the conversation and punctuation do not.
+    English function words, words about the conversation, and punctuation do not.
     """
     word = token.removeprefix("##")
     return any(map(str.isalnum, word)) and word not in STOP_WORDS and word not in META_WORDS
 
 
 def _words(text: str) -> tuple[list[str], str]:
-    """The tokens of a text and the language of those in Latin letters."""
+    """The tokens of a text, and the language of those in Latin letters."""
     if text.isascii():
         letters = text.lower()
         words: list[str] = _ASCII_TOKEN.findall(letters)
@@ -117,7 +117,7 @@ def _terms(word: str, language: str) -> tuple[str, ...]:
 
 
 def _atoms(word: str, languages: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
-    """What a token consists of, each with its terms: bigrams, or parts and, if it is a code or a name, the whole."""
+    """The parts of a token, each with its terms: bigrams, or words and, for a code or a name, also the whole."""
     if _UNSPACED.match(word):
         clusters = _CLUSTER.findall(word)
         bigrams = [first + second for first, second in pairwise(clusters)] or clusters

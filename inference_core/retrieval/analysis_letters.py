@@ -1,7 +1,7 @@
-"""Folding of letters: case, compatibility forms, accents, and which characters are part of words.
+"""Folding of letters: case, compatibility forms, accents, and which characters belong to words.
 
-Case folding and NFKC follow the Unicode Standard (annexes 15 and 31). Marks count as letters, which they do not in
-``re``: the vowel signs of Devanagari and Thai do not split words.
+Case folding and NFKC follow the Unicode Standard (annexes 15 and 31). Unlike in ``re``, marks count as letters, so the
+vowel signs of Devanagari and Thai do not split words.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _HAS_LATIN_OR_GREEK: Final = re.compile("[a-z\u00df-\u024f\u0370-\u03ff\u1e00-\u
 
 
 def folded(text: str) -> str:
-    """``text`` in lower case, what is no part of a word as spaces; never much longer than it was.
+    """``text`` in lower case, with spaces for everything that is no part of a word; never much longer.
 
-    Accents stay: stemmers need them. Emoji stand between spaces; marks that only add to a letter are left out.
-    Runs of more than 32 marks and punctuation characters are cut, because normalisation takes quadratic time for them.
+    Accents stay, as stemmers need them. Emoji are put between spaces; marks that only modify a letter are removed. Runs
+    of more than 32 marks and punctuation characters are cut, because normalising them takes quadratic time.
     """
     compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: len(text)]
     letters = unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
@@ -55,7 +55,7 @@ def without_accents(word: str) -> str:
 
 
 class _Letters(dict[int, str]):
-    """By code point what stands for it in folded text; filled as characters are met."""
+    """The folded form of each code point, filled in as characters occur."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)

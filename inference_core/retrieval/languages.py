@@ -1,7 +1,7 @@
 """Which language a text is in: by its script, and among Latin scripts by function words and letters of its own.
 
-Own rules and no library: texts here are short, so what decides is whether a function word is there; py3langid needs
-4.6 MB and a matrix product for each text, and answers "la" or "eo" for two words instead of "I cannot tell".
+Own rules instead of a library: texts are short, so a single function word decides. py3langid needs 4.6 MB and a matrix
+product per text, and answers "la" or "eo" for two words instead of "unknown".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from inference_core.retrieval.stopword_lists import LATIN, OTHER
 from inference_core.retrieval.stopwords import WORDS
 
 LATIN_LANGUAGES: Final = tuple(LATIN)
-"""Languages of the Latin script that can be told apart; of two with the same evidence the earlier one is taken."""
+"""Languages in Latin script that can be told apart. With equal evidence, the earlier one wins."""
 STEMMERS: Final[Mapping[str, str]] = WORDS["stemmers"]
 """The name of Snowball's stemmer by ISO 639-1 code."""
 MAX_SAMPLE: Final = 512
-"""Characters at the start of a text that decide on its language."""
+"""Only this many characters at the start of a text are looked at."""
 _SCRIPTS: Final = re.compile("|".join(f"(?P<{name}>[{letters}]+)" for name, letters in WORDS["scripts"].items()))
 _BEYOND_LATIN: Final = re.compile("[^\\x00-\u024f\u1e00-\u1eff\u2000-\u20ff]")
 _IDEOGRAPHIC: Final = frozenset({"ja", "zh", "ko", "th", "lo", "my", "km"})
@@ -29,10 +29,10 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def language_of(text: str) -> str:
-    """The ISO 639-1 code of the language of ``text``, "" if nothing gives it away; "en" if several fit as well.
+    """The ISO 639-1 code of the language of ``text``; "" if unknown, "en" if several fit equally well.
 
-    Only the first 512 characters count. A script that several languages share stands for the most frequent one:
-    Cyrillic for "ru", Arabic for "ar", Devanagari for "hi".
+    Only the first 512 characters count. A script shared by several languages gives the most frequent one: Cyrillic
+    "ru", Arabic "ar", Devanagari "hi".
     """
     sample = text[:MAX_SAMPLE]
     if _BEYOND_LATIN.search(sample):
@@ -44,9 +44,9 @@ def language_of(text: str) -> str:
 
 
 def latin_language(words: Iterable[str], text: str) -> str:
-    """The language of a text in Latin script, of its folded ``words`` and its letters; "" without evidence.
+    """The language of a text in Latin script, by its folded ``words`` and its letters; "" without evidence.
 
-    English unless another language has more of its function words and letters in it than English has words.
+    English, unless another language has more function words and letters in it than English has function words.
     """
     by_word, by_letter = _evidence()
     evidence = [found for word in words if (found := by_word.get(word))]
@@ -59,7 +59,7 @@ def latin_language(words: Iterable[str], text: str) -> str:
 
 
 def script_language(letter: str) -> str:
-    """The language whose script ``letter`` belongs to; "" for Latin letters and for scripts that are not known."""
+    """The language of the script ``letter`` belongs to; "" for Latin and unknown scripts."""
     found = _SCRIPTS.match(letter)
     return "" if found is None or found.lastgroup in (None, "Latin") else str(found.lastgroup)
 
@@ -71,7 +71,7 @@ def stop_words(language: str) -> frozenset[str]:
 
 
 def _main_script(sample: str) -> str:
-    """The script with the most words; a run of a script without spaces counts a word for each three letters."""
+    """The script with the most words. In scripts without spaces, three letters count as a word."""
     counts: dict[str, float] = {}
     for run in _SCRIPTS.finditer(sample):
         name = str(run.lastgroup)
@@ -84,7 +84,7 @@ def _main_script(sample: str) -> str:
 
 @cache
 def _evidence() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """By word and by letter the languages that have it, in the order of the languages."""
+    """The languages that have each function word, and each letter, in their order."""
     also_english = set(WORDS["also_english"].split())
     by_word = _inverted({language: stop_words(language) - also_english for language in LATIN_LANGUAGES})
     return by_word, _inverted(WORDS["letters"])

@@ -1,7 +1,7 @@
-"""Names of entities, and which of them a query names.
+"""Names of entities, and which of them a query mentions.
 
-A name is compared folded, without accents and possessives: "José's" is "jose". Two entities that share a name are not
-told apart; nothing is merged, and a link says by which name it was made.
+Names are compared folded, without accents and possessives: "José's" is "jose". Entities that share a name are not told
+apart; nothing is merged, and a link states the name it is based on.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _MAX_WORDS: Final = 3
 _MARKS: Final = "'-.:@/+#_"
 _UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
 _END: Final = 60
-"""So many characters at the end of a text tell whether it asks."""
+"""A question mark among this many last characters makes a text a question."""
 
 
 @lru_cache(maxsize=4_096)
 def canonical_name(name: str) -> str:
-    """The form in which names are compared; "" if nothing is left."""
+    """The form in which names are compared; "" if nothing remains."""
     words = (without_accents(word.strip(_MARKS).removesuffix("'s")) for word in folded(name).split())
     return " ".join(filter(None, words))
 
 
 def author_of(text: str) -> str | None:
-    """The name that ``text`` starts with as in "Ida: I moved", of at most three words; None if there is none."""
+    """The speaker's name, of at most three words, in a text like "Ida: I moved"; else None."""
     found = _AUTHOR.match(text)
     words = found[1].split() if found else []
     is_name = 0 < len(words) <= _MAX_WORDS and not any(word[0].islower() for word in words)
@@ -39,31 +39,31 @@ def author_of(text: str) -> str | None:
 
 
 def subjects_of(value: Mapping[str, object], text: str) -> dict[str, str]:
-    """Whom or what a memory is about: who said it, and the entities of its record; by canonical name, as written."""
+    """Whom or what a memory is about: its speaker and its record's entities, as written, by canonical name."""
     author = author_of(text)
     return by_canonical([*([author] if author else []), *entities_of(value)])
 
 
 def by_canonical(names: Iterable[str]) -> dict[str, str]:
-    """``names`` by canonical form."""
+    """``names`` by canonical name."""
     found = {canonical_name(name): name for name in names}
     found.pop("", None)
     return found
 
 
 def asks_something(text: str) -> bool:
-    """Whether ``text`` ends in a question; such a memory tells little about anybody."""
+    """Whether ``text`` ends in a question, so that it says little about anybody."""
     return any(mark in text[-_END:] for mark in "?\uff1f")
 
 
 class Named:
-    """Which names stand in the text of a query, as whole words."""
+    """The names in the text of a query, as whole words."""
 
     def __init__(self, text: str) -> None:
         self._words = f" {canonical_name.__wrapped__(text)} "
 
     def __contains__(self, name: str) -> bool:
-        """Whether the query holds the canonical ``name``; function words are no names."""
+        """Whether the query contains the canonical ``name``. Function words are no names."""
         if _UNSPACED.match(name):
             return name in self._words
         return f" {name} " in self._words and is_content_token(name)

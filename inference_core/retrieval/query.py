@@ -1,4 +1,4 @@
-"""What is looked for, read from the text of a query."""
+"""What a search looks for, derived from the text of a query."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _OPENS_A_QUESTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Analysed terms; the text's vector and its content tokens' vectors, if there is a model; and what it asks for.
+    """A query's analysed terms, its vectors if there is a model, and what it asks for.
 
-    ``interval`` are the seconds since 1970 between which it happened, if the text says so. ``wants_action``: it asks
-    the agent to do something rather than to know something. ``by_itself``: what a text says counts, not who said it nor
-    what was said around it.
+    ``interval`` is the time that the text refers to, in seconds since 1970. ``wants_action``: it asks the agent to do
+    something rather than for knowledge. ``by_itself``: rank texts without regard to their speaker and their session.
     """
 
     terms: Sequence[Term] = ()
@@ -48,7 +47,7 @@ class Query:
         *,
         by_itself: bool = False,
     ) -> Query:
-        """The query that ``text`` is at the instant ``now``, in the user's time zone."""
+        """The query ``text``, asked at ``now`` in the user's time zone."""
         text = text[:MAX_QUERY_CHARACTERS]
         interval = interval_of(text, now)
         clean = text.strip()

@@ -1,9 +1,9 @@
-"""The time that a query speaks of: "last week", "in May 2023", "on 8 May" as an interval of whole days.
+"""The time a text refers to ("last week", "in May 2023", "on 8 May"), as an interval of whole days.
 
-Own rules and no library: dateparser's search takes from milliseconds to seconds for a text, knows instants and no
-intervals, and takes "may" for a month. Here precision goes first: what is not certain is no time. English, and dates
-with month names in German, Spanish, French and Chinese. Weeks begin on Monday; seasons are those of the north, by
-month. A date without a year is the latest one that has begun.
+Own rules instead of a library: dateparser's search takes milliseconds to seconds, finds instants rather than intervals,
+and reads "may" as a month. Precision comes first: a doubtful expression is no time. English, and dates with month names
+in German, Spanish, French and Chinese. Weeks begin on Monday; seasons are northern, by month. A date without a year is
+the latest one that has begun.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from inference_core.retrieval.stopwords import WORDS
 
 MAX_CHARACTERS: Final = 1_000
-"""Text beyond this many characters is not looked at."""
+"""Text beyond this many characters is ignored."""
 Span = tuple[date, date]
 _MONTHS: Final = {
     name: number for number, names in enumerate(WORDS["months"].values(), start=1) for name in names.split()
@@ -31,9 +31,9 @@ _DAYS: Final[dict[str, int]] = WORDS["days"]
 
 
 def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
-    """The interval of time that ``text`` names, from its start to before its end, in the zone of the aware ``now``.
+    """The interval that ``text`` names, end exclusive, in the time zone of the aware ``now``.
 
-    None if it names none, or several, or only a bound of one ("before May"). Never raises.
+    None if it names none, several, or only one end ("before May"). Never raises.
     """
     try:
         span = _span(text[:MAX_CHARACTERS].casefold(), now.date())
@@ -46,7 +46,7 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
 
 
 def _span(text: str, today: date) -> Span | None:
-    """The one span that the first matching rule finds: rules go from the particular to the general."""
+    """The span that the first matching rule finds, if it finds one only. Specific rules come before general ones."""
     if not _HINT.search(text):
         return None
     for pattern, rule in _RULES:
@@ -57,7 +57,7 @@ def _span(text: str, today: date) -> Span | None:
 
 
 def _bounded(match: re.Match[str], span: Span | None, today: date) -> Span | None:
-    """``span`` until today after "since"; an empty one if it is only an end of what is meant."""
+    """``span`` up to today after "since"; an empty one if it is only an end of an interval."""
     if span is None:
         return None
     lead = match.string[max(0, match.start() - _MAX_LEAD) : match.start()]
@@ -82,7 +82,7 @@ def _months(year: int, month: int, length: int = 1) -> Span:
 
 
 def _begun(today: date, span_of: Callable[[int], Span]) -> Span:
-    """The latest of the spans of years that has begun; years in which the day does not exist are passed over."""
+    """The latest year's span that has begun, skipping years in which the day does not exist."""
     for year in range(today.year, today.year - 9, -1):
         try:
             span = span_of(year)
@@ -94,7 +94,7 @@ def _begun(today: date, span_of: Callable[[int], Span]) -> Span:
 
 
 def _calendar(match: re.Match[str], today: date) -> Span | None:
-    """A day, a month or a year by the groups ``year``, ``month`` or ``name``, and ``day``, as far as they are there."""
+    """A day, month or year, by the groups ``year``, ``month`` or ``name``, and ``day``, as far as they are present."""
     groups = match.groupdict()
     year, day = groups.get("year"), groups.get("day")
     name = groups.get("month") or groups.get("name")
@@ -137,12 +137,12 @@ def _day_by_name(match: re.Match[str], today: date) -> Span:
 
 
 def _ago(match: re.Match[str], today: date) -> Span:
-    """The day, calendar week, month or year so long ago."""
+    """The day, calendar week, month or year that long ago."""
     return _unit(match["unit"], today, -_count(match["count"]))
 
 
 def _rolling(match: re.Match[str], today: date) -> Span:
-    """The time from so long ago until the end of today."""
+    """The time from that long ago to the end of today."""
     number, unit = _count(match.groupdict().get("count", "1")), match["unit"]
     if unit in ("day", "week"):
         start = today - timedelta(days=number * (7 if unit == "week" else 1))
