@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypedDict, TypeVar
 
 from langgraph.store.base import BaseStore
 
@@ -38,6 +38,29 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="BaseStore")
 _BESIDE: Final = ((USAGE,), (FORGOTTEN,))
+
+
+class UserMemoryEntry(TypedDict):
+    """A memory as `list_user_memories` shows it; times in ISO 8601."""
+
+    namespace: list[str]
+    key: str
+    version: int
+    content: str
+    memory_type: str
+    memory_category: str
+    topic: str | None
+    agent_name: str | None
+    session_id: str | None
+    created_at: str
+    updated_at: str
+
+
+class UserEntry(TypedDict):
+    """A user as `list_users` shows them, with how many memories they have."""
+
+    user_id: str
+    memories: int
 
 
 @contextmanager
@@ -100,7 +123,7 @@ def list_user_memories(
     limit: int | None = 50,
     offset: int = 0,
     after: str | None = None,
-) -> Plan[tuple[MemoryPage[dict[str, Any]], int]]:
+) -> Plan[tuple[MemoryPage[UserMemoryEntry], int]]:
     """A page of the user's memories with all agents, the newest first, and how many match in all.
 
     ``category`` and ``memory_type`` narrow them down, and ``search`` to contents and topics that contain it, in any
@@ -113,7 +136,7 @@ def list_user_memories(
 
 
 @_on_store
-def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[dict[str, Any]]]:
+def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[UserEntry]]:
     """A page of the users with memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
@@ -123,7 +146,7 @@ def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None
     counts = dict.fromkeys(page, 0)
     for one in (yield from engine.tally([name for name in names if name[0] in counts])):
         counts[one.namespace[0]] += one.rows
-    entries = [{"user_id": decode_label(label), "memories": counts[label]} for label in page]
+    entries = [UserEntry(user_id=decode_label(label), memories=counts[label]) for label in page]
     return MemoryPage(entries, page[-1] if len(labels) > limit else None)
 
 
@@ -169,21 +192,21 @@ def _scopes(
     return [name for name, home in homes.items() if home[1:2] and home[1] in labels]
 
 
-def _entry(row: Row) -> dict[str, Any]:
+def _entry(row: Row) -> UserMemoryEntry:
     record = record_of(row)
-    return {
-        "namespace": list(record.namespace),
-        "key": record.id,
-        "version": record.version,
-        "content": record.content,
-        "memory_type": record.memory_type.value,
-        "memory_category": record.category.value,
-        "topic": record.topic,
-        "agent_name": record.agent_name,
-        "session_id": record.session_id,
-        "created_at": record.created_at.isoformat(),
-        "updated_at": record.updated_at.isoformat(),
-    }
+    return UserMemoryEntry(
+        namespace=list(record.namespace),
+        key=record.id,
+        version=record.version,
+        content=record.content,
+        memory_type=record.memory_type.value,
+        memory_category=record.category.value,
+        topic=record.topic,
+        agent_name=record.agent_name,
+        session_id=record.session_id,
+        created_at=record.created_at.isoformat(),
+        updated_at=record.updated_at.isoformat(),
+    )
 
 
 purge_user_long_term_memory = _on_configured_store(purge_user_memories)

@@ -29,6 +29,7 @@ from inference_core.services.agent_memory_service import (
     purge_user_memories,
 )
 from inference_core.services.operations.scope import put_of
+from inference_core.services.user_memories import UserEntry, UserMemoryEntry
 from inference_core.testing import FrozenClock
 
 U = "ada@example.com"
@@ -66,7 +67,7 @@ def seen(store: BaseStore, user: str, **options: Any) -> list[str]:
     return [entry["content"] for entry in found]
 
 
-def address(entry: dict[str, Any]) -> Entry:
+def address(entry: UserMemoryEntry) -> Entry:
     return entry["namespace"], entry["key"]
 
 
@@ -101,9 +102,9 @@ def test_purge_one_category(any_store: BaseStore):
 def test_entries(any_store: BaseStore, clock: FrozenClock):
     service = AgentMemoryStoreService(store=any_store, agent_name="planner", clock=clock)
     service.sync.save_memory(U, "Likes tea", "preferences", "session", "drinks", memory_id="m-1", category="episodic")
-    ((entry,), total) = list_user_memories(any_store, U)
-    updated = entry.pop("updated_at")
-    assert updated.endswith("+00:00")
+    ((found,), total) = list_user_memories(any_store, U)
+    entry: dict[str, Any] = {**found}
+    assert entry.pop("updated_at").endswith("+00:00")
     assert total == 1
     assert entry == {
         "namespace": ["~ada~40example~2ecom", "episodic", "planner"],
@@ -277,7 +278,7 @@ def test_users_by_pages(any_store: BaseStore):
         fill(any_store, name, number)
     any_store.put(("frank", "notes"), "k", {"text": "not a memory"})
     any_store.put(("~global", "semantic", "faq"), "k", {"content": "for all"})
-    found: list[dict[str, Any]] = []
+    found: list[UserEntry] = []
     after: str | None = None
     while True:
         page = list_users(any_store, limit=2, after=after)
