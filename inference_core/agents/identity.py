@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from langgraph.config import get_config
@@ -65,7 +65,7 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
 
 def field_of(holder: Any, name: str) -> Any:
     """A field of a context that may be a mapping or an object; None if it has none."""
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return cast("Mapping[str, Any]", holder).get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
 def current_config() -> Mapping[str, Any]:

@@ -234,8 +234,8 @@ class AgentService:
 
     async def arun(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
         """Like `run`."""
-        state = await self.get_agent().ainvoke(**self._call(text, **options))  # pyright: ignore[reportUnknownVariableType]
-        return AgentResponse.of(state)  # pyright: ignore[reportUnknownArgumentType]
+        agent: Any = self.get_agent()  # LangGraph leaves the type of its ainvoke open
+        return AgentResponse.of(await agent.ainvoke(**self._call(text, **options)))
 
     run_agent_steps = run
     arun_agent_steps = arun

@@ -99,7 +99,7 @@ class ExtractiveMemory(Block):
             timeout=timeout,
         )
         try:
-            self._extractor = model.with_structured_output(ExtractedFacts)  # pyright: ignore[reportUnknownMemberType]
+            self._extractor = model.with_structured_output(ExtractedFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
         except (AttributeError, NotImplementedError) as error:
             raise ConfigurationError(f"ExtractiveMemory needs a model that can call tools, not {model!r}") from error
         self.extraction_prompt = extraction_prompt

@@ -66,13 +66,13 @@ def as_block(memory: Memory | Block) -> Block:
     """``memory`` as a block. Raises ConfigurationError if it lacks one of the interface's methods."""
     if isinstance(memory, Block):
         return memory
-    if not isinstance(memory, Memory):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(memory, Memory):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise ConfigurationError(f"A memory block needs get, update and delete; {type(memory).__name__} lacks some")
     return PluggedBlock(memory)
 
 
 def _items(found: Any) -> Iterable[Any]:
-    return found if isinstance(found, Iterable) and not isinstance(found, str) else [found]  # pyright: ignore[reportUnknownVariableType]
+    return found if isinstance(found, Iterable) and not isinstance(found, str) else [found]  # pyright: ignore[reportUnknownVariableType] - of whatever
 
 
 def _document(at: int, item: Any) -> MemoryStoreDocument:

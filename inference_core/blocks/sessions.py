@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from inference_core.blocks.conversation import Conversation
 from inference_core.drivers import Plan
@@ -27,10 +27,9 @@ def told_in(block: str, sessions: Sequence[str]) -> dict[str, Any]:
 
 def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
     """The sessions that have told ``record``; None if it is not one of ``block``."""
-    metadata: Mapping[str, Any] = record.extra_metadata
-    sessions: Any = metadata.get(_SESSIONS)
-    is_ours = metadata.get(_BLOCK) == block and isinstance(sessions, list)
-    return list(map(str, sessions)) if is_ours else None  # pyright: ignore[reportUnknownArgumentType]
+    sessions: Any = record.extra_metadata.get(_SESSIONS)
+    is_ours = record.extra_metadata.get(_BLOCK) == block and isinstance(sessions, list)
+    return [str(one) for one in cast("list[Any]", sessions)] if is_ours else None
 
 
 def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> MemoryRecord:

@@ -145,7 +145,7 @@ def _new_file(path: Path) -> Generator[IO[str]]:
     try:
         with os.fdopen(descriptor, "wb") as raw:
             binary = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw
-            with TextIOWrapper(binary, encoding="utf-8", newline="\n") as file:  # pyright: ignore[reportArgumentType]
+            with TextIOWrapper(binary, encoding="utf-8", newline="\n") as file:  # pyright: ignore[reportArgumentType] - GzipFile is one
                 yield file
                 file.flush()
                 if binary is not raw:

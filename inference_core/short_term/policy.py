@@ -38,7 +38,7 @@ class OverflowPolicy:
     ) -> None:
         given = [FlushToLongTerm()] if overflow is None else overflow
         self.strategies = [given] if isinstance(given, OverflowStrategy) else list(given)
-        if not self.strategies or not all(isinstance(one, OverflowStrategy) for one in self.strategies):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not self.strategies or not all(isinstance(one, OverflowStrategy) for one in self.strategies):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise ConfigurationError("overflow must be a strategy such as FlushToLongTerm(), or several")
         if max_tokens < 1 or (max_ratio is not None and not 0 < max_ratio <= 1):
             raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")

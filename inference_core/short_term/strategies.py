@@ -223,5 +223,5 @@ class FlushToLongTerm(OverflowStrategy):
 
 
 def _check(number: int, what: str, least: int = 1) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise ConfigurationError(f"{what} must be a whole number of at least {least}, not {number!r}")

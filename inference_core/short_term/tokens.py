@@ -69,4 +69,4 @@ def _block_tokens(block: str | Mapping[str, Any]) -> int:
 
 def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
     """What the model is told of ``tool``; a provider's own tool stands for itself."""
-    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType]
+    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType] - a bare dict by narrowing
