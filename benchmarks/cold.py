@@ -23,7 +23,7 @@ from corpus import ASKER, own_turns, queries
 from report import Row
 from timing import quantile, resident_bytes, scratch, watched
 
-from inference_core import drivers
+from inference_core import effects as drivers
 from inference_core.stores.search import RecallMode, Search
 
 RUNS: Final = 5
@@ -56,9 +56,9 @@ def probe(path: Path, *, traced: bool) -> Probe:
     before = _memory(traced=traced)
     started = time.perf_counter()
     with ours.opened(path) as store:
-        hurried = Search(groups=[[peers.namespace(ASKER)]], text=queries(1)[0], limit=peers.LIMIT, patience=HURRY_S)
+        hurried = Search(groups=[[peers.namespace(ASKER)]], text=queries(1)[0], limit=peers.LIMIT, wait_seconds=HURRY_S)
         seen: list[float] = []
-        for search in (hurried, replace(hurried, patience=PATIENCE_S)):
+        for search in (hurried, replace(hurried, wait_seconds=PATIENCE_S)):
             mode = drivers.run(store.engine.search(search)).mode
             seen.append((time.perf_counter() - started) * 1000)
         if mode is not RecallMode.HYBRID:

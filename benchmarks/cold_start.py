@@ -15,9 +15,8 @@ from corpus import SESSION_TURNS, Turn
 from report import Row, publish
 from timing import scratch
 
-from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.embedder import Embedder, TextEncoding
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
-from inference_core.embeddings.tokens import TextEncoding
 
 MEMORIES = 10_000
 RUNS = 5

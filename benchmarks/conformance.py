@@ -24,10 +24,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from inference_core.testing.conformance.every import EveryPromise
-from inference_core.testing.conformance.opening import Factory
 from inference_core.testing.conformance.promises import promises_of
 from inference_core.testing.conformance.runner import Outcome, Verdict, verdicts
-from inference_core.testing.conformance.subject import Subject
+from inference_core.testing.conformance.subject import Factory, Subject
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from postgres_server import new_server

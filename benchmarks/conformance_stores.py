@@ -16,7 +16,7 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from peers import why_no_vectors
 
 from inference_core import MemoryStore, open_store
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
+from inference_core.testing.conformance.subject import WatchedEmbeddings
 
 POSTGRES: Final = "CONFORMANCE_POSTGRES"
 """The variable that holds the address of a PostgreSQL with pgvector, also for the processes that a promise starts."""

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from inference_core.errors import InferenceCoreError
-from inference_core.evaluation.atomic import load_atomic
+from inference_core.evaluation.formats import load_atomic
 from inference_core.evaluation.report import save_picture
 
 FEWER: Final = 0.75

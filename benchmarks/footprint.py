@@ -24,7 +24,7 @@ from report import Row
 from timing import milliseconds, quantile, resident_bytes, scratch
 
 from inference_core import AgentMemoryStoreService, MemoryStore
-from inference_core.drivers import run as run_plan
+from inference_core.effects import run as run_plan
 from inference_core.services.operations.scope import put_of
 
 N: Final = 50_000

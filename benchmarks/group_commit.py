@@ -27,7 +27,7 @@ PROCESSES = 8
 SAVERS = 20
 BAR = 5
 SAVES = 100
-Work = Callable[[str, Any, int, Any], None]
+TaskHandler = Callable[[str, Any, int, Any], None]
 """What a process does: in which store, after which barrier, how many saves of each saver, and who counts the errors."""
 
 
@@ -84,7 +84,7 @@ def alone(path: str, start: Any, saves: int, _: Any) -> None:
     connection.close()
 
 
-def rate(work: Work, saves: int, place: str) -> Rate:
+def rate(work: TaskHandler, saves: int, place: str) -> Rate:
     """How fast all processes together save into ``place``; one that ends by an error counts as an error."""
     context = multiprocessing.get_context("spawn")
     start, errors = context.Barrier(PROCESSES + 1), context.Value("i", 0)

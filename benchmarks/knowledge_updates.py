@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 from report import Row, publish
 from timing import watched
 
-from inference_core.evaluation.beam import load_beam
-from inference_core.evaluation.metrics import DEPTH
+from inference_core.evaluation.experiment import DEPTH
+from inference_core.evaluation.formats import load_beam
 from inference_core.evaluation.systems import MemoryService
 
 BAR: Final = 0.9

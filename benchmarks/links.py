@@ -19,9 +19,8 @@ from quality import SETS
 from report import Row, publish
 
 from inference_core.evaluation.conversations import Conversation
-from inference_core.evaluation.datasets import load_dataset
 from inference_core.evaluation.experiment import QuestionOutcome, asked
-from inference_core.evaluation.locomo import ADVERSARIAL
+from inference_core.evaluation.formats import ADVERSARIAL, load_dataset
 from inference_core.evaluation.systems import MemoryService
 
 MULTI_HOP: Final = "1"

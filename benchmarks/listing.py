@@ -23,7 +23,7 @@ from timing import by_turns, quantile, scratch, watched
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.clock import SystemClock
-from inference_core.drivers import run as run_plan
+from inference_core.effects import run as run_plan
 from inference_core.ingestion import queue
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox, Partition

@@ -22,7 +22,7 @@ from report import Row
 from timing import scratch, watched
 
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME
-from inference_core.migration.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_flat
 
 SIZES: Final = (5_000, 50_000)
 RATE_BAR: Final = 1_000

@@ -26,9 +26,9 @@ from timing import scratch
 
 from inference_core import AgentMemoryStoreService, ModelExtractor, open_store
 from inference_core.cli import main as command_line
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.evaluation.conversations import Conversation
-from inference_core.evaluation.locomo import load_locomo
+from inference_core.evaluation.formats import load_locomo
 from inference_core.ingestion.extraction_schema import ExtractedMemories
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Partition

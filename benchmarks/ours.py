@@ -16,7 +16,7 @@ from hashing import HashingEmbeddings, HashingTokenEmbeddings
 from timing import watched
 
 from inference_core import MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import put_of
@@ -66,7 +66,7 @@ def fill(store: MemoryStore, said: Iterable[Turn], count: int) -> None:
 def index(store: MemoryStore) -> None:
     """Waits until the asking user's index is there: until then a scan answers, which is another benchmark."""
     owned = MemoryNamespaceBuilder().read_scopes(ASKER)
-    run(store.engine.search(Search(groups=[owned], text=queries(1)[0], limit=1, patience=PATIENCE_S)))
+    run(store.engine.search(Search(groups=[owned], text=queries(1)[0], limit=1, wait_seconds=PATIENCE_S)))
 
 
 def stored_vector(path: Path) -> bytes:

@@ -22,13 +22,13 @@ from timing import WARM_UP, by_turns, quantile, scratch
 from writing import bar, plain
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.drivers import Plan, in_thread
-from inference_core.drivers import run as run_plan
-from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.effects import Operation, in_thread
+from inference_core.effects import run as run_plan
+from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.partitions import Waiting
 from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.waiting import Waiting
 from inference_core.ingestion.worker import Worker
 
 RATIO_BAR: Final = 1.5
@@ -42,8 +42,8 @@ class SlowExtractor:
     """An extractor that takes as long as a quick model and finds a memory in each message."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         """Waits, then gives the messages' texts."""
         del offered, now, zone
         yield in_thread(partial(time.sleep, MODEL_S), 10 * MODEL_S)

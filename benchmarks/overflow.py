@@ -29,12 +29,12 @@ from report import Row, publish
 from timing import scratch, watched
 
 from inference_core import MemoryStore, ShortTermMemoryMiddleware, open_store
-from inference_core.blocks.vector import VectorMemory
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.short_term import policy
+from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.strategies import FlushToLongTerm, OverflowStrategy, Summarize, Trim
-from inference_core.short_term.tokens import count_tokens
+from inference_core.short_term.window import count_tokens
 
 LIMIT: Final = 8_000
 KEPT: Final = LIMIT // 4

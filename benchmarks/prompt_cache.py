@@ -21,7 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from report import Row, publish
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, open_store
-from inference_core.short_term.tokens import count_tokens, tool_tokens
+from inference_core.short_term.window import count_tokens, tool_tokens
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 TURNS: Final = 50

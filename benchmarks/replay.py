@@ -17,7 +17,7 @@ from langgraph.prebuilt.chat_agent_executor import (
 )
 from langgraph.store.base import BaseStore
 
-from inference_core.short_term.tokens import count_tokens, text_tokens
+from inference_core.short_term.window import count_tokens, text_tokens
 from inference_core.testing import ScriptedChatModel
 
 SUMMARY_TOKENS: Final = 500

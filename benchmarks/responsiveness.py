@@ -24,7 +24,7 @@ from report import Row, publish
 from timing import scratch
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
-from inference_core.drivers import HANG_S
+from inference_core.effects import HANG_S
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel

@@ -33,7 +33,7 @@ from report import Row
 from timing import WARM_UP, by_turns, watched
 
 from inference_core import MemoryStore, open_store
-from inference_core.drivers import run as run_plan
+from inference_core.effects import run as run_plan
 from inference_core.stores.search import Search
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -163,7 +163,7 @@ def _of_user(mine: MemoryStore, theirs: BaseStore, exact: MemoryStore, table: Ta
 
     calls = {name: partial(searched, name) for name in stores}
     for store in (mine, exact):
-        search = Search(groups=[[_namespace(user)]], text=asked[0], limit=1, patience=ours.PATIENCE_S)
+        search = Search(groups=[[_namespace(user)]], text=asked[0], limit=1, wait_seconds=ours.PATIENCE_S)
         run_plan(store.engine.search(search))
     taken = by_turns(calls, [*asked[:WARM_UP], *asked], f"asking for {user}", portion=5)
     nearest = [own[np.argsort(-(table.vectors[own] @ table.vectors[at]))[:LIMIT]] for at in table.asked[user]]

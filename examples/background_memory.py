@@ -31,7 +31,7 @@ from inference_core import (
     ModelExtractor,
     open_store,
 )
-from inference_core.agents.models import make_chat_models
+from inference_core.agents.from_settings import make_chat_models
 from inference_core.testing import ScriptedChatModel, call_tool
 
 TOUR: dict[str, Any] = json.loads(Path(__file__).with_name("bike_tour.json").read_text(encoding="utf-8"))

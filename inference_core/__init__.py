@@ -20,21 +20,16 @@ if TYPE_CHECKING:
     )
     from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
-    from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
-    from inference_core.agents.tools.memory_tools import get_memory_tools
-    from inference_core.blocks.extractive import ExtractiveMemory
-    from inference_core.blocks.memory import Memory
-    from inference_core.blocks.static import StaticMemory
-    from inference_core.blocks.vector import VectorMemory
+    from inference_core.agents.tools import generate_memory_tools_system_instructions, get_memory_tools
     from inference_core.context.engineer import ContextEngineer
     from inference_core.context.items import AssembledContext, ContextItem
-    from inference_core.context.pruning import Pruning
+    from inference_core.context.relevance import Pruning
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
     from inference_core.ingestion.extraction import ModelExtractor
     from inference_core.ingestion.rules import RuleExtractor
+    from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy
-    from inference_core.lifecycle.service import MemoryLifecycle
     from inference_core.memory.document import MemoryStoreDocument
     from inference_core.memory.namespaces import MemoryNamespaceBuilder
     from inference_core.memory.record import MemoryRecord
@@ -44,8 +39,11 @@ if TYPE_CHECKING:
     from inference_core.services.context.builder import ContextBuilder
     from inference_core.services.context.source import ContextRequest, ContextSource, OwnSource
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
-    from inference_core.short_term.agent_memory import AgentMemory
-    from inference_core.short_term.content import MemoryContent
+    from inference_core.short_term.agent_memory import AgentMemory, MemoryContent
+    from inference_core.short_term.blocks.extractive import ExtractiveMemory
+    from inference_core.short_term.blocks.memory import Memory
+    from inference_core.short_term.blocks.static import StaticMemory
+    from inference_core.short_term.blocks.vector import VectorMemory
     from inference_core.short_term.strategies import Delete, FlushToLongTerm, Summarize, Trim
     from inference_core.stores.factory import open_configured_store, open_store
     from inference_core.stores.store import MemoryStore
@@ -65,15 +63,15 @@ _HOMES = {
     "ContextSource": "inference_core.services.context.source",
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
-    "ExtractiveMemory": "inference_core.blocks.extractive",
+    "ExtractiveMemory": "inference_core.short_term.blocks.extractive",
     "ForgettingPolicy": "inference_core.lifecycle.policy",
     "FlushToLongTerm": "inference_core.short_term.strategies",
     "InferenceCoreError": "inference_core.errors",
-    "Memory": "inference_core.blocks.memory",
+    "Memory": "inference_core.short_term.blocks.memory",
     "MemoryCategory": "inference_core.memory.types",
-    "MemoryContent": "inference_core.short_term.content",
+    "MemoryContent": "inference_core.short_term.agent_memory",
     "MemoryContext": "inference_core.agents.identity",
-    "MemoryLifecycle": "inference_core.lifecycle.service",
+    "MemoryLifecycle": "inference_core.lifecycle.forgetting",
     "MemoryMiddleware": "inference_core.agents.middleware.memory",
     "MemoryNamespaceBuilder": "inference_core.memory.namespaces",
     "MemoryRecord": "inference_core.memory.record",
@@ -87,18 +85,18 @@ _HOMES = {
     "ModelExtractor": "inference_core.ingestion.extraction",
     "Origin": "inference_core.memory.trust",
     "OwnSource": "inference_core.services.context.source",
-    "Pruning": "inference_core.context.pruning",
+    "Pruning": "inference_core.context.relevance",
     "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
-    "StaticMemory": "inference_core.blocks.static",
+    "StaticMemory": "inference_core.short_term.blocks.static",
     "Summarize": "inference_core.short_term.strategies",
     "Trim": "inference_core.short_term.strategies",
     "Trust": "inference_core.memory.trust",
-    "VectorMemory": "inference_core.blocks.vector",
+    "VectorMemory": "inference_core.short_term.blocks.vector",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
-    "generate_memory_tools_system_instructions": "inference_core.agents.tools.instructions",
-    "get_memory_tools": "inference_core.agents.tools.memory_tools",
+    "generate_memory_tools_system_instructions": "inference_core.agents.tools",
+    "get_memory_tools": "inference_core.agents.tools",
     "load_env_file": "inference_core.settings",
     "open_configured_store": "inference_core.stores.factory",
     "open_store": "inference_core.stores.factory",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from inference_core.drivers import Plan, Wait, in_thread
+from inference_core.effects import Effect, Operation, in_thread
 from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, in_one_line
 
 MODEL_TIMEOUT_S: Final = 30.0
@@ -20,10 +20,10 @@ _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
 
 def ask(
     model: Runnable[Any, Any], messages: Sequence[BaseMessage], timeout: float | None = MODEL_TIMEOUT_S
-) -> Plan[Any]:
-    """Plan: what ``model`` answers to ``messages``. Raises ModelError, also if it takes longer than ``timeout`` (s)."""
+) -> Operation[Any]:
+    """What ``model`` answers to ``messages``. Raises ModelError, also if it takes longer than ``timeout`` (s)."""
     call = partial(model.invoke, list(messages), _UNHEARD)
-    wait: Wait[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
+    wait: Effect[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
     try:
         answer: Any = yield wait
     except DeadlineExceeded as error:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME
-from inference_core.migration.migrate import migrate_flat
 from inference_core.settings import MemorySettings, read_settings
+from inference_core.transfer.migrate import migrate_flat
 
 
 def main(argv: Sequence[str] | None = None) -> int:

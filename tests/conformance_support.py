@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inference_core import MemoryStore, open_store
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
+from inference_core.testing.conformance.subject import WatchedEmbeddings
 
 URL_FILE = "url"
 

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 from langchain_core.messages import AIMessage
 from support import expanded
 
-from inference_core.drivers import Plan, arun, run
-from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.effects import Operation, arun, run
+from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.extraction import ModelExtractor
 from inference_core.ingestion.extraction_schema import ExtractedMemories
 from inference_core.ingestion.messages import Message, Role
@@ -21,11 +21,11 @@ from inference_core.testing import ScriptedChatModel, call_tool
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
 OSLO = ZoneInfo("Europe/Oslo")
 TOOL = ExtractedMemories.__name__
-ROME = Offered("k1", "memory-1", "The user lives in Rome")
-Driver = Callable[[Plan[Extraction]], Extraction]
+ROME = KnownMemory("k1", "memory-1", "The user lives in Rome")
+Driver = Callable[[Operation[Extraction]], Extraction]
 
 
-def arun_now(plan: Plan[Extraction]) -> Extraction:
+def arun_now(plan: Operation[Extraction]) -> Extraction:
     return asyncio.run(arun(plan))
 
 
@@ -56,7 +56,7 @@ def reply_of(case: dict[str, Any]) -> AIMessage:
 def extraction(
     *turns: Any,
     messages: Sequence[Message] = (said(),),
-    offered: Sequence[Offered] = (ROME,),
+    offered: Sequence[KnownMemory] = (ROME,),
     zone: Any = UTC,
     drive: Driver = run,
     **options: Any,

@@ -11,7 +11,7 @@ from typing import Any
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Outcome, Put
 from inference_core.stores.backends.file import FileBackend
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 
 KEY = bytes(range(32))
 WAYS: dict[str, dict[str, Any]] = {

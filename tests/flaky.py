@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backends.memory import InMemoryBackend
 
@@ -43,7 +43,7 @@ class FlakyBackend(InMemoryBackend):
         self.healed.set()
 
 
-def run_with_fault(plan: Plan[Any], at: int, fault: BaseException, *, after: bool = False) -> Any:
+def run_with_fault(plan: Operation[Any], at: int, fault: BaseException, *, after: bool = False) -> Any:
     """Runs ``plan``, but its effect number ``at`` raises ``fault``; ``after`` it was done all the same."""
     advance: Callable[[], Any] = partial(next, plan)
     for number in count():
@@ -63,7 +63,7 @@ def run_with_fault(plan: Plan[Any], at: int, fault: BaseException, *, after: boo
     return None
 
 
-def effects_of(plan: Plan[Any]) -> int:
+def effects_of(plan: Operation[Any]) -> int:
     """How often ``plan`` waits."""
     number = 0
     send: Any = None

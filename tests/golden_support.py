@@ -20,7 +20,8 @@ from psycopg import sql
 from redis import Redis
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.stores.backends import postgres_schema, redis
+from inference_core.stores.backends import postgres_connections as postgres_schema
+from inference_core.stores.backends import redis
 from inference_core.testing import FrozenClock
 
 WRITTEN: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)

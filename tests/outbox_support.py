@@ -9,14 +9,14 @@ from typing import Any
 
 from inference_core import AgentMemoryStoreService
 from inference_core.clock import Clock
-from inference_core.drivers import Plan, run
-from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.effects import Operation, run
+from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
 from inference_core.ingestion.pipeline import Pipeline, Report
 
 ADA = Partition("ada")
-Script = Callable[[Sequence[Message], Sequence[Offered]], Extraction]
+Script = Callable[[Sequence[Message], Sequence[KnownMemory]], Extraction]
 
 
 def said(text: str, *, session: str | None = "s", role: Role = Role.USER, name: str | None = None) -> Message:
@@ -24,7 +24,7 @@ def said(text: str, *, session: str | None = "s", role: Role = Role.USER, name: 
     return Message(session_id=session, role=role, text=text, id=name or text)
 
 
-def word_for_word(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+def word_for_word(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
     """A memory a message, with the message's text."""
     names = [(message, message.id) for message in messages]
     return Extraction([Candidate(content=one.text, message_ids=(name,) if name else ()) for one, name in names])
@@ -36,12 +36,12 @@ class Scripted:
     def __init__(self, script: Script = word_for_word) -> None:
         self.script = script
         self.asked: list[list[str]] = []
-        self.offered: list[list[Offered]] = []
+        self.offered: list[list[KnownMemory]] = []
         self._lock = threading.Lock()
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         yield from ()
         with self._lock:
             self.asked.append([message.text for message in messages])
@@ -78,8 +78,8 @@ def seen(outbox: Outbox, partition: Partition = ADA) -> int:
     return dict(run(outbox.partitions())).get(partition, 0)
 
 
-def claiming(outbox: Outbox, partition: Partition, version: int) -> Plan[Claim | None]:
-    """Plan: a batch that was ready and is claimed now, if there is one."""
+def claiming(outbox: Outbox, partition: Partition, version: int) -> Operation[Claim | None]:
+    """A batch that was ready and is claimed now, if there is one."""
     found = yield from outbox.ready(partition, version)
     return None if found is None else (yield from outbox.take(found))
 

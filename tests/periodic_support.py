@@ -10,16 +10,14 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from outbox_support import Scripted, put, said, service_on, word_for_word
 
-from inference_core.ingestion.insight_writing import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.messages import Role
 from inference_core.ingestion.outbox import Limits, Outbox
 from inference_core.ingestion.partitions import Partition
-from inference_core.ingestion.periodic import PeriodicWork
+from inference_core.ingestion.periodic.insight_writing import HigherLevelMemories, ModelInsights
+from inference_core.ingestion.periodic.sessions import SUMMARY, Summarizer
+from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
+from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.session_content import SUMMARY
-from inference_core.ingestion.sessions import Summarizer
-from inference_core.ingestion.summarizing import ModelSummarizer
-from inference_core.ingestion.summary_form import SessionSummary
 from inference_core.ingestion.worker import Worker
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool

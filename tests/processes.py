@@ -17,7 +17,7 @@ CONTEXT.set_forkserver_preload(
         "inference_core.agents.middleware.capture",
         "inference_core.ingestion.dispatch",
         "inference_core.ingestion.verbatim",
-        "inference_core.migration.migrate",
+        "inference_core.transfer.migrate",
         "inference_core.stores.snapshot",
         "inference_core.stores.backends.sqlite",
         "langchain.agents",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from inference_core.retrieval.analysis import ANALYZER
-from inference_core.retrieval.documents import Change, Document, Situation
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.index import ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
@@ -42,7 +42,7 @@ def put(
     model: str = MODEL,
 ) -> Change:
     """A text that consists of ``terms``, with a vector for each of its passages."""
-    situation = Situation(session, by_assistant, happened, importance)
+    situation = DocumentMetadata(session, by_assistant, happened, importance)
     vector = packed(*vectors) if vectors else None
     return Change(1, key, kind, created, Document(terms, terms, ANALYZER, situation, model, vector))
 

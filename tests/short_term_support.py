@@ -22,8 +22,8 @@ from langgraph.prebuilt.chat_agent_executor import (
 )
 
 from inference_core import AgentMemoryStoreService, MemoryStore, VectorMemory
-from inference_core.drivers import Plan
-from inference_core.ingestion.drafts import MARKS
+from inference_core.effects import Operation
+from inference_core.ingestion.verbatim import MARKS
 from inference_core.short_term.window import SUMMARY_MARK
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool
@@ -125,8 +125,8 @@ def model_of(*turns: Any) -> ScriptedChatModel:
     return ScriptedChatModel(turns=list(turns))
 
 
-def resumed(plan: Plan[Any], effect: Any) -> Plan[Any]:
-    """Plan: what is left of ``plan``, which waits for ``effect``."""
+def resumed(plan: Operation[Any], effect: Any) -> Operation[Any]:
+    """What is left of ``plan``, which waits for ``effect``."""
     while True:
         given = yield effect
         try:

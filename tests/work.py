@@ -14,7 +14,7 @@ _STEPS = 100
 
 
 @dataclass
-class Work:
+class TaskHandler:
     """Python functions called in this thread; statements and hundreds of steps of SQLite's machine in any."""
 
     calls: int = 0
@@ -49,7 +49,7 @@ class Work:
         return 0
 
 
-def watched_connect(work: Work, connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
+def watched_connect(work: TaskHandler, connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
     """``sqlite3.connect`` whose connections ``work`` counts."""
 
     def watched(*args: Any, **options: Any) -> sqlite3.Connection:

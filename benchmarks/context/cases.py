@@ -17,10 +17,8 @@ from typing import Any, Final
 
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.atomic import load_atomic
-from inference_core.evaluation.beam import load_beam
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question, parse_json
-from inference_core.evaluation.locomo import ADVERSARIAL, load_locomo
+from inference_core.evaluation.formats import ADVERSARIAL, load_atomic, load_beam, load_locomo
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType, validate_memory_type
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem
 from inference_core.evaluation.conversations import Conversation
-from inference_core.evaluation.metrics import calibration_error
+from inference_core.evaluation.experiment import calibration_error
 from inference_core.evaluation.systems import Advance, LangGraphInMemory, MemoryService, Recall, dated
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord

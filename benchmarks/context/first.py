@@ -11,7 +11,7 @@ from typing import Final
 from langchain_core.embeddings import Embeddings
 
 from inference_core.context.render import neutral_line
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.embeddings.factory import make_embedder
 from inference_core.evaluation.conversations import Conversation, Question
 from inference_core.services.agent_memory_service import AgentMemoryStoreService

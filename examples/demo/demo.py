@@ -20,12 +20,20 @@ from sessions import FIRST, SECOND, Session
 
 from inference_core import AgentMemoryStoreService
 from inference_core.cli.app import run
-from inference_core.cli.opening import LOADING_S, memory_settings
-from inference_core.cli.options import AsJson
-from inference_core.cli.output import console, draw, harmless, is_plain, note, one_line, print_json, working
-from inference_core.cli.progress import progress_bar
+from inference_core.cli.options import LOADING_S, AsJson, memory_settings
+from inference_core.cli.output import (
+    console,
+    draw,
+    harmless,
+    is_plain,
+    note,
+    one_line,
+    print_json,
+    progress_bar,
+    working,
+)
 from inference_core.evaluation.conversations import Conversation
-from inference_core.evaluation.locomo import load_locomo
+from inference_core.evaluation.formats import load_locomo
 from inference_core.stores.factory import open_configured_store
 
 _STEPS: Final = {"calls": ("agent calls ", "yellow"), "tool": ("tool says   ", "yellow"), "reply": ("Agent: ", "bold")}

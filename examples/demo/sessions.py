@@ -18,7 +18,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_model_call
 
 from inference_core import MemoryContext, MemoryMiddleware
-from inference_core.agents.models import guards, make_chat_model
+from inference_core.agents.from_settings import guards, make_chat_model
 from inference_core.errors import InferenceCoreError, ModelError
 from inference_core.settings import AgentSettings, MemorySettings, read_settings
 from inference_core.stores.factory import open_configured_store

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from inference_core.drivers import Pool, arun
+from inference_core.effects import Pool, arun
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.locks import FileLock
 from inference_core.stores.urls import parse_url

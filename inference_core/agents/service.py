@@ -21,14 +21,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from inference_core.agents.capture import make_capture
 from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
+from inference_core.agents.from_settings import ShortTerm, guards, make_capture, make_chat_model, named
 from inference_core.agents.identity import MemoryContext, field_of
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
-from inference_core.agents.models import guards, make_chat_model
-from inference_core.agents.short_term import ShortTerm, named
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.memory.namespaces import encode_label
 from inference_core.services.agent_memory_service import AgentMemoryStoreService

@@ -13,22 +13,17 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import (
-    chat,
-    doctor,
-    forgetting,
-    ingest,
-    memories,
-    migrate,
-    periodic,
-    queue,
-    reembed,
-    removal,
-    repair,
-    transfer,
-    worker,
-)
+from inference_core.cli import background as ingest
+from inference_core.cli import background as periodic
+from inference_core.cli import background as queue
+from inference_core.cli import background as worker
+from inference_core.cli import chat, doctor, memories, transfer
 from inference_core.cli import eval as evaluation
+from inference_core.cli import maintenance as forgetting
+from inference_core.cli import maintenance as migrate
+from inference_core.cli import maintenance as reembed
+from inference_core.cli import maintenance as repair
+from inference_core.cli import memories as removal
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
 

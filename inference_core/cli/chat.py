@@ -3,17 +3,96 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.opening import memory_settings, wait_ready
-from inference_core.cli.options import AsJson, Embeddings, Url, User
+from inference_core.cli.options import AsJson, Embeddings, Url, User, memory_settings, wait_ready
 from inference_core.cli.output import console, fail, harmless, note, one_line, print_json
-from inference_core.cli.turns import STREAM_MODES, Listener, Turn, follow
 from inference_core.errors import InferenceCoreError
+
+# One turn of a conversation: what an agent's stream shows of memory, tools and reply.
+
+STREAM_MODES: Final = ("updates", "messages")
+
+
+@dataclass(slots=True)
+class Turn:
+    """What was said and answered, what was recalled for it, what the tools did; ``error`` if the turn failed."""
+
+    said: str
+    reply: str = ""
+    memory_status: str | None = None
+    memory_status_reason: str | None = None
+    memories_recalled: int = 0
+    memory_recall_latency_ms: float = 0.0
+    memories: list[str] = field(default_factory=list[str])
+    tools: list[str] = field(default_factory=list[str])
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Called while a turn happens: with the turn after recall, with each tool's answer and each piece of the reply."""
+
+    recalled: Callable[[Turn], None]
+    tool: Callable[[str], None]
+    piece: Callable[[str], None]
+
+
+def follow(turn: Turn, stream: Iterable[tuple[str, Any]], listener: Listener) -> None:
+    """Collects what ``stream`` (of `STREAM_MODES`) gives into ``turn``, and passes it on at once."""
+    calls: dict[str, Mapping[str, Any]] = {}
+    speaking: str | None = None
+    for mode, part in stream:
+        if mode == "messages":
+            message = part[0]
+            if message.type in ("ai", "AIMessageChunk") and message.text:
+                if message.id != speaking:
+                    _end_line(turn, listener)
+                speaking = message.id
+                _say(turn, message.text, listener)
+            continue
+        for update in filter(None, part.values()):
+            if update.get("memory_status"):
+                _record_recall(turn, update)
+                listener.recalled(turn)
+            for message in update.get("messages") or ():
+                calls |= {call["id"]: call for call in getattr(message, "tool_calls", ())}
+                if message.type == "tool":
+                    turn.tools.append(_tool_line(calls.get(message.tool_call_id, {}), message))
+                    _end_line(turn, listener)
+                    listener.tool(turn.tools[-1])
+
+
+def _say(turn: Turn, piece: str, listener: Listener) -> None:
+    turn.reply += piece
+    listener.piece(piece)
+
+
+def _end_line(turn: Turn, listener: Listener) -> None:
+    if turn.reply and not turn.reply.endswith("\n"):
+        _say(turn, "\n", listener)
+
+
+def _record_recall(turn: Turn, update: Mapping[str, Any]) -> None:
+    from inference_core.agents.middleware.memory import told_profile
+
+    turn.memory_status = update["memory_status"]
+    turn.memory_status_reason = update.get("memory_status_reason")
+    turn.memories_recalled = update.get("memories_recalled", 0)
+    turn.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
+    block = f"{told_profile(update)}\n{update.get('memory_context') or ''}"
+    turn.memories = [line.removeprefix("  - ") for line in block.splitlines() if line.startswith("  - [")]
+
+
+def _tool_line(call: Mapping[str, Any], message: Any) -> str:
+    arguments: Mapping[str, Any] = call.get("args", {})
+    subject = arguments.get("content") or arguments.get("query") or arguments.get("memory_id") or ""
+    return f"{call.get('name', message.name)}{f' “{subject}”' if subject else ''}: {message.text}"
+
 
 _PROMPT: Final = "you: "
 _HELP: Final = "/memory shows what was recalled for the last answer, /quit leaves (Ctrl-D too)"
@@ -96,7 +175,7 @@ def _lines(*, asks: bool) -> Iterator[str]:
 def _turn(stream: Callable[..., Any], said: str, *, quiet: bool) -> Turn:
     """One turn, shown while it happens. An error is printed on one line, and the conversation continues."""
     turn = Turn(said)
-    say: Callable[[str], None] = (lambda _: None) if quiet else _say
+    say: Callable[[str], None] = (lambda _: None) if quiet else _say_chat
     try:
         follow(turn, stream(said, stream_mode=list(STREAM_MODES)), Listener(_print_recall, _print_tool, say))
     except (InferenceCoreError, RecursionError) as error:  # LangGraph's limit of steps is a RecursionError
@@ -108,7 +187,7 @@ def _turn(stream: Callable[..., Any], said: str, *, quiet: bool) -> Turn:
     return turn
 
 
-def _say(piece: str) -> None:
+def _say_chat(piece: str) -> None:
     sys.stdout.write(harmless(piece))
     sys.stdout.flush()
 

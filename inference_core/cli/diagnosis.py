@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from inference_core import __version__
-from inference_core.cli.opening import LOADING_S
+from inference_core.cli.options import LOADING_S
 from inference_core.embeddings.factory import make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.lifecycle.damage import find_damage
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.migration.migrate import migrate_flat
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
-from inference_core.stores.factory import open_backend
-from inference_core.stores.presence import has_store
+from inference_core.stores.factory import has_store, open_backend
 from inference_core.stores.urls import shown_url
+from inference_core.transfer.migrate import migrate_flat
 
 if TYPE_CHECKING:
     from inference_core.stores.backend import Backend

@@ -10,10 +10,8 @@ from typing import Annotated
 
 import typer
 
-from inference_core.cli.opening import memory_settings
-from inference_core.cli.options import AsJson, Embeddings, one_of
-from inference_core.cli.output import console, is_plain, print_json
-from inference_core.cli.progress import progress_bar
+from inference_core.cli.options import AsJson, Embeddings, memory_settings, one_of
+from inference_core.cli.output import console, is_plain, print_json, progress_bar
 from inference_core.evaluation import DATASETS, SYSTEMS
 
 
@@ -32,8 +30,8 @@ def evaluate(
     json: AsJson = False,
 ) -> None:
     """Measure retrieval on a data set of conversations or memories with questions."""
-    from inference_core.evaluation.datasets import load_dataset
     from inference_core.evaluation.experiment import run_experiment, summarize
+    from inference_core.evaluation.formats import load_dataset
     from inference_core.evaluation.report import RetrievalReport
     from inference_core.evaluation.systems import make_system
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inference_core.cli.opening import existing_settings, memory_settings
-from inference_core.cli.options import AsJson, Url, Users, one_of
-from inference_core.cli.output import print_result
-from inference_core.cli.progress import progress_bar
+from inference_core.cli.options import AsJson, Url, Users, existing_settings, memory_settings, one_of
+from inference_core.cli.output import print_result, progress_bar
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
-    from inference_core.portability.writing import TransferReport
     from inference_core.stores.backend import Backend
+    from inference_core.transfer.copying import TransferReport
 
 Conflicts = Annotated[
     str,
@@ -37,7 +35,7 @@ def export(
     json: AsJson = False,
 ) -> None:
     """Write all memories, or those of some users, to a file."""
-    from inference_core.portability.json_lines import export_store
+    from inference_core.transfer.json_lines import export_store
 
     with _opened(existing_settings(url).store_url) as backend, progress_bar("Memories") as advance:
         report = export_store(backend, file, user_ids=users or (), with_vectors=vectors, progress=advance)
@@ -51,8 +49,8 @@ def import_(
     json: AsJson = False,
 ) -> None:
     """Read a file that export wrote. Safe to repeat: existing memories are not written again."""
-    from inference_core.portability.json_lines import import_store
-    from inference_core.portability.writing import ConflictPolicy
+    from inference_core.transfer.copying import ConflictPolicy
+    from inference_core.transfer.json_lines import import_store
 
     target = memory_settings(url).store_url
     with _opened(target) as backend, progress_bar("Memories") as advance:
@@ -68,8 +66,7 @@ def copy(
     json: AsJson = False,
 ) -> None:
     """Copy a store into another one. Safe to repeat: existing memories are not written again."""
-    from inference_core.portability.copying import copy_store
-    from inference_core.portability.writing import ConflictPolicy
+    from inference_core.transfer.copying import ConflictPolicy, copy_store
 
     existing_settings(source)
     with _opened(source) as read, _opened(target) as written, progress_bar("Memories") as advance:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from inference_core.drivers import Plan
-from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.tokens import TextEncoding
-from inference_core.retrieval.passages import passages
+from inference_core.effects import Operation
+from inference_core.embeddings.embedder import Embedder, TextEncoding
+from inference_core.retrieval.documents import passages
 
 if TYPE_CHECKING:
     from inference_core.retrieval.vectors import Floats
@@ -30,8 +29,8 @@ class QueryVectors(NamedTuple):
 
 def embed_documents(
     embedder: Embedder, texts: Sequence[str], timeout: float | None, *, with_tokens: bool
-) -> Plan[list[DocumentVectors]]:
-    """Plan: the vectors of each text. Raises EmbeddingError or DeadlineExceeded."""
+) -> Operation[list[DocumentVectors]]:
+    """The vectors of each text. Raises EmbeddingError or DeadlineExceeded."""
     parts = [passages(text) for text in texts]
     encodings = yield from embedder.documents([passage for part in parts for passage in part], timeout)
     return _packed(parts, encodings, with_tokens=with_tokens)
@@ -44,8 +43,8 @@ def embed_documents_now(embedder: Embedder, texts: Sequence[str], *, with_tokens
     return _packed(parts, encodings, with_tokens=with_tokens)
 
 
-def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_tokens: bool) -> Plan[QueryVectors]:
-    """Plan: the vectors of a query. Raises EmbeddingError or DeadlineExceeded."""
+def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_tokens: bool) -> Operation[QueryVectors]:
+    """The vectors of a query. Raises EmbeddingError or DeadlineExceeded."""
     return _question((yield from embedder.query(text, timeout)), with_tokens=with_tokens)
 
 
@@ -68,8 +67,7 @@ def _packed(
 ) -> list[DocumentVectors]:
     import numpy as np  # noqa: PLC0415 - keeps the import of the package light, as do the next two
 
-    from inference_core.retrieval.late_interaction import pack_tokens  # noqa: PLC0415
-    from inference_core.retrieval.vectors import pack_vectors  # noqa: PLC0415
+    from inference_core.retrieval.vectors import pack_tokens, pack_vectors  # noqa: PLC0415
 
     left = iter(encodings)
     found: list[DocumentVectors] = []

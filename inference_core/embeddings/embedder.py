@@ -13,19 +13,111 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Final, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
 
-from inference_core.drivers import Plan, Pool, Wait
-from inference_core.embeddings.joining import Encodings, JoinedCalls
-from inference_core.embeddings.tokens import TextEncoding, TokenEmbeddings
+from inference_core.effects import Effect, Operation, Pool
 from inference_core.errors import EmbeddingError, EmbeddingMismatch
+
+if TYPE_CHECKING:
+    from inference_core.retrieval.vectors import Floats
+
+
+# The encoding of a text: its vector and, with some models, a vector for each token from the same pass.
+
+
+class TextEncoding(NamedTuple):
+    """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
+
+    Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
+    """
+
+    vector: Floats
+    tokens: Floats | None = None
+    pieces: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class TokenEmbeddings(Protocol):
+    """What a LangChain ``Embeddings`` object needs in addition for late interaction."""
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each text."""
+        ...
+
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query."""
+        ...
+
+
+# Batching across callers: texts that wait for a model at the same time are embedded in one call.
+#
+# A model embeds a batch much faster than its texts one by one.
+
+_TEXTS_AT_ONCE: Final = 32
+Encodings = list[TextEncoding]
+_Waiting = tuple[Sequence[str], "Future[Encodings]"]
+
+
+class JoinedCalls:
+    """Calls ``embed`` on ``pool`` for everybody who waits, with at most 32 texts of several callers at once."""
+
+    def __init__(self, pool: Pool, embed: Callable[[list[str]], Encodings]) -> None:
+        self._pool = pool
+        self._embed = embed
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+
+    def submit(self, texts: Sequence[str]) -> Future[Encodings]:
+        """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
+        future: Future[Encodings] = Future()
+        waiting = (texts, future)
+        with self._lock:
+            self._waiting.append(waiting)
+        try:
+            self._pool.submit(self._serve)
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+            raise
+        return future
+
+    def _serve(self) -> None:
+        """Answers the waiting callers, unless another worker has done so."""
+        taken: list[_Waiting] = []
+        size = 0
+        with self._lock:
+            while self._waiting and (not size or size + len(self._waiting[0][0]) <= _TEXTS_AT_ONCE):
+                texts, future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    taken.append((texts, future))
+                    size += len(texts)
+        if taken:
+            self._answer(taken)
+
+    def _answer(self, taken: Sequence[_Waiting]) -> None:
+        """One call for all. If it fails, one call for each caller, so that a text the model refuses harms no other."""
+        try:
+            encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
+        except (EmbeddingError, EmbeddingMismatch) as error:
+            if len(taken) == 1:
+                taken[0][1].set_exception(error)
+                return
+            for one in taken:
+                self._answer([one])
+        else:
+            for texts, future in taken:
+                future.set_result(list(islice(encodings, len(texts))))
+
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -138,14 +230,14 @@ class Embedder:
         if self.dimensions not in (None, dimensions):
             raise EmbeddingMismatch(refusal)
 
-    def documents(self, texts: Sequence[str], timeout: float | None = None) -> Plan[Encodings]:
-        """Plan: an encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
+    def documents(self, texts: Sequence[str], timeout: float | None = None) -> Operation[Encodings]:
+        """An encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
         given = list(texts)
         submit = partial(self._joined.submit, given)
         return self._asked("documents", given, submit, partial(self._embedded, given), timeout)
 
-    def query(self, text: str, timeout: float | None = None) -> Plan[TextEncoding]:
-        """Plan: the encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
+    def query(self, text: str, timeout: float | None = None) -> Operation[TextEncoding]:
+        """The encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
         call = partial(self._embedded_query, text)
         encodings = yield from self._asked("query", text, partial(self._pool.submit, call), call, timeout)
         return encodings[0]
@@ -179,15 +271,15 @@ class Embedder:
         submit: Callable[[], Future[Encodings]],
         inline: Callable[[], Encodings],
         timeout: float | None,
-    ) -> Plan[Encodings]:
-        """Plan: the encodings of ``argument``, from the model's own coroutine if it has one.
+    ) -> Operation[Encodings]:
+        """The encodings of ``argument``, from the model's own coroutine if it has one.
 
         LangChain's default coroutine runs on the event loop's shared executor, and none gives token vectors.
         """
         self._check_ready()
         own = getattr(type(self.model), f"aembed_{what}")
         is_native = self._encoder is None and own is not getattr(Embeddings, f"aembed_{what}")
-        encodings: Encodings = yield Wait(
+        encodings: Encodings = yield Effect(
             submit,
             inline=None if timeout else inline,
             native=partial(self._checked_async, partial(own, self.model, argument), argument) if is_native else None,

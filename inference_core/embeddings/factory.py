@@ -44,9 +44,14 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
 
 def _local(name: str) -> Embedder:
     # here, as numpy takes time to import
-    from inference_core.embeddings.by_language import BY_LANGUAGE_FINGERPRINT, LanguageEmbeddings  # noqa: PLC0415
-    from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings  # noqa: PLC0415
-    from inference_core.embeddings.multilingual import MULTILINGUAL_FINGERPRINT, MultilingualEmbeddings  # noqa: PLC0415
+    from inference_core.embeddings.local import (  # noqa: PLC0415
+        BY_LANGUAGE_FINGERPRINT,
+        FINGERPRINT,
+        MULTILINGUAL_FINGERPRINT,
+        LanguageEmbeddings,
+        LocalEmbeddings,
+        MultilingualEmbeddings,
+    )
 
     kinds = {
         "local": (LocalEmbeddings, FINGERPRINT),

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import SESSIONS, Figures, RetrievalSummary
-from inference_core.evaluation.metrics import MEASURES
+from inference_core.evaluation.experiment import MEASURES, SESSIONS, Figures, RetrievalSummary
 
 _FRACTION_DIGITS: Final = 4
 _MS_DIGITS: Final = 3

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.ingestion.jobs import jobs
-from inference_core.lifecycle.usage import by_use, usages_beside
-from inference_core.memory.namespaces import FORGOTTEN, beside
-from inference_core.memory.validity import why_invalid
+from inference_core.lifecycle.forgetting import by_use, usages_beside
+from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
+from inference_core.memory.record import why_invalid
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 
 _AGES: Final = {"today": timedelta(days=1), "this week": timedelta(days=7), "this month": timedelta(days=30)}
@@ -62,15 +62,15 @@ class MemoryStatistics:
     forgotten: int = 0
 
 
-def statistics(scope: MemoryScope, user_id: UserId) -> Plan[MemoryStatistics]:
-    """Plan: the statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError."""
+def statistics(scope: MemoryScope, user_id: UserId) -> Operation[MemoryStatistics]:
+    """The statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError."""
     scopes = scope.namespaces.read_scopes(user_id)
     rows = yield from scope.engine.scan(scopes, accepts=is_known)
     records = list(map(record_of, rows))
     figures = by_use(records, (yield from usages_beside(scope.engine, scopes)))
     used = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if use.count]
     unused = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if not use.count]
-    forgotten = yield from scope.engine.count([beside(one, FORGOTTEN) for one in scopes])
+    forgotten = yield from scope.engine.count([sidecar_namespace(one, FORGOTTEN) for one in scopes])
     done = yield from jobs(scope, user_id)
     now = scope.clock.now()
     days = Counter(record.created_at.date() for record in records)

@@ -28,7 +28,7 @@ class Action(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class KnownMemory:
     """An existing memory that a candidate may reinforce or supersede; ``name`` is its name in the request.
 
     ``is_external``: its text comes from a tool or a document.

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, UntrustedWrite
-from inference_core.ingestion.candidates import Action, Candidate, Offered
-from inference_core.ingestion.grounding import Grounding
-from inference_core.ingestion.messages import Message, Role, mended, session_label, session_name, traced
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
+from inference_core.ingestion.candidates import Action, Candidate, KnownMemory
+from inference_core.ingestion.messages import Grounding, Message, Role, mended, session_label, session_name, traced
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, optional_text
 from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
 from inference_core.memory.types import get_category_for_type
-from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.save import MAX_TAGS
 from inference_core.services.operations.scope import MemoryScope, checked_moment, find, put_of, record_of
@@ -69,22 +67,22 @@ class Effects:
         return [put_of(record, expected=record.version) for record in self.changed.values()]
 
 
-def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Plan[list[Offered]]:
-    """Plan: the memories most relevant to ``messages``, then the newest others. Raises StoreError."""
+def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Operation[list[KnownMemory]]:
+    """The memories most relevant to ``messages``, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
     found = yield from recall(
-        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, fills=True
+        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
     )
     return [
-        Offered(f"k{at}", document.id, document.content, document.value.get("trust") == Trust.EXTERNAL)
+        KnownMemory(f"k{at}", document.id, document.content, document.value.get("trust") == Trust.EXTERNAL)
         for at, document in enumerate(found, 1)
     ]
 
 
 def consolidated(
     scope: MemoryScope, user_id: str, candidates: Sequence[Candidate], messages: Sequence[Message], job_id: str
-) -> Plan[Effects]:
-    """Plan: the effects of ``candidates`` on the user's memories; nothing is written yet. Raises StoreError."""
+) -> Operation[Effects]:
+    """The effects of ``candidates`` on the user's memories; nothing is written yet. Raises StoreError."""
     effects = Effects(job_id)
     for candidate in candidates:
         try:
@@ -97,7 +95,7 @@ def consolidated(
 
 def _applied(
     scope: MemoryScope, user_id: str, candidate: Candidate, record: MemoryRecord, effects: Effects
-) -> Plan[None]:
+) -> Operation[None]:
     target = None
     if candidate.target is not None:
         found = yield from find(scope, user_id, candidate.target)
@@ -117,8 +115,8 @@ def _applied(
         _end(effects, target, successor, record)
 
 
-def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Plan[tuple[MemoryRecord, bool]]:
-    """Plan: the memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
+def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Operation[tuple[MemoryRecord, bool]]:
+    """The memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
 
     What was superseded, is over, or was given another text since, stays as it is.
     """

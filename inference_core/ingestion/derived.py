@@ -11,7 +11,7 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from inference_core.context.render import neutral_line
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import Effects
@@ -128,8 +128,8 @@ def extraction_of(
 
 def write_derived(
     scope: MemoryScope, effects: Effects, record: MemoryRecord, replaced: Sequence[MemoryRecord]
-) -> Plan[None]:
-    """Plan: adds ``record`` and ends those ``replaced`` in its favour. Raises StoreError.
+) -> Operation[None]:
+    """Adds ``record`` and ends those ``replaced`` in its favour. Raises StoreError.
 
     The id of ``record`` names the job: if a memory is there under it, an earlier attempt of this very job wrote it.
     """

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.clock import in_zone
 from inference_core.context.render import neutral_line
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError
-from inference_core.ingestion.candidates import Action, Candidate, Entity, Extraction, Offered, Relation
+from inference_core.ingestion.candidates import Action, Candidate, Entity, Extraction, KnownMemory, Relation
 from inference_core.ingestion.extraction_schema import (
     EXTRACTED_TYPES,
     MAX_CONTENT,
@@ -34,8 +34,7 @@ from inference_core.ingestion.extraction_schema import (
     quoted,
     start_of,
 )
-from inference_core.ingestion.grounding import Grounding
-from inference_core.ingestion.messages import Message, Role, traced
+from inference_core.ingestion.messages import Grounding, Message, Role, traced
 from inference_core.ingestion.structured import Asking, answer_of, shown, structured
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import GUIDING_TYPES, MemoryTypeDescription
@@ -87,12 +86,12 @@ class Batch:
     """Messages and known memories by the names that the model is given, and the time and zone of the user."""
 
     messages: Mapping[str, Message]
-    offered: Mapping[str, Offered]
+    offered: Mapping[str, KnownMemory]
     now: datetime
     zone: tzinfo
 
     @classmethod
-    def of(cls, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo) -> Batch:
+    def of(cls, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo) -> Batch:
         """The batch of these, without messages that have no text."""
         said = [message for message in traced(messages) if message.text.strip()]
         return cls(
@@ -171,9 +170,9 @@ class ModelExtractor:
         self.max_memories = max_memories
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo = UTC
-    ) -> Plan[Extraction]:
-        """Plan: the memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo = UTC
+    ) -> Operation[Extraction]:
+        """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
 
         All messages go in one call. The first unusable answer is sent back once for repair; after that, and when a
         model fails, the next model is asked. ``now`` and ``zone`` are the user's time. Raises ModelError if no model

@@ -3,24 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.candidates import Extraction
-from inference_core.ingestion.consolidation import Effects
-from inference_core.ingestion.leftovers import dropped, told
-from inference_core.ingestion.messages import mended, session_name
-from inference_core.ingestion.undoing import Undoing
-from inference_core.lifecycle.restoring import restore
+from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, WOULD_END, Effects
+from inference_core.ingestion.messages import mended, session_label, session_name
+from inference_core.ingestion.outbox import DEAD_LIST, RESULT
+from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
+from inference_core.lifecycle.archive import restore
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import encode_json
+from inference_core.memory.text import encode_json, moment_field
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.scope import MemoryScope, UserId, records_of
+from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
 from inference_core.services.operations.update import retried
-from inference_core.stores.backend import Delete, Put, Row
+from inference_core.stores.backend import Delete, Put, Row, Write
+
+# What a session left besides the work of jobs: messages that wait or died, and memories of its very words.
+
+
+def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
+    """Removes the session's messages, and its summary that is due, from the outbox and the dead letters.
+
+    A worker that has claimed them finds them gone, and writes nothing. Raises StoreError.
+    """
+    session = session_name(session_id)
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
+        rows = yield from scope.engine.scan([name])
+        gone = [row for row in rows if row.value.get("session") == session]
+        writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
+        if name[1] == DEAD:
+            writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
+        elif gone:
+            writes.append(Delete(namespace=(*name, STATE), key=RESULT))
+        if writes:
+            yield from scope.engine.write(writes)
+
+
+def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:
+    """The memories that come from the session's messages, word for word or saved by an agent's tool."""
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    rows = yield from scope.engine.scan([name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
+    sessions = {session_name(session_id), session_label(session_id)}
+    return [
+        one
+        for one in records_of(rows)
+        if (one.source.message_ids or one.source.thread_id) and sessions & {one.session_id, one.source.thread_id}
+    ]
+
+
+# The writes that undo a job.
+
+
+class Undoing:
+    """Undoes ``job`` among ``records``: the memories that it changed, and those before and after what it added.
+
+    What it added is removed. What that superseded holds again, or is superseded by what came later.
+    """
+
+    def __init__(self, job: Row, records: Mapping[str, MemoryRecord]) -> None:
+        self.added = {key: records[key] for key in job.value["added"] if key in records}
+        self._job = job
+        self._records = records
+        self._now = {key: record for key, record in records.items() if key not in self.added}
+        for record in self.added.values():
+            self._unlink(record)
+        for key in job.value["superseded"]:
+            self._give_back(key, job.value["reinforced"])
+        for key in set(job.value["reinforced"]) & set(self._now):
+            self._now[key] = self._less_reinforced(self._now[key])
+
+    @property
+    def writes(self) -> list[Write]:
+        """The writes; they fail if one of the memories has changed meanwhile."""
+        return [
+            *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in self.added.values()),
+            *(put_of(one, expected=one.version) for key, one in self._now.items() if one is not self._records[key]),
+        ]
+
+    def _unlink(self, gone: MemoryRecord) -> None:
+        last = gone
+        while last.superseded_by in self.added:
+            last = self.added[last.superseded_by]
+        successor = self._now.get(last.superseded_by or "")
+        freed = [key for key in gone.supersedes if key in self._now and self._now[key].superseded_by == gone.id]
+        for key in freed:
+            ended = {} if successor is None else {"superseded_by": successor.id, "valid_to": last.valid_to}
+            self._now[key] = replace(self._now[key], **ended) if ended else _restored(self._now[key])
+        if successor is not None:
+            others = [key for key in successor.supersedes if key != last.id]
+            self._now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
+
+    def _give_back(self, key: str, reinforced: Sequence[str]) -> None:
+        """Reinstates a memory that was superseded by one that was there before the job."""
+        old = self._now.get(key)
+        if old is None or old.superseded_by not in reinforced or old.superseded_by not in self._now:
+            return
+        successor = self._now[old.superseded_by]
+        self._now[successor.id] = replace(
+            successor, supersedes=tuple(one for one in successor.supersedes if one != key)
+        )
+        self._now[key] = _restored(old)
+
+    def _less_reinforced(self, record: MemoryRecord) -> MemoryRecord:
+        known = record.extra_metadata
+        count = known.get(REINFORCED)
+        left = count - 1 if isinstance(count, int) else 0
+        others = {name: value for name, value in known.items() if name not in (REINFORCED, LAST_SEEN, LAST_JOB)}
+        is_last = known.get(LAST_JOB) == self._job.key
+        seen: Mapping[str, Any] = self._job.value["before"].get(record.id, {}) if is_last else known
+        noted = {name: seen[name] for name in (LAST_SEEN, LAST_JOB) if name in seen}
+        return replace(record, extra_metadata={**others, **({REINFORCED: left, **noted} if left > 0 else {})})
+
+
+def _restored(record: MemoryRecord) -> MemoryRecord:
+    metadata = {name: value for name, value in record.extra_metadata.items() if name != WOULD_END}
+    end = moment_field(record.extra_metadata, WOULD_END)
+    return replace(record, superseded_by=None, valid_to=end, extra_metadata=metadata)
+
 
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds the notes."""
@@ -49,20 +154,22 @@ def job_put(
     return Put(namespace=_jobs(user_id), key=effects.job_id, value=text, updated_at=now, expected=0)
 
 
-def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Plan[bool]:
-    """Plan: whether the job has changed memories. Raises StoreError."""
+def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Operation[bool]:
+    """Whether the job has changed memories. Raises StoreError."""
     (row,) = yield from scope.engine.get([(_jobs(user_id), job_id)])
     return row is not None
 
 
-def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> Plan[list[Row]]:
-    """Plan: the jobs on the user's messages (of one session, if given), the newest first."""
+def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> Operation[list[Row]]:
+    """The jobs on the user's messages (of one session, if given), the newest first."""
     name = session_name(session_id)
     return scope.engine.scan([_jobs(user_id)], accepts=lambda row: name is None or row.value["session"] == name)
 
 
-def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> Plan[int]:
-    """Plan: undoes one job, or all jobs of one session; how many memories were removed.
+def undo(
+    scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None
+) -> Operation[int]:
+    """Undoes one job, or all jobs of one session; how many memories were removed.
 
     What a job added is removed, even if it was changed or forgotten since. What it superseded is reinstated, unless
     something newer superseded it too. Each job is undone as a whole. With a session its waiting and dead messages, the
@@ -85,14 +192,14 @@ def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, sess
     return removed
 
 
-def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[int]:
+def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
     undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
     yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
     return len(undoing.added)
 
 
-def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Plan[dict[str, MemoryRecord]]:
-    """Plan: the memories that the job changed, and those before and after the ones that it added, by their ids.
+def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[dict[str, MemoryRecord]]:
+    """The memories that the job changed, and those before and after the ones that it added, by their ids.
 
     Those of them that were forgotten are restored.
     """

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 from inference_core.memory.trust import Origin
+from inference_core.retrieval.analysis import analyze
 
 NO_THREAD: Final = "threadless"
 """The session of runs without a thread, whose callers pass the whole history each time."""
@@ -103,3 +106,99 @@ def session_name(session_id: str | None) -> str | None:
 def session_label(session_id: str | None) -> str | None:
     """``session_id`` as a field of a memory: a `label`, but ids that are too long stay distinct."""
     return label(session_name(session_id))
+
+
+# Tells a user's own words from what they pasted: code, quotations, letters, documents to work on.
+
+FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+SIGNS: Final = (
+    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
+    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
+)
+"""The start of a line from which a message is pasted text (MULTILINE, IGNORECASE)."""
+_PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
+_TO_WORK_ON: Final = re.compile(
+    r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
+    r"|check|here(?:'s| is| are)|(?:this|these|following|attached|forwarded) (?:e-?mail|mail|message|document|doc"
+    r"|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript|file|review|post))\b"
+    r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
+    re.IGNORECASE,
+)
+
+
+def own_words(text: str) -> str:
+    """``text`` without code, up to the first sign of pasted text; a greeting in the first line is none."""
+    text = FENCE.sub("\n", text)
+    start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
+    signs = [sign.start() for sign in (_PASTED.search(text, start),) if sign]
+    signs += [sign.end() for sign in (_TO_WORK_ON.search(text),) if sign]
+    return text[: min(signs, default=len(text))]
+
+
+# Splits texts that are too long for a memory at the end of a paragraph, a sentence or a word.
+
+_ENDS: Final = (
+    re.compile(r"\n{2,}"),
+    re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
+    re.compile(r"\s+"),
+)
+_MAX_UTF8: Final = 4
+
+
+def split_text(text: str, max_bytes: int) -> list[str]:
+    """``text`` in parts of at most ``max_bytes`` of UTF-8 (but at least a character), each as long as possible.
+
+    Only white space between the parts is dropped. All parts but the last are at least half as long as allowed.
+    """
+    parts: list[str] = []
+    start = 0
+    while start < len(text):
+        limit = max(max_bytes, _MAX_UTF8)
+        window = text[start : start + limit].encode()[:limit].decode(errors="ignore")
+        is_last = start + len(window) == len(text)
+        end = len(window) if is_last else _cut(window)
+        parts.append(window[:end].strip())
+        start += end
+    return [part for part in parts if part]
+
+
+def _cut(window: str) -> int:
+    """Where to cut: the last paragraph end in the second half, else sentence or word end, else the window's end."""
+    for ends in _ENDS:
+        if found := [end.end() for end in ends.finditer(window, len(window) // 2)]:
+            return found[-1]
+    return len(window)
+
+
+# Grounding: whether a memory is drawn from the user's own words or from tools and pasted text.
+#
+# A model that obeys an injected text may name the user as its source. So sources are checked against the words of the
+# messages themselves.
+
+_STEM: Final = 5
+"""Letters of a word that are compared, so that inflection and a wrongly guessed language do not matter."""
+
+
+class Grounding:
+    """The users' own words in ``messages``, and the words that only tools, pasted text or ``others`` have."""
+
+    def __init__(self, messages: Sequence[Message], others: Iterable[str] = ()) -> None:
+        users = [message.text for message in messages if message.role is Role.USER]
+        self._own = _words_of(own_words(text) for text in users)
+        external = [message.text for message in messages if message.origin is Origin.TOOL]
+        pasted = [text[len(own) :] if text.startswith(own := own_words(text)) else text for text in users]
+        self._others = _words_of([*external, *pasted, *others]) - self._own
+
+    def is_external(self, text: str) -> bool:
+        """Whether ``text`` has more words from outside than of the user's own."""
+        words = _words(text)
+        return len(words & self._others) > len(words & self._own)
+
+
+def _words_of(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset[str]().union(*map(_words, texts))
+
+
+@lru_cache(maxsize=256)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(term[:_STEM] for term in analyze(text))

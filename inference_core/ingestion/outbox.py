@@ -15,13 +15,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from inference_core.clock import Clock
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import StoreError, VersionConflict
 from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.ingestion.drafts import marks_of
 from inference_core.ingestion.messages import Message, mended
-from inference_core.ingestion.partitions import CLOSING, OUTBOX, Partition, places
-from inference_core.ingestion.waiting import Waiting
+from inference_core.ingestion.partitions import CLOSING, OUTBOX, Partition, Waiting, places
+from inference_core.ingestion.verbatim import marks_of
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.stores.backend import Check, Delete, Put, Row, Write
@@ -40,7 +39,7 @@ _MAX_LISTED: Final = 10_000
 _MAX_REASON: Final = 500
 
 
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """How often a message was tried, and the time before which it is not tried again (seconds since 1970).
 
     ``is_open``: the last attempt has no outcome. If its lease is over, the worker died, or lost the database.
@@ -51,8 +50,8 @@ class Tried(NamedTuple):
     is_open: bool = False
 
 
-Tries = Mapping[str, Tried]
-_NEVER: Final = Tried()
+Tries = Mapping[str, Attempt]
+_NEVER: Final = Attempt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class Claim:
     batch: Sequence[Waiting]
     tries: Tries
     extraction: Extraction | None = None
-    before: Tries = field(default_factory=dict[str, Tried])
+    before: Tries = field(default_factory=dict[str, Attempt])
 
     @property
     def is_interrupted(self) -> bool:
@@ -105,8 +104,8 @@ class Outbox:
         self._clock = clock
         self._listed: dict[Partition, int] = {}
 
-    def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Plan[int]:
-        """Plan: puts in those of ``messages`` that never were in, durably, in one commit; how many.
+    def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Operation[int]:
+        """Puts in those of ``messages`` that never were in, durably, in one commit; how many.
 
         ``zone`` names the user's time zone.
         """
@@ -139,23 +138,23 @@ class Outbox:
                 break
         return len(fresh)
 
-    def partitions(self) -> Plan[list[tuple[Partition, int]]]:
-        """Plan: those that have messages, each with the version of the row that lists it, the longest waiting first."""
+    def partitions(self) -> Operation[list[tuple[Partition, int]]]:
+        """Those that have messages, each with the version of the row that lists it, the longest waiting first."""
         return [(Partition.from_value(row.value), row.version) for row in (yield from self._places(places(None)))]
 
-    def due(self, tasks: Sequence[str]) -> Plan[list[tuple[Partition, int]]]:
-        """Plan: like `partitions`, those that may have periodic work of these kinds to do now."""
+    def due(self, tasks: Sequence[str]) -> Operation[list[tuple[Partition, int]]]:
+        """Like `partitions`, those that may have periodic work of these kinds to do now."""
         rows = yield from self._places([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
         return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
 
-    def seen(self, partition: Partition) -> Plan[int]:
-        """Plan: the version of the row that lists ``partition``; 0 if it is not listed."""
+    def seen(self, partition: Partition) -> Operation[int]:
+        """The version of the row that lists ``partition``; 0 if it is not listed."""
         (row,) = yield from self.engine.get([partition.place])
         return row.version if row else 0
 
-    def ready(self, partition: Partition, seen: int) -> Plan[Claim | None]:
-        """Plan: a batch that `take` can claim; None if there is none, another worker has it, or its time has not come.
+    def ready(self, partition: Partition, seen: int) -> Operation[Claim | None]:
+        """A batch that `take` can claim; None if there is none, another worker has it, or its time has not come.
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
@@ -171,7 +170,7 @@ class Outbox:
         if not waiting:
             yield from self._take_off(partition, seen)
             return None
-        tries: Tries = {} if lease is None else {key: Tried(*one) for key, one in lease.value["tries"].items()}
+        tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
         batch, extraction = _kept(waiting, tries, result)
         batch = batch or self._batch(waiting, tries, now)
         if not batch and partition.task:
@@ -181,34 +180,34 @@ class Outbox:
         token = 0 if lease is None else lease.version
         return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
 
-    def take(self, found: Claim) -> Plan[Claim | None]:
-        """Plan: claims what `ready` found; None if another worker did."""
+    def take(self, found: Claim) -> Operation[Claim | None]:
+        """Claims what `ready` found; None if another worker did."""
         until = self._lease_end(found.partition)
         tries = dict(found.before)
         for one in found.batch:
             count = _count(tries, one) + 1
             # If this worker dies, a message by itself waits: others go first for a while.
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
-            tries[one.key] = Tried(count, until + pause, is_open=True)
+            tries[one.key] = Attempt(count, until + pause, is_open=True)
         try:
             (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
         except VersionConflict:
             return None
         return replace(found, token=token, tries=tries)
 
-    def is_spent(self, claim: Claim) -> bool:
+    def is_exhausted(self, claim: Claim) -> bool:
         """Whether all attempts are used up, though the last one has no outcome."""
         return all(_count(claim.tries, one) >= self.limits.max_tries for one in claim.batch)
 
-    def release(self, claim: Claim) -> Plan[None]:
-        """Plan: gives the batch back as if it had not been claimed, if the database can be reached."""
+    def release(self, claim: Claim) -> Operation[None]:
+        """Gives the batch back as if it had not been claimed, if the database can be reached."""
         with suppress(StoreError):
             yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
 
     def planned(
         self, partition: Partition, work: Message, due: datetime, zone: str | None = None, *, puts_off: bool = False
-    ) -> Plan[list[Write]]:
-        """Plan: the writes after which ``work`` of ``partition``'s task waits until ``due``.
+    ) -> Operation[list[Write]]:
+        """The writes after which ``work`` of ``partition``'s task waits until ``due``.
 
         Work that waits already is not put off unless ``puts_off``. Either way its version, and so its job, is new.
         """
@@ -220,8 +219,8 @@ class Outbox:
         first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
         return [one.put(partition.messages, now), partition.listing(now, due=first)]
 
-    def keep(self, claim: Claim, extraction: Extraction) -> Plan[Claim]:
-        """Plan: keeps what a model extracted. Raises VersionConflict if another worker has the lease by now."""
+    def keep(self, claim: Claim, extraction: Extraction) -> Operation[Claim]:
+        """Keeps what a model extracted. Raises VersionConflict if another worker has the lease by now."""
         until = self._lease_end(claim.partition)
         value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
@@ -249,8 +248,8 @@ class Outbox:
                 writes += _gone(claim.partition, one, now)
         return writes
 
-    def failed(self, claim: Claim, reason: str) -> Plan[list[str]]:
-        """Plan: leaves the batch for later, message by message. What was tried too often dies; the keys of the dead."""
+    def failed(self, claim: Claim, reason: str) -> Operation[list[str]]:
+        """Leaves the batch for later, message by message. What was tried too often dies; the keys of the dead."""
         now = self._clock.now()
         partition = claim.partition
         tries = dict(claim.tries)
@@ -259,7 +258,7 @@ class Outbox:
         for one in claim.batch:
             count = _count(tries, one)
             pause = self._pause(count) if len(claim.batch) == 1 else 0.0
-            tries[one.key] = Tried(count, now.timestamp() + pause)
+            tries[one.key] = Attempt(count, now.timestamp() + pause)
             if count >= self.limits.max_tries:
                 del tries[one.key]
                 dead.append(one.key)
@@ -286,8 +285,8 @@ class Outbox:
             self._listed.clear()
         self._listed[partition] = version
 
-    def _places(self, scopes: Sequence[Namespace]) -> Plan[list[Row]]:
-        """Plan: the rows of ``scopes``, the oldest first."""
+    def _places(self, scopes: Sequence[Namespace]) -> Operation[list[Row]]:
+        """The rows of ``scopes``, the oldest first."""
         return (yield from self.engine.scan(scopes))[::-1]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
@@ -310,8 +309,8 @@ class Outbox:
         value = _json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
 
-    def _take_off(self, partition: Partition, seen: int) -> Plan[None]:
-        """Plan: takes a partition off the list, unless a message came in meanwhile."""
+    def _take_off(self, partition: Partition, seen: int) -> Operation[None]:
+        """Takes a partition off the list, unless a message came in meanwhile."""
         where, key = partition.place
         with suppress(VersionConflict):  # a message has come in between
             # Whoever remembers an earlier version of the list has to look again, and then finds that it is closing. Its

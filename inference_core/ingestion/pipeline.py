@@ -11,15 +11,15 @@ from enum import Enum
 from typing import Final, Protocol
 
 from inference_core.clock import time_zone
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
-from inference_core.ingestion.candidates import Extraction, Offered
+from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
-from inference_core.ingestion.periodic import PeriodicWork
-from inference_core.ingestion.work import Work
+from inference_core.ingestion.periodic.tasks import PeriodicWork
+from inference_core.ingestion.work import TaskHandler
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
@@ -33,9 +33,9 @@ class Extractor(Protocol):
     """Finds memories in messages, with a language model or by rules."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
-        """Plan: the candidates of ``messages``. Raises ModelError."""
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
+        """The candidates of ``messages``. Raises ModelError."""
         ...
 
 
@@ -75,19 +75,19 @@ class MessageWork:
         self._extractor = extractor
         self._periodic = periodic
 
-    def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
-        """Plan: the candidates of the messages. Raises ModelError, StoreError."""
+    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+        """The candidates of the messages. Raises ModelError, StoreError."""
         messages = [waiting.message for waiting in claim.batch]
         offered = yield from offered_for(scope, claim.partition.user_id, messages)
         return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
 
-    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
-        """Plan: what the candidates change in memory. Raises StoreError."""
+    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+        """What the candidates change in memory. Raises StoreError."""
         messages = [waiting.message for waiting in claim.batch]
         return consolidated(scope, claim.partition.user_id, extraction.candidates, messages, claim.job_id)
 
-    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
-        """Plan: the messages leave the outbox. Raises StoreError."""
+    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+        """The messages leave the outbox. Raises StoreError."""
         del extraction
         following = yield from self._periodic.following(scope, self._outbox, claim)
         return [*self._outbox.settled(claim), *following]
@@ -116,30 +116,30 @@ class Pipeline:
         self._messages = MessageWork(self.outbox, extractor, self.periodic)
         self._tasks = self.periodic.works(self.outbox)
 
-    def partitions(self) -> Plan[list[tuple[Partition, int]]]:
-        """Plan: those that may have something to do now, each with the version to give to `process`."""
+    def partitions(self) -> Operation[list[tuple[Partition, int]]]:
+        """Those that may have something to do now, each with the version to give to `process`."""
         found = yield from self.outbox.partitions()
         return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
 
-    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Plan[Report]:
-        """Plan: works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
+    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[Report]:
+        """Works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
 
         ``alone``: the caller does nothing else meanwhile, as is required for messages at which a worker died.
         """
         found = yield from self.outbox.ready(partition, seen)
         if found is None:
             return Report(Outcome.NOTHING)
-        if self.outbox.is_spent(found):
+        if self.outbox.is_exhausted(found):
             return (yield from self._failed(found, _ENDED))
         if found.is_interrupted and not alone:
             return Report(Outcome.ALONE)
         claim = yield from self.outbox.take(found)
         return Report(Outcome.NOTHING) if claim is None else (yield from self._work_on(claim))
 
-    def _work_on(self, claim: Claim) -> Plan[Report]:
+    def _work_on(self, claim: Claim) -> Operation[Report]:
         scope = self._scope_of(claim)
         try:
-            work: Work = self._tasks[claim.partition.task] if claim.partition.task else self._messages
+            work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
             extraction = claim.extraction
             if extraction is None:
                 extraction = yield from work.extracted(scope, claim)
@@ -157,13 +157,13 @@ class Pipeline:
             return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
         return _report(claim, Outcome.DONE, len(claim.batch), has_more=True)
 
-    def _failed(self, claim: Claim, reason: str, outcome: Outcome = Outcome.LATER) -> Plan[Report]:
+    def _failed(self, claim: Claim, reason: str, outcome: Outcome = Outcome.LATER) -> Operation[Report]:
         dead = yield from self.outbox.failed(claim, reason)
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
         return replace(report, dead=len(dead))
 
-    def _apply(self, scope: MemoryScope, work: Work, claim: Claim, extraction: Extraction) -> Plan[None]:
-        """Plan: writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
+    def _apply(self, scope: MemoryScope, work: TaskHandler, claim: Claim, extraction: Extraction) -> Operation[None]:
+        """Writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
         user = claim.partition.user_id
         for attempt in range(1, _ATTEMPTS + 1):
             settled = yield from work.settled(scope, claim, extraction)

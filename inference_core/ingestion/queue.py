@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from inference_core.clock import Clock
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
 from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition
-from inference_core.ingestion.waiting import Waiting
+from inference_core.ingestion.partitions import Waiting
 from inference_core.stores.backend import Delete, Row, Write
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.codec import Cursor
 from inference_core.stores.engine import StoreEngine
 
 _PAGE: Final = 200
@@ -39,8 +39,8 @@ class DeadLetter:
     tries: int
 
 
-def status(outbox: Outbox, clock: Clock) -> Plan[QueueStatus]:
-    """Plan: how much waits and how much died. Raises StoreError."""
+def status(outbox: Outbox, clock: Clock) -> Operation[QueueStatus]:
+    """How much waits and how much died. Raises StoreError."""
     partitions = yield from outbox.partitions()
     found = yield from outbox.engine.tally([partition.messages for partition, _ in partitions])
     dead = yield from outbox.engine.count([DEAD_LIST])
@@ -49,13 +49,13 @@ def status(outbox: Outbox, clock: Clock) -> Plan[QueueStatus]:
     return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
 
 
-def dead_letters(engine: StoreEngine, limit: int | None = None) -> Plan[list[DeadLetter]]:
-    """Plan: the messages that were given up, the newest first. Raises StoreError."""
+def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[list[DeadLetter]]:
+    """The messages that were given up, the newest first. Raises StoreError."""
     return [letter for letter, _ in (yield from _dead(engine, limit))]
 
 
-def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Plan[int]:
-    """Plan: puts dead messages (those with ``keys``, or all) back into the outbox; how many. Raises StoreError."""
+def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Operation[int]:
+    """Puts dead messages (those with ``keys``, or all) back into the outbox; how many. Raises StoreError."""
 
     def back(letter: DeadLetter, row: Row) -> list[Write]:
         now = clock.now()
@@ -64,13 +64,15 @@ def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Pl
     return (yield from _each(outbox.engine, keys, back))
 
 
-def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Plan[int]:
-    """Plan: removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
+def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Operation[int]:
+    """Removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
     return (yield from _each(engine, keys, lambda _letter, _row: []))
 
 
-def _each(engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadLetter, Row], list[Write]]) -> Plan[int]:
-    """Plan: takes each dead letter off the list, with what ``also`` writes, unless another did; how many."""
+def _each(
+    engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadLetter, Row], list[Write]]
+) -> Operation[int]:
+    """Takes each dead letter off the list, with what ``also`` writes, unless another did; how many."""
     done = 0
     for letter, row in (yield from _dead(engine, None)):
         if keys is not None and letter.key not in keys:
@@ -87,7 +89,7 @@ def _each(engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadL
     return done
 
 
-def _dead(engine: StoreEngine, limit: int | None) -> Plan[list[tuple[DeadLetter, Row]]]:
+def _dead(engine: StoreEngine, limit: int | None) -> Operation[list[tuple[DeadLetter, Row]]]:
     found: list[tuple[DeadLetter, Row]] = []
     after: Cursor | None = None
     while limit is None or len(found) < limit:

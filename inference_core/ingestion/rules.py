@@ -13,10 +13,9 @@ from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from inference_core.clock import in_zone
-from inference_core.drivers import Plan
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
-from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.pasting import FENCE, SIGNS
+from inference_core.effects import Operation
+from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.ingestion.messages import FENCE, SIGNS, Message, Role
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
 from inference_core.slots.clauses import expanded
@@ -62,7 +61,7 @@ class _Sentence:
         return Candidate(content=self.text, memory_type=memory_type, importance=importance, message_ids=ids, **more)
 
 
-def extract_by_rules(messages: Sequence[Message], offered: Sequence[Offered], now: datetime) -> Extraction:
+def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime) -> Extraction:
     """The candidates in the user's plain statements, in order; ``now``, aware, is the time of undated messages.
 
     Messages of several authors give nothing, as it is unclear which of them is the user. A candidate supersedes the
@@ -175,7 +174,7 @@ def _is_telling(slot: Slot) -> bool:
     return slot.holds is Holds.ONE or attribute in living | words("many")
 
 
-def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Offered, Said]]) -> Candidate:
+def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[KnownMemory, Said]]) -> Candidate:
     """The candidate with what it does to the known memories."""
     same: str | None = None
     for memory, old in known:
@@ -187,7 +186,7 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Off
     return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same)
 
 
-def _reaches(sentence: _Sentence, memory: Offered) -> bool:
+def _reaches(sentence: _Sentence, memory: KnownMemory) -> bool:
     """Whether the sentence says that the goal in ``memory`` has been reached."""
     goal = pattern("goal").fullmatch(expanded(memory.content[:MAX_STATEMENT]).rstrip(".! "))
     done = pattern("done").fullmatch(sentence.plain)
@@ -199,8 +198,8 @@ class RuleExtractor:
     """An extractor without a model: finds plain statements in English, and a few in German."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
-        """Plan: the candidates of ``messages``; days are those of ``zone``."""
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
+        """The candidates of ``messages``; days are those of ``zone``."""
         yield from ()
         return extract_by_rules(messages, offered, in_zone(now, zone))

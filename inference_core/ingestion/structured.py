@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from inference_core.asking import ask
 from inference_core.context.render import neutral_line
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import ModelError
 from inference_core.ingestion.extraction_schema import CONTENT, LISTS, TYPES, Entry, first_of, folded, folded_keys
 from inference_core.memory.text import text_tokens
@@ -78,8 +78,8 @@ class Asking:
     input_tokens: int = 0
     output_tokens: int = 0
 
-    def answered(self, request: Sequence[BaseMessage], read: Read[T], what: str) -> Plan[T]:
-        """Plan: the result of the first usable answer. Raises ModelError, which names ``what``, if there is none."""
+    def answered(self, request: Sequence[BaseMessage], read: Read[T], what: str) -> Operation[T]:
+        """The result of the first usable answer. Raises ModelError, which names ``what``, if there is none."""
         may_repair = True
         for model in self.models:
             messages = request
@@ -100,7 +100,7 @@ class Asking:
                 messages = [*request, AIMessage(given), HumanMessage(self.repair.format(problem=problem))]
         raise ModelError(f"No chat model gave {what}: {'; '.join(shown(self.problems))}")
 
-    def _asked(self, model: Runnable[Any, Any], request: Sequence[BaseMessage]) -> Plan[Any]:
+    def _asked(self, model: Runnable[Any, Any], request: Sequence[BaseMessage]) -> Operation[Any]:
         self.model_calls += 1
         given: Any = yield from ask(model, request, self.timeout)
         answer: Any = cast("dict[str, Any]", given).get("raw") if isinstance(given, dict) else given

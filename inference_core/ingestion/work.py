@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.outbox import Claim
@@ -12,17 +12,17 @@ from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
 
 
-class Work(Protocol):
+class TaskHandler(Protocol):
     """One kind of work. The last two plans may be run again after a crash."""
 
-    def extracted(self, scope: MemoryScope, claim: Claim) -> Plan[Extraction]:
-        """Plan: what the batch suggests; kept until it is applied. Raises ModelError, StoreError."""
+    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+        """What the batch suggests; kept until it is applied. Raises ModelError, StoreError."""
         ...
 
-    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
-        """Plan: what that does to memories; the same if some of it is done already. Raises StoreError."""
+    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+        """What that does to memories; the same if some of it is done already. Raises StoreError."""
         ...
 
-    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[list[Write]]:
-        """Plan: the writes in the outbox with which the batch is done. Raises StoreError."""
+    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+        """The writes in the outbox with which the batch is done. Raises StoreError."""
         ...

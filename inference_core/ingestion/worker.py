@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from inference_core.drivers import Pool, run
+from inference_core.effects import Pool, run
 from inference_core.errors import StoreError
 from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Outcome, Pipeline, Report

@@ -6,30 +6,31 @@ A row of the archive is the memory's own, with its text and vectors, and a note 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from inference_core.drivers import Plan
-from inference_core.lifecycle.choosing import Leaving
+from inference_core.effects import Operation
+from inference_core.lifecycle.policy import EvictionCandidate
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.fields import mapping_field, moment_field, text_field
 from inference_core.memory.namespaces import (
     FORGOTTEN,
     USAGE,
     Namespace,
-    beside,
     encode_label,
     holds_forgotten,
     holds_memories,
-    home_of,
+    memory_namespace,
+    sidecar_namespace,
 )
-from inference_core.memory.text import encode_json
+from inference_core.memory.text import canonical_id, encode_json, mapping_field, moment_field, text_field
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import UserId, record_of
-from inference_core.stores.accesses import Usage, usage_put
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Key, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.maintenance import Usage, usage_put
 
 T = TypeVar("T")
 _NOTE: Final = "_forgotten"
@@ -52,7 +53,9 @@ def forgotten_of(row: Row) -> ForgottenMemory:
     return ForgottenMemory(MemoryStoreDocument.of(record_of(row)), at, text_field(note, "reason") or "")
 
 
-def archiving(leaving: Leaving, row: Row, usage: Row | None, document: Document | None, now: datetime) -> list[Write]:
+def archiving(
+    leaving: EvictionCandidate, row: Row, usage: Row | None, document: Document | None, now: datetime
+) -> list[Write]:
     """The writes that move the memory of ``row`` to the archive, unless it or its ``usage`` has changed meanwhile."""
     figures = Usage.of(usage)
     note: dict[str, Any] = {
@@ -63,7 +66,7 @@ def archiving(leaving: Leaving, row: Row, usage: Row | None, document: Document 
     }
     namespace, name = leaving.key
     put = Put(
-        namespace=beside(namespace, FORGOTTEN),
+        namespace=sidecar_namespace(namespace, FORGOTTEN),
         key=name,
         value=encode_json(row.value | {_NOTE: note}, what="memory"),
         document=document,
@@ -74,7 +77,7 @@ def archiving(leaving: Leaving, row: Row, usage: Row | None, document: Document 
     return [
         put,
         Delete(namespace=namespace, key=name, expected=row.version),
-        Delete(namespace=beside(namespace, USAGE), key=name, expected=usage.version if usage else 0),
+        Delete(namespace=sidecar_namespace(namespace, USAGE), key=name, expected=usage.version if usage else 0),
     ]
 
 
@@ -82,7 +85,7 @@ def restoring(row: Row, document: Document | None, now: datetime) -> list[Write]
     """The writes that put the memory of an archive's ``row`` back, as used now, unless one is there."""
     note = mapping_field(row.value, _NOTE)
     count = note.get("count")
-    home = home_of(row.namespace)
+    home = memory_namespace(row.namespace)
     put = Put(
         namespace=home,
         key=row.key,
@@ -97,20 +100,20 @@ def restoring(row: Row, document: Document | None, now: datetime) -> list[Write]
     return [put, usage, Delete(namespace=row.namespace, key=row.key, expected=row.version)]
 
 
-def homes(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
-    """Plan: the namespaces that hold memories of the user, every agent's."""
+def homes(engine: StoreEngine, user_id: UserId) -> Operation[list[Namespace]]:
+    """The namespaces that hold memories of the user, every agent's."""
     names = yield from engine.namespaces((encode_label(user_id),))
     return [name for name in names if holds_memories(name)]
 
 
-def archives(engine: StoreEngine, user_id: UserId) -> Plan[list[Namespace]]:
-    """Plan: the namespaces of the user's archives, every agent's."""
+def archives(engine: StoreEngine, user_id: UserId) -> Operation[list[Namespace]]:
+    """The namespaces of the user's archives, every agent's."""
     names = yield from engine.namespaces((encode_label(user_id),))
     return [name for name in names if holds_forgotten(name)]
 
 
-def documents(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Document]]:
-    """Plan: what indexes know of the rows of ``keys``, with their vectors."""
+def documents(engine: StoreEngine, keys: Collection[Key]) -> Operation[dict[Key, Document]]:
+    """What indexes know of the rows of ``keys``, with their vectors."""
 
     def read() -> dict[Key, Document]:
         backend, wanted = engine.backend, set(keys)
@@ -129,3 +132,64 @@ def documents(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Docu
 def portions(items: Sequence[T], size: int) -> list[Sequence[T]]:
     """``items`` in portions of at most ``size``."""
     return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+# Bringing back what was forgotten.
+
+_PORTION: Final = 100
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """Ids of memories that are back, whose id another memory has by now, and that are not in the archive."""
+
+    restored: list[str] = field(default_factory=list[str])
+    taken: list[str] = field(default_factory=list[str])
+    missing: list[str] = field(default_factory=list[str])
+
+
+def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMemory]]:
+    """What can be restored of the user's memories, every agent's, the last forgotten first. Raises StoreError."""
+    rows = yield from scope.engine.scan((yield from archives(scope.engine, user_id)), accepts=is_known)
+    return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
+
+
+def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Operation[RestoreReport]:
+    """Restores forgotten memories, None: all, as they were, with ids, instants, history and vectors.
+
+    They count as used now. A memory that was saved under the same id since stays. Raises InvalidInput, StoreError.
+    """
+    engine = scope.engine
+    scopes = yield from archives(engine, user_id)
+    if memory_ids is None:
+        rows = yield from engine.scan(scopes, accepts=is_known)
+    else:
+        keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
+        rows = [row for row in (yield from engine.get(keys)) if row and is_known(row)]
+    report = RestoreReport()
+    for portion in portions(rows, _PORTION):
+        known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
+        back = yield from retried(partial(_restored, scope, portion, known))
+        report.restored += [key for _, key in back]
+        report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
+    there = {*report.restored, *report.taken}
+    report.missing = [one for one in dict.fromkeys(memory_ids or ()) if one not in there]
+    engine.embed_later()
+    return report
+
+
+def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Document]) -> Operation[list[Key]]:
+    """Puts back those of ``portion`` that are still archived and whose places are free; the archive's keys of those."""
+    keys = [(row.namespace, row.key) for row in portion]
+    rows = yield from scope.engine.get(keys)
+    places = yield from scope.engine.get([(memory_namespace(namespace), key) for namespace, key in keys])
+    now = scope.clock.now()
+    back: list[Key] = []
+    writes: list[Write] = []
+    for key, row, place in zip(keys, rows, places, strict=True):
+        if row and place is None:
+            back.append(key)
+            writes += restoring(row, known.get(key), now)
+    if writes:
+        yield from scope.engine.write(writes, embeds=False)
+    return back

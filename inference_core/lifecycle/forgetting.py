@@ -6,24 +6,83 @@ recalled between choosing and moving stays.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from inference_core.drivers import Plan
-from inference_core.lifecycle.archive import archives, archiving, documents, forgotten_of, homes, portions
-from inference_core.lifecycle.choosing import Choice, ForgettingReason, Leaving
-from inference_core.lifecycle.policy import ForgettingPolicy
-from inference_core.lifecycle.usage import usages_beside
-from inference_core.memory.namespaces import USAGE, beside, home_of
+from inference_core.effects import Operation, run
+from inference_core.errors import InferenceCoreError, InvalidId
+from inference_core.lifecycle.archive import (
+    archives,
+    archiving,
+    documents,
+    forgotten,
+    forgotten_of,
+    homes,
+    portions,
+    restore,
+)
+from inference_core.lifecycle.policy import Choice, EvictionCandidate, ForgettingPolicy, ForgettingReason
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import (
+    USAGE,
+    Namespace,
+    decode_label,
+    holds_forgotten,
+    holds_memories,
+    memory_namespace,
+    sidecar_namespace,
+)
+from inference_core.memory.record import MemoryRecord
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase, asynchronous, synchronous
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of
 from inference_core.services.operations.update import retried
-from inference_core.stores.accesses import Usage
 from inference_core.stores.backend import Delete, Key, Row, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.maintenance import Usage
+
+# Meta-memory: which memories are used, and which never are.
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """A memory, how often it was recalled, and when last."""
+
+    document: MemoryStoreDocument
+    count: int
+    last: datetime | None
+
+
+def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
+    """How each memory that this agent reads of the user is used: the most used first, at the end the oldest unused.
+
+    Recalls of other processes count when those have written them, half a minute later. Raises InvalidInput, StoreError.
+    """
+    scopes = scope.namespaces.read_scopes(user_id)
+    rows = yield from scope.engine.scan(scopes)
+    found = by_use(records_of(rows), (yield from usages_beside(scope.engine, scopes)))
+    return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
+
+
+def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> list[tuple[MemoryRecord, Usage]]:
+    """``records`` with their figures, the most used first, then those used last, then the oldest."""
+    found = [(record, figures.get((record.namespace, record.id), Usage())) for record in records]
+    found.sort(key=lambda one: (-one[1].count, -(one[1].last.timestamp() if one[1].last else 0), one[0].created_at))
+    return found
+
+
+def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[dict[Key, Usage]]:
+    """How often the memories of exactly ``scopes`` were recalled; those that never were are left out."""
+    yield from engine.pool.call(engine.accesses.flush)
+    rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
+    return {(memory_namespace(row.namespace), row.key): Usage.of(row) for row in rows}
+
 
 _PORTION: Final = 100
 _READ_AT_ONCE: Final = 2_000
@@ -39,7 +98,7 @@ class ForgettingReport:
     that can no longer be restored; ``remaining`` counts the memories that the user has left.
     """
 
-    forgotten: list[Leaving] = field(default_factory=list[Leaving])
+    forgotten: list[EvictionCandidate] = field(default_factory=list[EvictionCandidate])
     kept: list[str] = field(default_factory=list[str])
     erased: list[str] = field(default_factory=list[str])
     remaining: int = 0
@@ -52,7 +111,7 @@ def forget(
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Plan[ForgettingReport]:
+) -> Operation[ForgettingReport]:
     """Forgets what ``policy`` (default: what has expired) chooses among the user's memories, every agent's.
 
     ``dry_run`` only says what would be forgotten and erased. A run that ends early has forgotten a part; run it again.
@@ -70,7 +129,9 @@ def forget(
     since = now - timedelta(days=chosen.keep_days)
     # An archived memory that is also in its namespace is left from a move or a restoration that was interrupted.
     overdue = [
-        row for row in archived if forgotten_of(row).forgotten_at <= since or (home_of(row.namespace), row.key) in rows
+        row
+        for row in archived
+        if forgotten_of(row).forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows
     ]
     if dry_run:
         return ForgettingReport(leaving, [], [row.key for row in overdue], len(memories) - len(leaving))
@@ -79,16 +140,18 @@ def forget(
     for portion in portions(overdue, _PORTION):
         erased += yield from retried(partial(_erase, engine, portion))
     for orphans in portions([key for key in usages if key not in rows], _PORTION):
-        yield from engine.write([Delete(namespace=beside(namespace, USAGE), key=key) for namespace, key in orphans])
+        yield from engine.write(
+            [Delete(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
+        )
     kept = [one.record.id for one in leaving if one.key not in forgotten]
     return ForgettingReport(list(forgotten.values()), kept, erased, len(memories) - len(forgotten))
 
 
 def _archive(
-    engine: StoreEngine, leaving: Sequence[Leaving], now: datetime, progress: Progress | None
-) -> Plan[dict[Key, Leaving]]:
+    engine: StoreEngine, leaving: Sequence[EvictionCandidate], now: datetime, progress: Progress | None
+) -> Operation[dict[Key, EvictionCandidate]]:
     """Moves ``leaving`` to the archive, portion by portion; those that went."""
-    gone: dict[Key, Leaving] = {}
+    gone: dict[Key, EvictionCandidate] = {}
     done = 0
     for stretch in portions(leaving, _READ_AT_ONCE):
         known = yield from documents(engine, [one.key for one in stretch])
@@ -103,23 +166,25 @@ def _archive(
 
 def _move(
     engine: StoreEngine,
-    portion: Sequence[Leaving],
+    portion: Sequence[EvictionCandidate],
     known: Mapping[Key, Document],
     now: datetime,
     gone: Collection[Key],
-) -> Plan[list[Leaving]]:
+) -> Operation[list[EvictionCandidate]]:
     """Moves those of ``portion`` that are as they were. Raises VersionConflict if one of them changes meanwhile."""
     yield from engine.pool.call(engine.accesses.flush)
     rows = yield from engine.get([one.key for one in portion])
-    figures = yield from engine.get([(beside(one.record.namespace, USAGE), one.record.id) for one in portion])
-    going: dict[Key, Leaving] = {}
+    figures = yield from engine.get(
+        [(sidecar_namespace(one.record.namespace, USAGE), one.record.id) for one in portion]
+    )
+    going: dict[Key, EvictionCandidate] = {}
     writes: list[Write] = []
     for one, row, figure in zip(portion, rows, figures, strict=True):
         if row is None or row.version != one.record.version:
             continue
         if one.reason is not ForgettingReason.EXPIRED and Usage.of(figure) != one.usage:
             continue  # recalled since it was chosen; what has expired goes even so
-        if one.heir is None or one.heir in gone or one.heir in going:
+        if one.successor is None or one.successor in gone or one.successor in going:
             going[one.key] = one
             writes += archiving(one, row, figure, known.get(one.key), now)
     if writes:
@@ -127,10 +192,87 @@ def _move(
     return list(going.values())
 
 
-def _erase(engine: StoreEngine, portion: Sequence[Row]) -> Plan[list[str]]:
+def _erase(engine: StoreEngine, portion: Sequence[Row]) -> Operation[list[str]]:
     """Removes rows of the archive for good, unless they have changed; the ids of those that went."""
     rows = yield from engine.get([(row.namespace, row.key) for row in portion])
     same = [row for row, old in zip(rows, portion, strict=True) if row and row.version == old.version]
     if same:
         yield from engine.write([Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in same])
     return [row.key for row in same]
+
+
+# Forgetting at intervals, for all users of a store.
+
+_LOG = logging.getLogger(__name__)
+_HOUR_S: Final = 3_600.0
+
+
+class ForgettingRounds:
+    """Applies ``policy`` to each user of the store of ``scope``, at once and then every ``hours``; None: never.
+
+    Several processes may do so at the same time.
+    """
+
+    def __init__(self, scope: MemoryScope, policy: ForgettingPolicy, hours: float | None) -> None:
+        self._scope = scope
+        self._policy = policy
+        self._every_s = (hours or 0.0) * _HOUR_S
+        self._due = 0.0 if hours else float("inf")
+
+    def run_if_due(self) -> int:
+        """How many memories were forgotten; 0 if it is not time yet. A user whose run fails waits for the next one."""
+        if time.monotonic() < self._due:
+            return 0
+        self._due = time.monotonic() + self._every_s
+        forgotten = 0
+        try:
+            users = run(users_of(self._scope))
+        except InferenceCoreError as error:
+            _LOG.warning("Nothing is forgotten this time: %s", error)
+            return 0
+        for user_id in users:
+            try:
+                forgotten += len(run(forget(self._scope, user_id, self._policy)).forgotten)
+            except InferenceCoreError as error:
+                _LOG.warning("Nothing of a user is forgotten this time: %s", error)
+        return forgotten
+
+
+def users_of(scope: MemoryScope) -> Operation[list[str]]:
+    """The users who have memories in the store, or forgotten ones."""
+    names = yield from scope.engine.namespaces()
+    users: list[str] = []
+    for label in dict.fromkeys(name[0] for name in names if holds_memories(name) or holds_forgotten(name)):
+        with suppress(InvalidId):  # an application's own namespace may look like one of ours
+            users.append(decode_label(label))
+    return users
+
+
+# MemoryLifecycle: what becomes of a user's memories with time, for applications.
+
+
+class SyncMemoryLifecycle(ServiceBase):
+    """The lifecycle without async: the same methods, which block."""
+
+    forget = synchronous(forget)
+    restore = synchronous(restore)
+    forgotten = synchronous(forgotten)
+    usage = synchronous(usage)
+
+
+class MemoryLifecycle(ServiceBase):
+    """Forgets and restores memories in the store of ``service``, and says which are used.
+
+    ``forget``, ``restore`` and ``forgotten`` are about all of a user's memories, whichever agent they belong to;
+    ``usage`` about those that the service's agent reads. ``timeout`` bounds each of them, in seconds; None: never.
+    Methods raise InvalidInput, StoreUnavailable and its kinds.
+    """
+
+    forget = asynchronous(forget)
+    restore = asynchronous(restore)
+    forgotten = asynchronous(forgotten)
+    usage = asynchronous(usage)
+
+    def __init__(self, service: AgentMemoryStoreService, *, timeout: float | None = None) -> None:
+        super().__init__(service.scope, timeout)
+        self.sync = SyncMemoryLifecycle(service.scope, timeout)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from inference_core.memory.fields import copied
-from inference_core.memory.links import MemoryLink
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryLink, MemoryRecord
+from inference_core.memory.text import copied
 from inference_core.memory.types import MemoryCategory, get_category_for_type
 
 T = TypeVar("T")

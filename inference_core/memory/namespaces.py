@@ -83,17 +83,17 @@ def holds_memories(namespace: Namespace) -> bool:
     return len(namespace) > 1 and namespace[1] in MEMORY_CATEGORIES
 
 
-def beside(namespace: Namespace, place: str) -> Namespace:
+def sidecar_namespace(namespace: Namespace, place: str) -> Namespace:
     """The namespace that holds USAGE or FORGOTTEN of the memories in ``namespace``; it never holds memories itself."""
     return (namespace[0], place, *namespace[1:])
 
 
 def holds_forgotten(namespace: Namespace) -> bool:
     """Whether ``namespace`` holds forgotten memories of a user."""
-    return namespace[1:2] == (FORGOTTEN,) and holds_memories(home_of(namespace))
+    return namespace[1:2] == (FORGOTTEN,) and holds_memories(memory_namespace(namespace))
 
 
-def home_of(namespace: Namespace) -> Namespace:
+def memory_namespace(namespace: Namespace) -> Namespace:
     """The memory namespace that the sidecar ``namespace`` belongs to."""
     return (namespace[0], *namespace[2:])
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, cast
 
 from inference_core.clock import aware
 from inference_core.errors import UnsupportedSchema
-from inference_core.memory.fields import copied, mapping_field, moment_field, share_field, text_field, texts_field
 from inference_core.memory.namespaces import Namespace
+from inference_core.memory.text import copied, mapping_field, moment_field, share_field, text_field, texts_field
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
@@ -163,3 +164,84 @@ def is_of_known_schema(value: Mapping[str, Any]) -> bool:
     """Whether this version of the package can read the stored ``value`` of a memory."""
     version = value.get("schema_version", 0)
     return isinstance(version, int) and version <= SCHEMA_VERSION
+
+
+# Whether a stored memory still holds.
+
+
+def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None = None) -> str | None:
+    """Why a stored memory does not hold at ``now``, or did not at ``as_of``; None if it does, or did.
+
+    A namespace may also hold an application's own values, which count as empty, and memories that a newer version of
+    this package wrote.
+    """
+    if not is_of_known_schema(value):
+        return "newer"
+    if not text_field(value, "content"):
+        return "empty"
+    is_superseded = bool(text_field(value, "superseded_by"))
+    end, expiry = moment_field(value, "valid_to"), moment_field(value, "expires_at")
+    if as_of is None:
+        if is_superseded:
+            return "superseded"
+        return "expired" if any(moment is not None and moment <= now for moment in (end, expiry)) else None
+    start = moment_field(value, "valid_from") or moment_field(value, "created_at")
+    if start is not None and start > as_of:
+        return "later"
+    if end is None and is_superseded:
+        return "superseded"
+    if end is not None and end <= as_of:
+        return "over"
+    is_expired = expiry is not None and expiry <= now  # by now: what is gone cannot be asked for any more
+    return "expired" if is_expired else None
+
+
+# Links between memories that their records state: shared entities, relations, tags, and supersession.
+
+MAX_NAMES: Final = 64
+"""Only this many names of a record are read."""
+MAX_NAME_CHARACTERS: Final = 64
+_TRIPLE: Final = 3
+
+
+class MemoryLink(NamedTuple):
+    """The entity a memory shares with ``memory_id``, or with the query if ``memory_id`` is None."""
+
+    entity: str
+    memory_id: str | None = None
+
+    def __str__(self) -> str:
+        """The link as a phrase for people."""
+        target = "the query" if self.memory_id is None else f"memory {self.memory_id}"
+        return f"linked through {self.entity!r} to {target}"
+
+
+def entities_of(value: Mapping[str, Any]) -> list[str]:
+    """The entities in a memory's stored value: those it lists, and both ends of its relations."""
+    metadata = mapping_field(value, "extra_metadata")
+    entities = _items(metadata, "entities")
+    named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]
+    names = _listed(name for name in named if isinstance(name, str))
+    relations = (texts_field({"ends": relation}, "ends") for relation in _items(metadata, "relations"))
+    ends = (end for relation in relations if len(relation) == _TRIPLE for end in (relation[0], relation[2]))
+    return _listed(chain(names, ends))
+
+
+def tags_of(value: Mapping[str, Any]) -> list[str]:
+    """The tags in a memory's stored value."""
+    return _listed(texts_field(value, "tags"))
+
+
+def neighbours_of(value: Mapping[str, Any]) -> list[str]:
+    """The ids of the memories that this one superseded, and of the one that superseded it."""
+    after = text_field(value, "superseded_by")
+    return list(islice([*([after] if after else []), *texts_field(value, "supersedes")], MAX_NAMES))
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return [name for name in islice(names, MAX_NAMES) if 0 < len(name) <= MAX_NAME_CHARACTERS]
+
+
+def _items(metadata: Mapping[str, Any], name: str) -> list[Any]:
+    found = metadata.get(name)
+    return cast("list[Any]", found) if isinstance(found, list) else []

@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from inference_core.errors import InvalidInput, UntrustedWrite
-from inference_core.memory.fields import text_field, texts_field
+from inference_core.memory.text import text_field, texts_field
 from inference_core.memory.types import MemoryCategory
 
 

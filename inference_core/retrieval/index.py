@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.columns import NEVER, ColumnName, Columns, Vectors, VectorsView
-from inference_core.retrieval.documents import Change, Document, Situation, Term
-from inference_core.retrieval.postings import Postings, PostingsView
+from inference_core.retrieval.columns import NEVER, ColumnName, Columns, Postings, PostingsView, Vectors, VectorsView
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
 from inference_core.retrieval.vectors import Floats, is_packed
 
@@ -329,7 +328,7 @@ class _Added:
         words = (terms or "").split()
         created = change.created_at
         rank = crc32(change.key.encode(errors="surrogatepass"))
-        _, by_assistant, happened, importance = change.document.situation if change.document else Situation()
+        _, by_assistant, happened, importance = change.document.situation if change.document else DocumentMetadata()
         self.slots.append(
             (
                 *(change.seq, NEVER, NEVER, created, len(words), rank, *codes),

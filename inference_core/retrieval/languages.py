@@ -7,13 +7,29 @@ product per text, and answers "la" or "eo" for two words instead of "unknown".
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Final
+from importlib.resources import files
+from typing import Any, Final
 
-from inference_core.retrieval.stopword_lists import LATIN, OTHER
-from inference_core.retrieval.stopwords import WORDS
+# The word lists of ``words.toml``, read once.
+
+WORDS: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "words.toml").read_text("utf-8"))
+STOP_WORDS: Final = frozenset(WORDS["latin"]["en"].split())
+"""English function words, too frequent to tell one memory from another."""
+META_WORDS: Final = frozenset(WORDS["meta_words"].split())
+"""English words of a query that are about asking and about the conversation itself, not about what was said in it."""
+
+
+# Function words by language.
+
+LATIN: Final[dict[str, str]] = WORDS["latin"]
+"""Of languages in Latin script, in the order in which a tie between two of them is decided."""
+OTHER: Final[dict[str, str]] = WORDS["other"]
+"""Of languages with a script of their own."""
+
 
 LATIN_LANGUAGES: Final = tuple(LATIN)
 """Languages in Latin script that can be told apart. With equal evidence, the earlier one wins."""

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from inference_core.memory.links import MemoryLink
+from inference_core.memory.record import MemoryLink
 from inference_core.retrieval.analysis import words_by_term
 from inference_core.retrieval.index import ScopeView
-from inference_core.retrieval.names import Named
 from inference_core.retrieval.pool import Place
+from inference_core.retrieval.query import Named
 
 ABOUT: Final = 0.5
 """What a memory gains for being about whom the query names."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
-from inference_core.retrieval.analysis import query_alternatives
+from inference_core.memory.record import MAX_NAME_CHARACTERS, entities_of
+from inference_core.retrieval.analysis import UNSPACED, folded, is_content_token, query_alternatives, without_accents
 from inference_core.retrieval.documents import Term
 from inference_core.retrieval.time_expressions import interval_of
 from inference_core.retrieval.vectors import Floats
@@ -27,7 +29,8 @@ class Query:
     """A query's analysed terms, its vectors if there is a model, and what it asks for.
 
     ``interval`` is the time that the text refers to, in seconds since 1970. ``wants_action``: it asks the agent to do
-    something rather than for knowledge. ``by_itself``: rank texts without regard to their speaker and their session.
+    something rather than for knowledge. ``ignore_session``: rank texts without regard to their speaker and their
+    session.
     """
 
     terms: Sequence[Term] = ()
@@ -35,7 +38,7 @@ class Query:
     tokens: Floats | None = None
     interval: tuple[float, float] | None = None
     wants_action: bool = False
-    by_itself: bool = False
+    ignore_session: bool = False
 
     @classmethod
     def of(
@@ -45,7 +48,7 @@ class Query:
         vector: Floats | None = None,
         tokens: Floats | None = None,
         *,
-        by_itself: bool = False,
+        ignore_session: bool = False,
     ) -> Query:
         """The query ``text``, asked at ``now`` in the user's time zone."""
         text = text[:MAX_QUERY_CHARACTERS]
@@ -58,5 +61,64 @@ class Query:
             tokens=tokens if tokens is not None and len(tokens) else None,
             interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),
             wants_action=bool(clean) and not asks,
-            by_itself=by_itself,
+            ignore_session=ignore_session,
         )
+
+
+# Names of entities, and which of them a query mentions.
+#
+# Names are compared folded, without accents and possessives: "José's" is "jose". Entities that share a name are not
+# told apart; nothing is merged, and a link states the name it is based on.
+
+_AUTHOR: Final = re.compile(rf"\s*([^\W\d_][^\n:\uff1a]{{0,{MAX_NAME_CHARACTERS - 1}}})[:\uff1a]\s*\S")
+_MAX_WORDS: Final = 3
+_MARKS: Final = "'-.:@/+#_"
+_UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
+_END: Final = 60
+"""A question mark among this many last characters makes a text a question."""
+
+
+@lru_cache(maxsize=4_096)
+def canonical_name(name: str) -> str:
+    """The form in which names are compared; "" if nothing remains."""
+    words = (without_accents(word.strip(_MARKS).removesuffix("'s")) for word in folded(name).split())
+    return " ".join(filter(None, words))
+
+
+def author_of(text: str) -> str | None:
+    """The speaker's name, of at most three words, in a text like "Ida: I moved"; else None."""
+    found = _AUTHOR.match(text)
+    words = found[1].split() if found else []
+    is_name = 0 < len(words) <= _MAX_WORDS and not any(word[0].islower() for word in words)
+    return " ".join(words) if is_name else None
+
+
+def subjects_of(value: Mapping[str, object], text: str) -> dict[str, str]:
+    """Whom or what a memory is about: its speaker and its record's entities, as written, by canonical name."""
+    author = author_of(text)
+    return by_canonical([*([author] if author else []), *entities_of(value)])
+
+
+def by_canonical(names: Iterable[str]) -> dict[str, str]:
+    """``names`` by canonical name."""
+    found = {canonical_name(name): name for name in names}
+    found.pop("", None)
+    return found
+
+
+def asks_something(text: str) -> bool:
+    """Whether ``text`` ends in a question, so that it says little about anybody."""
+    return any(mark in text[-_END:] for mark in "?\uff1f")
+
+
+class Named:
+    """The names in the text of a query, as whole words."""
+
+    def __init__(self, text: str) -> None:
+        self._words = f" {canonical_name.__wrapped__(text)} "
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the query contains the canonical ``name``. Function words are no names."""
+        if _UNSPACED.match(name):
+            return name in self._words
+        return f" {name} " in self._words and is_content_token(name)

@@ -25,11 +25,10 @@ from inference_core.retrieval.evidence import (
     spread,
     standardized,
 )
-from inference_core.retrieval.late_interaction import dimensions_of, interact
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.vectors import Floats
-from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights, by_itself
+from inference_core.retrieval.vectors import Floats, dimensions_of, interact
+from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights, ignore_session
 
 CANDIDATES: Final = 100
 FEW: Final = 4_000
@@ -165,7 +164,7 @@ def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | No
 
 
 def _weights(weights: Weights, query: Query) -> Weights:
-    return by_itself(weights) if query.by_itself else weights
+    return ignore_session(weights) if query.ignore_session else weights
 
 
 def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -> Shares:

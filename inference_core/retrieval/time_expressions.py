@@ -14,7 +14,7 @@ from datetime import date, datetime, time, timedelta
 from itertools import count
 from typing import Final
 
-from inference_core.retrieval.stopwords import WORDS
+from inference_core.retrieval.languages import WORDS
 
 MAX_CHARACTERS: Final = 1_000
 """Text beyond this many characters is ignored."""

@@ -65,7 +65,7 @@ LEXICAL: Final = Weights(
 """Words alone."""
 
 
-def by_itself(weights: Weights) -> Weights:
+def ignore_session(weights: Weights) -> Weights:
     """``weights`` of what a text says itself: without its surroundings, whoever said it."""
     return weights._replace(
         lexical=Spread(own=weights.lexical.own),

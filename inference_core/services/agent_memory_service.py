@@ -6,13 +6,15 @@ helpers that work on a store without an agent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, Any, Final
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock, SystemClock, time_zone
+from inference_core.effects import Operation, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder
@@ -33,10 +35,8 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
-from inference_core.services.faces import Face, asynchronous, synchronous
 from inference_core.services.operations.delete import delete, delete_all
-from inference_core.services.operations.history import history
-from inference_core.services.operations.list import count, get, list_memories
+from inference_core.services.operations.list import count, get, history, list_memories
 from inference_core.services.operations.recall import (
     recall,
     recall_by_category,
@@ -45,7 +45,7 @@ from inference_core.services.operations.recall import (
 )
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.save import save
-from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.scope import MemoryScope, present_as
 from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
@@ -67,10 +67,50 @@ from inference_core.stores.factory import engine_of
 if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
 
+
+# The two faces of services: the same operations, blocking and awaited.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ServiceBase:
+    """What both faces of a service run operations with."""
+
+    def __init__(self, scope: MemoryScope, timeout: float | None) -> None:
+        self.scope = scope
+        self.timeout = timeout
+
+
+def synchronous(
+    operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
+) -> Callable[Concatenate[ServiceBase, P], T]:
+    """The method that does ``operation`` and blocks."""
+
+    def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self.scope, *args, **kwargs), self.timeout)
+
+    present_as(method, operation, _SELF)
+    return method
+
+
+def asynchronous(
+    operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
+) -> Callable[Concatenate[ServiceBase, P], Coroutine[Any, Any, T]]:
+    """The method that does ``operation`` and is awaited."""
+
+    async def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(operation(self.scope, *args, **kwargs), self.timeout)
+
+    present_as(method, operation, _SELF)
+    return method
+
+
 DEFAULT_TIMEOUT_S: Final = 10.0
 
 
-class SyncMemoryService(Face):
+class SyncMemoryService(ServiceBase):
     """The methods of `AgentMemoryStoreService` for code without async; they block."""
 
     save_memory = synchronous(save)
@@ -91,7 +131,7 @@ class SyncMemoryService(Face):
     format_context_for_prompt = synchronous(format_context)
 
 
-class AgentMemoryStoreService(Face):
+class AgentMemoryStoreService(ServiceBase):
     """A user's long-term memory on a LangGraph store, as one agent sees it.
 
     Every method takes the ``user_id`` first and is a coroutine; `sync` has the same methods for code without async. One

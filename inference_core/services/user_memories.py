@@ -13,7 +13,7 @@ from typing import Concatenate, Final, ParamSpec, TypedDict, TypeVar
 
 from langgraph.store.base import BaseStore
 
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
@@ -23,7 +23,7 @@ from inference_core.memory.namespaces import (
     decode_label,
     encode_label,
     holds_memories,
-    home_of,
+    memory_namespace,
 )
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
@@ -72,7 +72,7 @@ def open_memory_store() -> Generator[BaseStore]:
         yield store
 
 
-def _on_store(operation: Callable[Concatenate[StoreEngine, P], Plan[T]]) -> Callable[Concatenate[BaseStore, P], T]:
+def _on_store(operation: Callable[Concatenate[StoreEngine, P], Operation[T]]) -> Callable[Concatenate[BaseStore, P], T]:
     def helper(store: BaseStore, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(any_engine_of(store), *args, **kwargs))
 
@@ -90,7 +90,7 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 
 @_on_store
-def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Plan[int]:
+def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
     """Removes all memories of the user, every agent's and forgotten ones too; of one category, if given. How many."""
     label = encode_label(user_id)
     if category is None:  # first, as what cannot be read may stand in the way of the rest
@@ -106,7 +106,7 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
 
 
 @_on_store
-def count_user_memories(engine: StoreEngine, user_id: UserId) -> Plan[dict[str, int]]:
+def count_user_memories(engine: StoreEngine, user_id: UserId) -> Operation[dict[str, int]]:
     """How many memories the user has with all agents, by category and as ``total``."""
     counted = yield from engine.tally((yield from _scopes(engine, user_id)))
     return by_category((one.namespace, one.rows) for one in counted)
@@ -123,7 +123,7 @@ def list_user_memories(
     limit: int | None = 50,
     offset: int = 0,
     after: str | None = None,
-) -> Plan[tuple[MemoryPage[UserMemoryEntry], int]]:
+) -> Operation[tuple[MemoryPage[UserMemoryEntry], int]]:
     """A page of the user's memories with all agents, the newest first, and how many match in all.
 
     ``category`` and ``memory_type`` narrow them down, and ``search`` to contents and topics that contain it, in any
@@ -136,7 +136,7 @@ def list_user_memories(
 
 
 @_on_store
-def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Plan[MemoryPage[UserEntry]]:
+def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Operation[MemoryPage[UserEntry]]:
     """A page of the users with memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
@@ -162,7 +162,7 @@ def _is_user(label: str) -> bool:
 @_on_store
 def delete_user_memory_entries(
     engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
-) -> Plan[int]:
+) -> Operation[int]:
     """Removes memories by their namespaces and keys, if they are the user's; how many were there."""
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
@@ -181,14 +181,14 @@ def delete_user_memory_entry(store: BaseStore, user_id: UserId, namespace: Seque
 
 def _scopes(
     engine: StoreEngine, user_id: UserId, category: str | None = None, *, everything: bool = False
-) -> Plan[list[Namespace]]:
+) -> Operation[list[Namespace]]:
     """The user's namespaces of one category or of all; ``everything``: also those beside them, and those of none."""
     wanted = set(MemoryCategory) if category is None else {MemoryCategory(validate_memory_category(category))}
     labels = {one.value for one in wanted}
     names = yield from engine.namespaces((encode_label(user_id),))
     if everything and category is None:
         return names
-    homes = {name: home_of(name) if everything and name[1:2] in _BESIDE else name for name in names}
+    homes = {name: memory_namespace(name) if everything and name[1:2] in _BESIDE else name for name in names}
     return [name for name, home in homes.items() if home[1:2] and home[1] in labels]
 
 

@@ -2,29 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
-from langchain_core.messages import AnyMessage, MessageLikeRepresentation, SystemMessage
+from langchain_core.messages import AnyMessage, MessageLikeRepresentation, SystemMessage, convert_to_openai_messages
 from langgraph.store.base import BaseStore
 
-from inference_core.blocks.conversation import Conversation, Owner, Owners
-from inference_core.blocks.memory import asynchronous, one_message, scope_of, synchronous
-from inference_core.context.render import fenced, with_notice
-from inference_core.drivers import Plan
-from inference_core.errors import ConfigurationError, VersionConflict
+from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
+from inference_core.effects import Operation
+from inference_core.errors import ConfigurationError, InferenceCoreError, VersionConflict
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import retried
 from inference_core.short_term import sessions
-from inference_core.short_term.content import MemoryContent, recalled_for
+from inference_core.short_term.blocks.extractive import ExtractiveMemory
+from inference_core.short_term.blocks.memory import (
+    Block,
+    Conversation,
+    Owner,
+    Owners,
+    asynchronous,
+    one_message,
+    scope_of,
+    synchronous,
+)
+from inference_core.short_term.blocks.static import StaticMemory
+from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
-from inference_core.short_term.tokens import TokenCounter, count_tokens
-from inference_core.short_term.view import view
-from inference_core.short_term.window import Window, last_of_user
+from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, view
 from inference_core.stores.factory import open_store
+
+# MemoryContent: what a turn is answered from, the window's messages and what the blocks recall for them.
+
+MemoryForm = Literal["memory", "coala"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryContent:
+    """The messages of a session, the oldest first, and by section what was recalled for the turn, the best first.
+
+    ``notices`` say what failed meanwhile: a strategy, for which older messages are not shown but kept, or a block.
+    """
+
+    messages: list[AnyMessage]
+    recalled: Mapping[str, Sequence[MemoryStoreDocument]] = field(default_factory=dict[str, Any])
+    notices: Sequence[str] = ()
+    now: datetime
+    zone: tzinfo
+
+    @property
+    def static_facts(self) -> list[MemoryStoreDocument]:
+        """What holds for everybody."""
+        return list(self.recalled.get(StaticMemory.section, ()))
+
+    @property
+    def extracted_facts(self) -> list[MemoryStoreDocument]:
+        """What is known of the user."""
+        return list(self.recalled.get(ExtractiveMemory.section, ()))
+
+    @property
+    def vector_matches(self) -> list[MemoryStoreDocument]:
+        """What was said in any of the user's sessions."""
+        return list(self.recalled.get(VectorMemory.section, ()))
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The messages as mappings with ``role`` and ``content``."""
+        given: Any = convert_to_openai_messages(self.messages)
+        return given
+
+    def render(self, form: MemoryForm = "memory") -> str:
+        """What was recalled as a prompt block; "" if nothing was.
+
+        ``memory`` is the form of the Ballerina documents, an element a block; ``coala`` has the sections and time
+        buckets of the CoALA document.
+        """
+        if form == "memory":
+            return render_blocks({name: [one.content for one in found] for name, found in self.recalled.items()})
+        by_category: dict[MemoryCategory, list[MemoryRecord]] = {}
+        for document in chain.from_iterable(self.recalled.values()):
+            record = MemoryRecord.from_value(
+                document.value,
+                memory_id=document.id,
+                namespace=(),
+                stored_at=document.created_at or self.now,
+                updated_at=document.updated_at or self.now,
+            )
+            by_category.setdefault(record.category, []).append(record)
+        return render_memories(by_category, now=self.now, zone=self.zone)
+
+
+def recalled_for(
+    blocks: Sequence[Block], scope: MemoryScope | None, conversation: Conversation, message: AnyMessage | None
+) -> Operation[tuple[dict[str, list[MemoryStoreDocument]], list[str]]]:
+    """By section what ``blocks`` recall for ``message``, and what failed. Raises ConfigurationError."""
+    recalled: dict[str, list[MemoryStoreDocument]] = {}
+    notices: list[str] = []
+    for block in blocks:
+        try:
+            found = yield from block.recall(block.scope(scope), conversation, message)
+        except ConfigurationError:
+            raise
+        except InferenceCoreError as error:
+            notices.append(f"{block.name}: {error}")
+        else:
+            recalled.setdefault(block.section, []).extend(found)
+    return recalled, notices
+
 
 SessionId = str | UUID
 DEFAULT_TIMEOUT_S: Final = 60.0
@@ -73,7 +166,7 @@ class AgentMemory:
         self._scope = scope_of(open_store("memory://") if message_store is None else message_store)
         self._system_scope = self._scope if system_message_store is None else scope_of(system_message_store)
 
-    def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Plan[MemoryContent]:
+    def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Operation[MemoryContent]:
         """The session's messages that fit the limit, valid for any model, and what the blocks recall.
 
         They recall what fits ``message``, by default the user's last one, which is not added. With
@@ -99,7 +192,7 @@ class AgentMemory:
         content.messages.extend([*([system] if system else []), *shown])
         return content
 
-    def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Plan[str | None]:
+    def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Operation[str | None]:
         """Adds ``message`` to the session, durable when it returns, and relieves the session if it is too full.
 
         A message with the id of one that is there replaces it; a system message replaces the session's. Returns what
@@ -113,7 +206,7 @@ class AgentMemory:
         stored = yield from retried(partial(self._with, conversation, added))
         return (yield from self._relieved(conversation, stored))
 
-    def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Plan[None]:
+    def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Operation[None]:
         """Removes the session's messages, its system message and what it alone has told the blocks.
 
         ``keep_long_term`` spares the blocks.
@@ -130,13 +223,13 @@ class AgentMemory:
     update, aupdate = synchronous(_update), asynchronous(_update)
     delete, adelete = synchronous(_delete), asynchronous(_delete)
 
-    def _with(self, conversation: Conversation, message: AnyMessage) -> Plan[sessions.StoredWindow]:
+    def _with(self, conversation: Conversation, message: AnyMessage) -> Operation[sessions.StoredWindow]:
         stored = yield from sessions.read(self._scope, conversation)
         messages = {one.id: one for one in stored.messages} | {message.id: message}
         return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
 
-    def _relieved(self, conversation: Conversation, stored: sessions.StoredWindow) -> Plan[str | None]:
-        """Plan: relieves the session; what could not be done."""
+    def _relieved(self, conversation: Conversation, stored: sessions.StoredWindow) -> Operation[str | None]:
+        """Relieves the session; what could not be done."""
         system = yield from sessions.read_system(self._system_scope, conversation)
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
         relief = yield from self._policy.relieved(Window(stored.messages, self._policy.counter), eviction)

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from langchain_core.messages import AnyMessage, message_to_dict, messages_from_dict
 
-from inference_core.blocks.conversation import Conversation
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import canonical_json, encode_json
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.short_term.blocks.memory import Conversation
 from inference_core.stores.backend import MAX_VALUE_BYTES, Delete, Put, Row, Write
 
 SESSIONS: Final = "short_term"
@@ -41,8 +41,8 @@ def namespace_of(conversation: Conversation) -> Namespace:
     return (encode_label(conversation.user_id), SESSIONS, encode_label(conversation.session_id, what="session_id"))
 
 
-def read(scope: MemoryScope, conversation: Conversation) -> Plan[StoredWindow]:
-    """Plan: the session's window. Raises StoreError."""
+def read(scope: MemoryScope, conversation: Conversation) -> Operation[StoredWindow]:
+    """The session's window. Raises StoreError."""
     namespace = namespace_of(conversation)
     while True:
         (listed,) = yield from scope.engine.get([(namespace, _WINDOW)])
@@ -60,8 +60,8 @@ def read(scope: MemoryScope, conversation: Conversation) -> Plan[StoredWindow]:
 
 def replace(
     scope: MemoryScope, conversation: Conversation, old: StoredWindow, messages: Sequence[AnyMessage]
-) -> Plan[StoredWindow]:
-    """Plan: makes ``messages`` the session's window, durable when it ends, if it is still ``old``.
+) -> Operation[StoredWindow]:
+    """Makes ``messages`` the session's window, durable when it ends, if it is still ``old``.
 
     Messages have ids. Raises VersionConflict if somebody changed the session meanwhile, InvalidMemory for a message
     that is too large to be stored, StoreError.
@@ -82,21 +82,21 @@ def replace(
     return StoredWindow(list(after.values()), list(after), versions[len(puts)])
 
 
-def read_system(scope: MemoryScope, conversation: Conversation) -> Plan[AnyMessage | None]:
-    """Plan: the session's system message. Raises StoreError."""
+def read_system(scope: MemoryScope, conversation: Conversation) -> Operation[AnyMessage | None]:
+    """The session's system message. Raises StoreError."""
     (row,) = yield from scope.engine.get([(namespace_of(conversation), _SYSTEM)])
     return None if row is None else _message(row)
 
 
-def write_system(scope: MemoryScope, conversation: Conversation, message: AnyMessage) -> Plan[None]:
-    """Plan: makes ``message`` the session's system message, durable when it ends. Raises InvalidMemory, StoreError."""
+def write_system(scope: MemoryScope, conversation: Conversation, message: AnyMessage) -> Operation[None]:
+    """Makes ``message`` the session's system message, durable when it ends. Raises InvalidMemory, StoreError."""
     namespace = namespace_of(conversation)
     put = Put(namespace=namespace, key=_SYSTEM, value=_value(message), updated_at=scope.clock.now())
     yield from scope.engine.write([put])
 
 
-def remove(scope: MemoryScope, conversation: Conversation) -> Plan[None]:
-    """Plan: removes all that is stored of the session. Raises StoreError."""
+def remove(scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+    """Removes all that is stored of the session. Raises StoreError."""
     namespace = namespace_of(conversation)
     while rows := (yield from scope.engine.page([namespace], limit=500)):
         yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])

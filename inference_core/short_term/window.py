@@ -6,15 +6,80 @@ does the last unit that may be shown, which the model has to answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from inference_core.blocks.passages import is_call
-from inference_core.short_term.tokens import TokenCounter
+from inference_core.memory.text import text_tokens
+from inference_core.short_term.blocks.filing import is_call, text_in
+
+# How many tokens messages and tools take, about: the count is meant to be a little too high rather than too low.
+
+TokenCounter = Callable[[Sequence[BaseMessage]], int]
+"""Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
+MESSAGE_TOKENS: Final = 4
+"""What a message takes besides its content."""
+MEDIA_TOKENS: Final = 1_000
+"""What an image, a recording or a file is counted as."""
+_MAX_TOOLS: Final = 512
+_json: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_tool_tokens: dict[int, tuple[object, int]] = {}
+
+
+def count_tokens(messages: Sequence[BaseMessage]) -> int:
+    """The tokens of ``messages``: a quarter of the bytes of English, about one for each letter of Chinese."""
+    count = 0
+    for message in messages:
+        content: Any = message.content
+        count += MESSAGE_TOKENS
+        count += text_tokens(content) if isinstance(content, str) else sum(map(_block_tokens, content))
+        if isinstance(message, AIMessage) and message.tool_calls:
+            count += sum(text_tokens(call["name"] + _json(call["args"])) for call in message.tool_calls)
+    return count
+
+
+def model_window(model: object) -> int | None:
+    """How many tokens ``model`` takes in, as far as its profile says."""
+    profile: Any = getattr(model, "profile", None) or {}
+    window = profile.get("max_input_tokens")
+    return window if isinstance(window, int) and window > 0 else None
+
+
+def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]]) -> int:
+    """The tokens of the schemas of ``tools``; each tool is looked at once."""
+    count = 0
+    for tool in tools:
+        known = _tool_tokens.get(id(tool))
+        if known is None or known[0] is not tool:  # an id that another tool had before
+            if len(_tool_tokens) >= _MAX_TOOLS:
+                _tool_tokens.clear()
+            known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(_schema(tool))))
+        count += known[1]
+    return count
+
+
+def _block_tokens(block: str | Mapping[str, Any]) -> int:
+    if isinstance(block, str):
+        return text_tokens(block)
+    text = block.get("text")
+    if isinstance(text, str):
+        return text_tokens(text)
+    if is_call(block):
+        return 0  # counted with the message's tool calls
+    return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
+
+
+def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
+    """What the model is told of ``tool``; a provider's own tool stands for itself."""
+    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType] - a bare dict by narrowing
+
 
 SUMMARY_MARK: Final = "summarization"
 """Stands in ``additional_kwargs["lc_source"]`` of a summary, as in LangChain's own summaries."""
@@ -212,3 +277,44 @@ def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:
     other = {name: value for name, value in message.additional_kwargs.items() if name != "tool_calls"}
     calls_now = {"tool_calls": list(calls.values()), "invalid_tool_calls": []}
     return message.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
+
+
+# What of a window the model is shown: valid, and no more than there is room for.
+
+_LEAST_CHARACTERS: Final = 200
+CUT: Final = "\n… [{} characters cut] …\n"
+
+
+def view(window: Window, room: int) -> list[AnyMessage]:
+    """The newest messages of ``window`` that fit ``room`` tokens, as models accept them.
+
+    The user's last message and what the model has to answer are always there; if those alone are too much, the results
+    of tools are shown with their middle cut out, and with names for pictures. Nothing is taken from ``window``.
+    """
+    if window.tokens > room:
+        return _shortened(valid(window.kept(window.start_for(room))), window.counter, room)
+    return list(window.messages) if is_valid(window.messages) else valid(window.units)
+
+
+def _shortened(messages: list[AnyMessage], counter: TokenCounter, room: int) -> list[AnyMessage]:
+    """``messages`` with less of their tools' results, the longest first, as far as needed."""
+    if counter(messages) <= room:
+        return messages
+    sizes = {at: len(text_in(one)) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
+
+    def cut(limit: int) -> list[AnyMessage]:
+        return [_cut(one, limit) if at in sizes else one for at, one in enumerate(messages)]
+
+    limits = range(_LEAST_CHARACTERS, max(sizes.values(), default=0) + 1)
+    fitting = bisect_left(limits, True, key=lambda limit: counter(cut(limit)) > room)
+    return cut(limits[fitting - 1] if fitting else _LEAST_CHARACTERS)
+
+
+def _cut(message: AnyMessage, limit: int) -> AnyMessage:
+    """``message`` as at most ``limit`` characters: three quarters of them from the start, the rest from the end."""
+    text = text_in(message)
+    if len(text) > limit:
+        size = limit - len(CUT.format(len(text)))
+        tail = size // 4
+        text = text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]
+    return message.model_copy(update={"content": text})

@@ -11,7 +11,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Term
 
 if TYPE_CHECKING:
-    from inference_core.stores.cursor import PageRequest
+    from inference_core.stores.codec import PageRequest
 
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""

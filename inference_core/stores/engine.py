@@ -1,6 +1,6 @@
 """StoreEngine: a Backend with what every caller needs around it: workers, group commit, indexes and embeddings.
 
-Its methods are plans (see `inference_core.drivers`). Texts are embedded before a write is handed over, never inside a
+Its methods are plans (see `inference_core.effects`). Texts are embedded before a write is handed over, never inside a
 lock or a transaction. A text that could not be embedded is stored all the same and gets its vector later.
 """
 
@@ -15,28 +15,59 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from inference_core.drivers import Plan, Pool, Wait, any_thread
+from inference_core.effects import Effect, Operation, Pool, any_thread
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.accesses import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
-from inference_core.stores.backfill import Backfill
-from inference_core.stores.breaker import Breaker
-from inference_core.stores.cursor import Cursor, PageRequest
-from inference_core.stores.later import INTERVAL_S as LATER_INTERVAL_S
-from inference_core.stores.later import Later
-from inference_core.stores.lazy_indexes import LazyIndexes
-from inference_core.stores.maintenance import Maintenance, remove_expired
+from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.maintenance import (
+    ACCESS_INTERVAL_S,
+    AccessCounts,
+    Maintenance,
+    remove_expired,
+    with_their_usage,
+)
 from inference_core.stores.search import QuestionVectors, Search, SearchResult
-from inference_core.stores.texts import EMBED_TIMEOUT_S, Texts, waits_for_vector
-from inference_core.stores.writer import MAX_BATCHES, GroupWriter
+from inference_core.stores.vectors import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
+from inference_core.stores.writer import INTERVAL_S as LATER_INTERVAL_S
+from inference_core.stores.writer import MAX_BATCHES, Breaker, DeferredWriter, GroupWriter
 
 if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
 
-    from inference_core.retrieval.reranking import Reranker
+    from inference_core.stores.indexes import IndexCache
+    from inference_core.stores.search import Reranker
     from inference_core.stores.snapshot import Snapshot
+
+
+# The index cache of a store, made when it is needed for the first time: numpy is slow to import.
+
+
+class LazyIndexes:
+    """Holds the cache. Chores hold this and not the engine, which they would keep alive."""
+
+    def __init__(self, backend: Backend, model: str, max_bytes: int, wake: Callable[[float], None]) -> None:
+        self.made: IndexCache | None = None
+        self._given = backend, model, max_bytes, wake
+        self._lock = threading.Lock()
+
+    def cache(self) -> IndexCache:
+        """The one cache."""
+        with self._lock:
+            if self.made is None:
+                from inference_core.stores.indexes import IndexCache  # noqa: PLC0415 - numpy is slow to import
+
+                self.made = IndexCache(*self._given)
+            return self.made
+
+    def follow(self) -> bool:
+        """Chore: brings an index up to date; the first time, loads what the first search needs."""
+        from inference_core.retrieval.analysis import analyze  # noqa: PLC0415 - its word lists take time
+
+        analyze("loads the stemmer")
+        return self.cache().follow()
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +129,7 @@ class StoreEngine:
         self.maintenance = Maintenance()
         model = embedder.fingerprint if embedder else ""
         self._indexes = LazyIndexes(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
-        self.later = Later(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
+        self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
         self._add_chores(sweep_interval_s, access_interval_s)
         if embedder is None:
@@ -121,8 +152,8 @@ class StoreEngine:
             chores.add(_VECTORS, backfill.fill_portion)
             self.embedder.when_loaded(wake)
 
-    def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Plan[list[int]]:
-        """Plan: applies ``batch`` as a whole, durable when it returns; the versions after it.
+    def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Operation[list[int]]:
+        """Applies ``batch`` as a whole, durable when it returns; the versions after it.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again.
@@ -138,8 +169,8 @@ class StoreEngine:
             self.embed_later()
         return written[: len(batch)]
 
-    def content_key(self) -> Plan[bytes]:
-        """Plan: the store's own key for names that follow from contents; made when it is first asked for."""
+    def content_key(self) -> Operation[bytes]:
+        """The store's own key for names that follow from contents; made when it is first asked for."""
         if self._content_key is None:
             self._content_key = yield from self._read(self._known_content_key)
         return self._content_key
@@ -155,12 +186,12 @@ class StoreEngine:
         if self.embedder and self.backend.capabilities.writable:
             self.maintenance.wake(_VECTORS)
 
-    def flush_later(self) -> Plan[None]:
-        """Plan: writes what was left for ``later``."""
+    def flush_later(self) -> Operation[None]:
+        """Writes what was left for ``later``."""
         return self.pool.call(self.later.flush)
 
-    def get(self, keys: Sequence[Key]) -> Plan[list[Row | None]]:
-        """Plan: the row of each key."""
+    def get(self, keys: Sequence[Key]) -> Operation[list[Row | None]]:
+        """The row of each key."""
         return self._read(self.backend.get, keys)
 
     def page(
@@ -171,8 +202,8 @@ class StoreEngine:
         limit: int,
         after: Cursor | None = None,
         offset: int = 0,
-    ) -> Plan[list[Row]]:
-        """Plan: rows of exactly ``scopes`` behind ``after``, the newest first."""
+    ) -> Operation[list[Row]]:
+        """Rows of exactly ``scopes`` behind ``after``, the newest first."""
         return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, after=after, offset=offset))
 
     def scan(
@@ -183,8 +214,8 @@ class StoreEngine:
         accepts: Callable[[Row], bool] = lambda _: True,
         limit: int | None = None,
         after: Cursor | None = None,
-    ) -> Plan[list[Row]]:
-        """Plan: the first ``limit`` rows, or all, that ``accepts`` is true of, behind ``after``, the newest first.
+    ) -> Operation[list[Row]]:
+        """The first ``limit`` rows, or all, that ``accepts`` is true of, behind ``after``, the newest first.
 
         Read by pages, each behind the last row of the one before: what nobody touches meanwhile is found exactly once.
         ``accepts`` is called on the workers, as judging many rows would hold up a caller's event loop.
@@ -213,30 +244,30 @@ class StoreEngine:
         accepted = {(row.namespace, row.key): row for row in rows if accepts(row)}
         return accepted, Cursor.of(rows[-1]) if len(rows) == size else None
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Plan[int]:
-        """Plan: how many rows exactly ``scopes`` hold (of ``kinds``)."""
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Operation[int]:
+        """How many rows exactly ``scopes`` hold (of ``kinds``)."""
         return self._read(self.backend.count, scopes, kinds=kinds)
 
-    def tally(self, scopes: Sequence[Namespace]) -> Plan[list[Tally]]:
-        """Plan: how many rows exactly ``scopes`` hold, by namespace and kind."""
+    def tally(self, scopes: Sequence[Namespace]) -> Operation[list[Tally]]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
         return self._read(self.backend.tally, scopes)
 
-    def namespaces(self, prefix: Namespace = ()) -> Plan[list[Namespace]]:
-        """Plan: the namespaces that hold rows and start with the labels of ``prefix``."""
+    def namespaces(self, prefix: Namespace = ()) -> Operation[list[Namespace]]:
+        """The namespaces that hold rows and start with the labels of ``prefix``."""
         return self._read(self.backend.namespaces, prefix)
 
-    def discard(self, root: str, is_chosen: Callable[[Unreadable], bool]) -> Plan[int]:
-        """Plan: removes those rows of the user with the label ``root`` that cannot be read and are chosen; how many."""
+    def discard(self, root: str, is_chosen: Callable[[Unreadable], bool]) -> Operation[int]:
+        """Removes those rows of the user with the label ``root`` that cannot be read and are chosen; how many."""
         return self._read(_discarded, self.backend, root, is_chosen)
 
-    def search(self, search: Search) -> Plan[SearchResult]:
-        """Plan: the best rows for a text, by words and, if the model answers in time, by meaning."""
+    def search(self, search: Search) -> Operation[SearchResult]:
+        """The best rows for a text, by words and, if the model answers in time, by meaning."""
         return (yield from self.search_together([search]))[0]
 
-    def search_together(self, searches: Sequence[Search]) -> Plan[list[SearchResult]]:
-        """Plan: like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
+    def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
+        """Like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
         first = searches[0]
-        found = yield from self._asked(partial(self._searched, searches), first.text, first.patience)
+        found = yield from self._asked(partial(self._searched, searches), first.text, first.wait_seconds)
         self._embed_what_was_read()
         return found
 
@@ -246,15 +277,15 @@ class StoreEngine:
         body: Callable[[Snapshot], T],
         *,
         text: str = "",
-        patience: float = EMBED_TIMEOUT_S,
-    ) -> Plan[T]:
-        """Plan: what ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
+        wait_seconds: float = EMBED_TIMEOUT_S,
+    ) -> Operation[T]:
+        """What ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
 
-        ``text`` is the question of the body's searches; it is embedded before, within ``patience`` seconds. As long is
-        waited for an index that is not there yet.
+        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. As long
+        is waited for an index that is not there yet.
         """
         result = yield from self._asked(
-            lambda question: body(self._snapshot(scopes, question, patience)), text, patience
+            lambda question: body(self._snapshot(scopes, question, wait_seconds)), text, wait_seconds
         )
         self._embed_what_was_read()
         return result
@@ -288,11 +319,11 @@ class StoreEngine:
             self.embedder.close()
         self.backend.close()
 
-    def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
+    def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         self._reading.check()
         return (yield from self.pool.call(self._reading.call, partial(function, *args, **kwargs)))
 
-    def _written(self, batch: Sequence[Write]) -> Plan[list[int]]:
+    def _written(self, batch: Sequence[Write]) -> Operation[list[int]]:
         self._writing.check()
         alone = None if self.backend.capabilities.single_writer else partial(self._apply_alone, batch)
         handed_over: list[Future[list[int]]] = []
@@ -302,7 +333,7 @@ class StoreEngine:
             return handed_over[0]
 
         try:
-            versions: list[int] = yield Wait(hand_over, inline=alone, may_block=self.pool.may_block)
+            versions: list[int] = yield Effect(hand_over, inline=alone, may_block=self.pool.may_block)
         except DeadlineExceeded as error:
             # A write that was still queued has been taken back, so it is known not to be there.
             if not handed_over or handed_over[0].cancelled():
@@ -313,20 +344,20 @@ class StoreEngine:
     def _apply_alone(self, batch: Sequence[Write]) -> list[int]:
         return self._writing.call(_applied, self.backend, batch)
 
-    def _asked(self, body: Callable[[QuestionVectors], T], text: str, patience: float) -> Plan[T]:
-        """Plan: what ``body`` makes of the vectors of ``text``, on a worker.
+    def _asked(self, body: Callable[[QuestionVectors], T], text: str, wait_seconds: float) -> Operation[T]:
+        """What ``body`` makes of the vectors of ``text``, on a worker.
 
-        A model of this process embeds on that very worker; for any other one the caller waits ``patience`` seconds.
+        A model of this process embeds on that very worker; for any other one the caller waits ``wait_seconds`` seconds.
         """
         if self.embedder is None or self.embedder.runs_in_process or not text.strip():
             return (yield from self._read(lambda: body(self._texts.question_now(text))))
-        question = yield from self._texts.question(text, patience)
+        question = yield from self._texts.question(text, wait_seconds)
         return (yield from self._read(body, question))
 
-    def _snapshot(self, scopes: Sequence[Namespace], question: QuestionVectors, patience: float) -> Snapshot:
+    def _snapshot(self, scopes: Sequence[Namespace], question: QuestionVectors, wait_seconds: float) -> Snapshot:
         from inference_core.stores.snapshot import Snapshot  # noqa: PLC0415 - numpy is slow to import
 
-        return Snapshot(self.backend, self._indexes.cache(), scopes, question, patience, self._reranker)
+        return Snapshot(self.backend, self._indexes.cache(), scopes, question, wait_seconds, self._reranker)
 
     def _searched(self, searches: Sequence[Search], question: QuestionVectors) -> list[SearchResult]:
         """What each search finds; the scopes of several users are ranked one user after the other."""
@@ -336,7 +367,7 @@ class StoreEngine:
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         users = one_user_at_a_time(asked) or [[]]
         parts = [
-            self._snapshot(one, question, searches[0].patience).search_together(
+            self._snapshot(one, question, searches[0].wait_seconds).search_together(
                 [within(search, one) for search in searches]
             )
             for one in users
@@ -347,7 +378,7 @@ class StoreEngine:
 
 
 def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
-    from inference_core.retrieval.reranking import as_reranker  # noqa: PLC0415 - seldom used
+    from inference_core.stores.search import as_reranker  # noqa: PLC0415 - seldom used
 
     return as_reranker(given)
 

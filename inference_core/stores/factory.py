@@ -6,8 +6,12 @@ Backends are imported when a URL or a store asks for them, so that nobody pays f
 from __future__ import annotations
 
 import atexit
+import sqlite3
 import threading
 import weakref
+from contextlib import closing, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -25,6 +29,7 @@ from inference_core.stores.urls import parse_url
 if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
     from inference_core.stores.backends.postgres import PostgresBackend
+
 
 _MEGABYTE: Final = 1024 * 1024
 
@@ -122,7 +127,6 @@ def any_engine_of(store: BaseStore) -> StoreEngine:
 
 def _foreign_engine(store: BaseStore, embedder: Embedder | None) -> StoreEngine:
     from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
-    from inference_core.stores.backends.unsafe import check_safe  # noqa: PLC0415
 
     check_safe(store)
     backend = ForeignBackend(store, weakly=True)
@@ -189,3 +193,77 @@ def _postgres() -> type[PostgresBackend]:
     except ImportError as error:
         raise MissingExtra("A PostgreSQL store", "postgres") from error
     return PostgresBackend
+
+
+# Whether there is a store at a URL: asked without making one.
+
+
+def has_store(url: str) -> bool:
+    """Whether a store was made at ``url``; nothing is made or changed there by asking.
+
+    True also where that cannot be told, as opening the store says why: damaged files, MongoDB, unknown schemes. Raises
+    ConfigurationError if the URL cannot be read, StoreUnavailable if the server cannot be reached, MissingExtra.
+    """
+    parsed = parse_url(url)
+    match parsed.scheme:
+        case "sqlite" if parsed.path:
+            return _has_tables(parsed.path)
+        case "file" if parsed.path:
+            return any(parsed.path.iterdir()) if parsed.path.is_dir() else parsed.path.exists()
+        case "redis" | "rediss" | "unix":
+            from inference_core.stores.backends import redis  # noqa: PLC0415 - an extra
+
+            return redis.has_store(url)
+        case "postgresql" | "postgres":
+            try:
+                from inference_core.stores.backends import postgres  # noqa: PLC0415 - an extra
+            except ImportError as error:
+                raise MissingExtra("A PostgreSQL store", "postgres") from error
+            return postgres.has_store(url)
+        case _:
+            return True
+
+
+def _has_tables(path: Path) -> bool:
+    if not path.is_file():
+        return path.exists()
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            query = "SELECT count(*) FROM sqlite_master WHERE name = 'memory_meta'"
+            return connection.execute(query).fetchone()[0] == 1
+    except sqlite3.Error:
+        return True
+
+
+# Stores of other libraries that mix users up, by the versions that do.
+
+_FIRST_SAFE: Final = {
+    "langgraph.store.sqlite": ("langgraph-checkpoint-sqlite", (3, 1, 1)),
+    "langgraph.store.postgres": ("langgraph-checkpoint-postgres", (3, 1, 1)),
+}
+"""Earlier versions give a user's items to others whose ids are like it (CVE-2026-71433)."""
+_REDIS: Final = "langgraph.store.redis"
+
+
+def check_safe(store: BaseStore) -> None:
+    """Raises ConfigurationError if ``store`` gives one user's items to another."""
+    modules = [kind.__module__ for kind in type(store).__mro__]
+    if any(_is_in(module, _REDIS) for module in modules):
+        raise ConfigurationError(
+            "LangGraph's RedisStore looks namespaces up as words, so that users with similar ids read and delete each "
+            "other's items; use open_store('redis://...')"
+        )
+    for package, (distribution, first_safe) in _FIRST_SAFE.items():
+        if not any(_is_in(module, package) for module in modules):
+            continue
+        with suppress(PackageNotFoundError):  # of a version that nobody knows nothing is known to be wrong
+            found = tuple(int(part) for part in version(distribution).split(".")[:3] if part.isdigit())
+            if found < first_safe:
+                raise ConfigurationError(
+                    f"{distribution} {version(distribution)} gives items to users with similar ids (CVE-2026-71433): "
+                    f"pip install '{distribution}>={'.'.join(map(str, first_safe))}'"
+                )
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from inference_core.memory.links import MemoryLink
+from langchain_core.documents import BaseDocumentCompressor, Document
+
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Row
+from inference_core.memory.record import MemoryLink
+from inference_core.memory.text import moment_field
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.retrieval.similarity import WINDOW, Moment, asks_for_present, diversified, gist, newest_first
+from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
     from inference_core.embeddings.documents import QueryVectors
@@ -27,32 +32,32 @@ class RecallMode(str, Enum):
 class Search:
     """A ranked search: each group of scopes gives its own ``limit`` best rows, the statistics are those of all.
 
-    ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``collapses``: of rows whose
-    contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
-    ``fills``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
+    ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``deduplicate``: of rows
+    whose contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
+    ``backfill``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
     repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
-    ``by_itself``: what a text says counts, not who said it nor what was said around it. ``links``: rows that are linked
-    with whom the text names, or with the best rows, gain by it, and some are added. ``patience`` is how long, in
-    seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do without.
-    ``prefers_newer``: of the best rows that say something of the same, those of user or application, the newest is
-    given first where the text asks for what holds now. ``now`` is what "last week" is counted from, in the user's time
-    zone.
+    ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: rows that are
+    linked with whom the text names, or with the best rows, gain by it, and some are added. ``wait_seconds`` is how
+    long, in seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do
+    without. ``prefers_newer``: of the best rows that say something of the same, those of user or application, the
+    newest is given first where the text asks for what holds now. ``now`` is what "last week" is counted from, in the
+    user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
     text: str
     limit: int
-    fills: bool = False
+    backfill: bool = False
     kinds: frozenset[str] | None = None
     reject: Callable[[Row], str | None] | None = None
-    collapses: bool = False
+    deduplicate: bool = False
     max_characters: int | None = None
     diversity: float = 0.0
     explains: bool = False
-    by_itself: bool = False
+    ignore_session: bool = False
     prefers_newer: bool = False
     links: bool = False
-    patience: float = 2.0
+    wait_seconds: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -100,3 +105,140 @@ def content_of(row: Row) -> str:
     """The text of the memory that ``row`` holds, "" if it holds none."""
     content = row.value.get("content")
     return content if isinstance(content, str) else ""
+
+
+# From ranked rows to those that are given: valid ones, each said once, various, within the budget.
+
+_CHOICE: Final = 3
+"""Diversity chooses among this many times as many rows as are wanted."""
+
+
+class Selection:
+    """Takes the rows of one group, the best first, until it ``is_full``."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._wanted = search.limit * _CHOICE if search.diversity else search.limit
+        self._found: list[Found] = []
+        self._said: dict[frozenset[str], str] = {}
+        self.left_out: list[LeftOut] = []
+
+    @property
+    def missing(self) -> int:
+        """How many more rows it takes."""
+        return self._wanted - len(self._found)
+
+    def offer(self, found: Found) -> None:
+        """Takes ``found``, or notes why it is left out."""
+        reason = self._search.reject(found.row) if self._search.reject else None
+        if reason is None and self._search.deduplicate:
+            reason = self._duplicate(found.row)
+        if reason is None:
+            self._found.append(found)
+        else:
+            self.left_out.append(LeftOut(found, reason))
+
+    def keys(self) -> set[Key]:
+        """What it was offered."""
+        offered = [*self._found, *(one.found for one in self.left_out)]
+        return {(found.row.namespace, found.row.key) for found in offered}
+
+    def rows(self) -> list[Found]:
+        """What is given, the best first."""
+        chosen = self._found
+        if self._search.diversity:
+            texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
+            picked = diversified(scores, texts, self._search.limit, self._search.diversity)
+            self._leave_out([found for at, found in enumerate(chosen) if at not in picked], "repeats others")
+            chosen = [chosen[at] for at in picked]
+        elif self._search.prefers_newer and asks_for_present(self._search.text):
+            chosen = [*self._newer_first(chosen[:WINDOW]), *chosen[WINDOW:]]
+        return self._within_budget(chosen)
+
+    def _newer_first(self, best: list[Found]) -> list[Found]:
+        """``best`` with newer rows before older ones of the same; each takes the score of its new place."""
+        contents = [content_of(found.row) for found in best]
+        order = newest_first(self._search.text, contents, [_moment(found.row) for found in best])
+        return [_at_score(best[at], place.score) for at, place in zip(order, best, strict=True)]
+
+    def _within_budget(self, chosen: list[Found]) -> list[Found]:
+        left = self._search.max_characters
+        if left is None:
+            return chosen
+        kept: list[Found] = []
+        for found in chosen:
+            size = len(content_of(found.row))
+            if size <= left:
+                kept.append(found)
+                left -= size
+            else:
+                self._leave_out([found], "budget")
+        return kept
+
+    def _duplicate(self, row: Row) -> str | None:
+        meant = gist(content_of(row))
+        if meant in self._said:
+            return f"duplicate of {self._said[meant]}"
+        if meant:
+            self._said[meant] = row.key
+        return None
+
+    def _leave_out(self, rows: list[Found], reason: str) -> None:
+        self.left_out += [LeftOut(found, reason) for found in rows]
+
+
+def _at_score(found: Found, score: float) -> Found:
+    shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
+    return found if score == found.score else replace(found, score=score, shares=shares)
+
+
+def _moment(row: Row) -> Moment | None:
+    """When what a memory says began to hold, and when it was stored; None for what an assistant or a tool said."""
+    source = MemorySource.from_value(row.value.get("source") or {})
+    if source.tool is None and source.origin not in (Origin.USER, Origin.APPLICATION):
+        return None
+    happened = moment_field(row.value, "valid_from") or row.created_at
+    return happened.timestamp(), row.created_at.timestamp()
+
+
+# Re-rankers that users bring: a cross-encoder, an LLM, or any LangChain document compressor.
+
+_POSITION: Final = "position"
+
+
+@runtime_checkable
+class Reranker(Protocol):
+    """Judges how well texts answer a query."""
+
+    def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """A score for each text, higher is better."""
+        ...
+
+
+class CompressorReranker:
+    """A LangChain ``BaseDocumentCompressor`` as a Reranker: its order counts, and what it drops comes last."""
+
+    def __init__(self, compressor: BaseDocumentCompressor) -> None:
+        self._compressor = compressor
+
+    def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Scores from the order in which the compressor gives the texts; 0 for those that it drops."""
+        documents = [Document(text, metadata={_POSITION: at}) for at, text in enumerate(texts)]
+        kept = self._compressor.compress_documents(documents, query)
+        scores = [0.0] * len(texts)
+        for place, document in enumerate(kept):
+            scores[document.metadata[_POSITION]] = float(len(kept) - place)
+        return scores
+
+
+def as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
+    """``given`` as a Reranker."""
+    return CompressorReranker(given) if isinstance(given, BaseDocumentCompressor) else given
+
+
+def reordered(reranker: Reranker, query: str, texts: Sequence[str]) -> list[int]:
+    """Positions of ``texts``, the best first; of equal ones the first. Raises what the re-ranker raises, ValueError."""
+    scores = list(reranker.rerank(query, texts))
+    if len(scores) != len(texts):
+        raise ValueError(f"The re-ranker gave {len(scores)} scores for {len(texts)} texts")
+    return sorted(range(len(texts)), key=lambda at: -scores[at])

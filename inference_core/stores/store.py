@@ -31,11 +31,10 @@ from langgraph.store.base import (
 from langgraph.store.base.embed import get_text_at_path
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.drivers import Plan, arun, run
+from inference_core.effects import Operation, arun, run
 from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreError
-from inference_core.memory.fields import copied
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.text import canonical_json, is_encodable
+from inference_core.memory.text import canonical_json, copied, is_encodable
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import (
     MAX_KEY_LENGTH,
@@ -113,7 +112,7 @@ class MemoryStore(BaseStore):
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def _batch(self, ops: Sequence[Op]) -> Plan[list[Result]]:
+    def _batch(self, ops: Sequence[Op]) -> Operation[list[Result]]:
         for op in ops:
             _validate(op)
         results: list[Result] = []
@@ -127,7 +126,7 @@ class MemoryStore(BaseStore):
                     results.append((yield from self._read(op)))
         return results
 
-    def _read(self, op: Op) -> Plan[Result]:
+    def _read(self, op: Op) -> Operation[Result]:
         if isinstance(op, GetOp):
             rows = yield from self.engine.get([(op.namespace, op.key)])
             yield from self._refresh(rows, wanted=op.refresh_ttl)
@@ -137,7 +136,7 @@ class MemoryStore(BaseStore):
             return (yield from (self._ranked(op) if (op.query or "").strip() else self._unranked(op)))
         return (yield from self._list_namespaces(cast("ListNamespacesOp", op)))
 
-    def _ranked(self, op: SearchOp) -> Plan[Result]:
+    def _ranked(self, op: SearchOp) -> Operation[Result]:
         accept = predicate(op.filter)
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
         search = Search(
@@ -151,20 +150,20 @@ class MemoryStore(BaseStore):
         yield from self._refresh([one.row for one in found], wanted=op.refresh_ttl)
         return [_search_item(one.row, one.score) for one in found]
 
-    def _unranked(self, op: SearchOp) -> Plan[Result]:
+    def _unranked(self, op: SearchOp) -> Operation[Result]:
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
         rows = yield from self._page(scopes, op)
         yield from self._refresh(rows, wanted=op.refresh_ttl)
         return [_search_item(row) for row in rows]
 
-    def _page(self, scopes: Sequence[Namespace], op: SearchOp) -> Plan[list[Row]]:
+    def _page(self, scopes: Sequence[Namespace], op: SearchOp) -> Operation[list[Row]]:
         if not op.filter:
             return (yield from self.engine.page(scopes, limit=op.limit, offset=op.offset))
         accept = predicate(op.filter)
         last = op.offset + op.limit
         return (yield from self.engine.scan(scopes, accepts=lambda row: accept(row.value), limit=last))[op.offset :]
 
-    def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Plan[None]:
+    def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Operation[None]:
         """Moves the end of what was read."""
         now = self._clock.now()
         touches = [
@@ -179,7 +178,7 @@ class MemoryStore(BaseStore):
         except StoreError as error:
             _LOG.warning("The time to live of %d items could not be extended: %s", len(touches), error)
 
-    def _list_namespaces(self, op: ListNamespacesOp) -> Plan[Result]:
+    def _list_namespaces(self, op: ListNamespacesOp) -> Operation[Result]:
         _check_page(op.limit, op.offset)
         names = yield from self.engine.namespaces()
         matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from inference_core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from inference_core.testing.chat import ScriptedChatModel, Turn, call_tool
-    from inference_core.testing.clock import FrozenClock
     from inference_core.testing.conformance.suite import StoreConformance
+    from inference_core.testing.fakes import FrozenClock, ScriptedChatModel, Turn, call_tool
 
 _HOMES = {
-    "FrozenClock": "inference_core.testing.clock",
-    "ScriptedChatModel": "inference_core.testing.chat",
+    "FrozenClock": "inference_core.testing.fakes",
+    "ScriptedChatModel": "inference_core.testing.fakes",
     "StoreConformance": "inference_core.testing.conformance.suite",
-    "Turn": "inference_core.testing.chat",
-    "call_tool": "inference_core.testing.chat",
+    "Turn": "inference_core.testing.fakes",
+    "call_tool": "inference_core.testing.fakes",
 }
 __all__ = ["FrozenClock", "ScriptedChatModel", "StoreConformance", "Turn", "call_tool"]
 

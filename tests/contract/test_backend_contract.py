@@ -23,14 +23,13 @@ from retrieval_support import floats, packed
 
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document, Situation
-from inference_core.retrieval.late_interaction import pack_tokens
+from inference_core.retrieval.documents import Document, DocumentMetadata
+from inference_core.retrieval.vectors import pack_tokens
 from inference_core.stores.backend import Backend, Check, Delete, Outcome, Put, Row, SetVector, Write
-from inference_core.stores.backends.foreign import ForeignBackend
+from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.backends.mirror import EXTRA
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.writer import GroupWriter
@@ -121,11 +120,11 @@ def put(
     kind: str = "",
     expected: int | None = None,
     created_at: datetime | None = None,
-    situation: Situation | None = None,
+    situation: DocumentMetadata | None = None,
     tokens: bytes | None = None,
     **value: Any,
 ) -> Put:
-    document = Document.of(text, situation or Situation())._replace(tokens=tokens) if text else None
+    document = Document.of(text, situation or DocumentMetadata())._replace(tokens=tokens) if text else None
     return Put(
         namespace=scope,
         key=key,
@@ -622,11 +621,13 @@ def test_a_foreign_store_keeps_no_tokens(foreign: Backend):
     assert foreign.tokens([]) == []
 
 
-SITUATIONS: dict[str, Situation] = {
-    "default": Situation(),
-    "all": Situation("s", by_assistant=True, happened_at=1_700_000_000.125, importance=0.75),
-    "long ago": Situation("\u4f1a\u8a71 '\"%", by_assistant=False, happened_at=-62_135_596_800.0, importance=0.0),
-    "whole numbers": Situation("s", by_assistant=False, happened_at=7, importance=1),
+SITUATIONS: dict[str, DocumentMetadata] = {
+    "default": DocumentMetadata(),
+    "all": DocumentMetadata("s", by_assistant=True, happened_at=1_700_000_000.125, importance=0.75),
+    "long ago": DocumentMetadata(
+        "\u4f1a\u8a71 '\"%", by_assistant=False, happened_at=-62_135_596_800.0, importance=0.0
+    ),
+    "whole numbers": DocumentMetadata("s", by_assistant=False, happened_at=7, importance=1),
 }
 
 
@@ -642,10 +643,10 @@ def test_changes_carry_the_situation(backend: Backend, name: str):
     document = changed(backend)["a"]
     assert document is not None
     assert (document.situation, document.vector) == (situation, VECTOR)
-    done(backend, put("a", text="tea", situation=Situation("other")))
+    done(backend, put("a", text="tea", situation=DocumentMetadata("other")))
     document = changed(backend)["a"]
     assert document is not None
-    assert document.situation == Situation("other")
+    assert document.situation == DocumentMetadata("other")
 
 
 @pytest.mark.parametrize(
@@ -659,7 +660,7 @@ def test_a_situation_that_another_program_changed_is_none(stored: Any):
     store.put(USER, "a", {EXTRA: {"text": "tea", "situation": stored}})
     document = changed(backend)["a"]
     assert document is not None
-    assert (document.terms, document.situation) == ("tea", Situation())
+    assert (document.terms, document.situation) == ("tea", DocumentMetadata())
 
 
 def test_an_update_forgets_the_vector_and_the_text(backend: Backend):
@@ -780,7 +781,7 @@ def test_a_deleted_row_keeps_nothing_of_its_situation(sqlite: SqliteBackend):
     done(sqlite, Delete(namespace=USER, key="a"))
     with sqlite.connections.reader() as reader:
         kept = reader.execute("SELECT session, by_assistant, happened, importance FROM memory_rows").fetchall()
-    assert kept == [tuple(Situation())]
+    assert kept == [tuple(DocumentMetadata())]
 
 
 def test_an_offset_beyond_all_rows(sqlite: SqliteBackend):

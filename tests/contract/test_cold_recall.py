@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import HashingEmbeddings
 
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
@@ -55,7 +55,7 @@ def full(backend: Backend) -> Backend:
 def asked(engine: StoreEngine, text: str = "where is the spare key?", **options: object) -> SearchResult:
     return run(
         engine.search(
-            replace(Search(groups=[[USER], [("u", "other")]], text=text, limit=3, patience=IMPATIENT), **options)
+            replace(Search(groups=[[USER], [("u", "other")]], text=text, limit=3, wait_seconds=IMPATIENT), **options)
         )
     )
 
@@ -104,7 +104,7 @@ def test_the_first_recall_scans_and_a_later_one_has_the_index(full: Backend, emb
 def test_a_scan_is_filled_up_with_the_newest_of_a_kind(full: Backend):
     full.apply([[put(MANY, "a goal", kind="goals"), put(MANY + 1, "another goal", kind="goals")]])
     engine = StoreEngine(full)
-    found = asked(engine, fills=True, groups=[[USER]]).groups[0]
+    found = asked(engine, backfill=True, groups=[[USER]]).groups[0]
     assert [one.row.key for one in found] == ["k7", f"k{MANY + 1}", f"k{MANY}"]
     engine.close()
 
@@ -112,7 +112,7 @@ def test_a_scan_is_filled_up_with_the_newest_of_a_kind(full: Backend):
 def test_the_fill_keeps_to_the_kinds(full: Backend):
     full.apply([[put(MANY, "a goal", kind="goals"), put(MANY + 1, "a spare key", kind="goals")]])
     engine = StoreEngine(full)
-    search: dict[str, Any] = {"fills": True, "groups": [[USER]], "kinds": frozenset({"goals"})}
+    search: dict[str, Any] = {"backfill": True, "groups": [[USER]], "kinds": frozenset({"goals"})}
     for _ in range(2):
         found = asked(engine, **search).groups[0]
         assert [one.row.key for one in found] == [f"k{MANY + 1}", f"k{MANY}"]
@@ -161,7 +161,7 @@ def test_an_index_is_built_once_at_a_time(full: Backend):
 
 def test_who_is_patient_waits_for_the_index(full: Backend):
     engine = StoreEngine(full, Embedder(HashingEmbeddings(), "hashing"))
-    found = asked(engine, patience=2)
+    found = asked(engine, wait_seconds=2)
     assert found.mode is RecallMode.HYBRID
     assert found.groups[0][0].row.key == "k7"
     engine.close()

@@ -19,7 +19,7 @@ from inference_core import (
     open_store,
 )
 from inference_core.context.engineer import ContextEngineer
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import StoreUnavailable
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.ranking import LazyRanking, Ranking
@@ -92,7 +92,7 @@ def test_one_that_cannot_ask_or_asks_something_else_is_by_itself(service: AgentM
 
 
 def test_a_store_that_is_away_is_named_for_each(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
-    def fails(*_: Any) -> Plan[Any]:
+    def fails(*_: Any) -> Operation[Any]:
         raise StoreUnavailable("Away")
         yield
 

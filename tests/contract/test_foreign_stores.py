@@ -22,7 +22,8 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, MemoryMiddleware
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.services.user_memories import delete_user_memory_entry, list_user_memories
-from inference_core.stores.backends import foreign, unsafe
+from inference_core.stores import factory as unsafe
+from inference_core.stores.backends import foreign
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 POOL: Any = {"min_size": 1, "max_size": 4}
@@ -135,11 +136,11 @@ async def test_a_key_that_postgresql_cannot_hold_is_not_there(store: BaseStore) 
     assert (await AgentMemoryStoreService(store).count_memories("ada"))["total"] == 1
 
 
-@pytest.mark.parametrize("patience", [None, 10.0], ids=["forever", "bounded"])
+@pytest.mark.parametrize("wait_seconds", [None, 10.0], ids=["forever", "bounded"])
 async def test_the_loop_that_serves_a_store_does_not_wait_for_it(
-    async_store: BaseStore, patience: float | None
+    async_store: BaseStore, wait_seconds: float | None
 ) -> None:
-    service = AgentMemoryStoreService(async_store, timeout=patience)
+    service = AgentMemoryStoreService(async_store, timeout=wait_seconds)
     for _ in range(9):  # more often than a breaker bears
         with pytest.raises(ConfigurationError, match=r"served by the event loop of this thread.* await"):
             service.sync.save_memory("ada", "Likes green tea")

@@ -13,22 +13,20 @@ from langgraph.store.base import BaseStore
 from support import HashingEmbeddings, expanded, load
 
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.lifecycle import forgetting
 from inference_core.lifecycle.archive import documents
-from inference_core.lifecycle.forgetting import ForgettingReport
-from inference_core.lifecycle.rounds import ForgettingRounds, users_of
-from inference_core.lifecycle.service import SyncMemoryLifecycle
-from inference_core.portability.json_lines import export_store, import_store
+from inference_core.lifecycle.forgetting import ForgettingReport, ForgettingRounds, SyncMemoryLifecycle, users_of
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import put_of, record_of
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.stores.backend import Key, Put, Row, Write
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
+from inference_core.transfer.json_lines import export_store, import_store
 
 NONE = ForgettingPolicy(max_memories={"all": 0})
 YEAR = timedelta(days=365)
@@ -155,7 +153,7 @@ def test_what_changes_meanwhile_stays(
     ]
     clock.advance(timedelta(seconds=1))
 
-    def late(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Document]]:
+    def late(engine: StoreEngine, keys: Collection[Key]) -> Operation[dict[Key, Document]]:
         for change in changes:
             change()
         return documents(engine, keys)
@@ -178,7 +176,7 @@ def test_history_stays_with_what_stays(
     run(own_store.engine.write([put_of(replace(record_of(row), superseded_by="new"))]))
     assert names(face.forget("ada", dry_run=True)) == ["new", "old"]
 
-    def late(engine: StoreEngine, keys: Collection[Key]) -> Plan[dict[Key, Document]]:
+    def late(engine: StoreEngine, keys: Collection[Key]) -> Operation[dict[Key, Document]]:
         service.sync.update_memory("ada", "new", pinned=True)
         return documents(engine, keys)
 
@@ -194,7 +192,7 @@ def test_a_change_in_the_last_moment_is_not_lost(
     face, engine, write = MemoryLifecycle(service).sync, own_store.engine, own_store.engine.write
 
     def before_the_write(change: Callable[[], object]) -> None:
-        def late(batch: Sequence[Write], **options: Any) -> Plan[list[int]]:
+        def late(batch: Sequence[Write], **options: Any) -> Operation[list[int]]:
             monkeypatch.setattr(engine, "write", write)
             change()
             return write(batch, **options)

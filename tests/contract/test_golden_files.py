@@ -13,8 +13,8 @@ from golden_support import DUMPS, LOADS, WRITTEN
 from support import DATA
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.portability.json_lines import import_store
 from inference_core.stores.factory import open_backend
+from inference_core.transfer.json_lines import import_store
 
 GOLDEN = DATA / "golden"
 NAMES = (

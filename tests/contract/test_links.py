@@ -11,8 +11,8 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument
-from inference_core.drivers import run
-from inference_core.memory.links import MemoryLink
+from inference_core.effects import run
+from inference_core.memory.record import MemoryLink
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.scope import find, put_of
 from inference_core.testing import FrozenClock

@@ -18,7 +18,7 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespa
 from support import HashingEmbeddings
 
 from inference_core import MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreUnavailable, WriteUnknown
 from inference_core.stores.search import RecallMode, Search
 

@@ -22,7 +22,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Outcome, Put
 from inference_core.stores.backends import mongodb as mongodb_module
-from inference_core.stores.backends import mongodb_scopes
+from inference_core.stores.backends import mongodb_documents as mongodb_scopes
 from inference_core.stores.backends.mongodb import MongoBackend, shown
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.engine import StoreEngine

@@ -19,7 +19,7 @@ from retrieval_support import packed
 from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, Embedder, MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import (
     ConfigurationError,
     EmbeddingError,
@@ -32,11 +32,11 @@ from inference_core.stores import factory
 from inference_core.stores.backend import Pending, Put
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.backfill import fill
 from inference_core.stores.factory import engine_of
-from inference_core.stores.reembed import reembed
 from inference_core.stores.search import RecallMode, Search
+from inference_core.stores.vectors import fill
 from inference_core.stores.writer import GroupWriter
+from inference_core.transfer.copying import reembed
 
 NS = ("u", "semantic")
 
@@ -414,7 +414,7 @@ def test_a_query_does_not_wait_longer_for_its_vector_than_it_may():
     with open_store("memory://", embeddings=HangingEmbeddings(1.0)) as store:
         store.put(NS, "a", {"t": "tea"}, index=False)
         started = time.monotonic()
-        search = Search(groups=[[NS]], text="tea", limit=9, patience=0.1)
+        search = Search(groups=[[NS]], text="tea", limit=9, wait_seconds=0.1)
         assert run(store.engine.search(search)).mode is RecallMode.LEXICAL
         assert time.monotonic() - started < 0.8
 

@@ -15,11 +15,11 @@ from langgraph.store.memory import InMemoryStore
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.profile import fenced_profile
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells
+from inference_core.memory.record import why_invalid
 from inference_core.memory.text import is_id, text_tokens
 from inference_core.memory.trust import MemorySource, Origin
-from inference_core.memory.validity import why_invalid
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.save import save

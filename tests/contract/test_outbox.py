@@ -14,10 +14,10 @@ from langgraph.store.base import BaseStore
 from outbox_support import ADA, Scripted, claiming, contents, pipeline_on, put, said, seen, step, word_for_word
 
 from inference_core import open_store
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import queue
-from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
@@ -50,7 +50,7 @@ def texts(claim: Claim | None) -> list[str]:
     return [] if claim is None else [waiting.message.text for waiting in claim.batch]
 
 
-def before(plan: Plan[Any], at: int, act: Callable[[], object]) -> Plan[Any]:
+def before(plan: Operation[Any], at: int, act: Callable[[], object]) -> Operation[Any]:
     """``plan``, but before its effect number ``at`` comes ``act``."""
     advance: Callable[[], Any] = partial(next, plan)
     for number in count():
@@ -71,7 +71,7 @@ def settle(outbox: Outbox, claim: Claim) -> None:
     run(outbox.engine.write(outbox.settled(claim)))
 
 
-def refuse(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+def refuse(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
     """Fails as long as a bad message is among them."""
     if any("bad" in message.text for message in messages):
         raise ModelError("no answer")
@@ -347,7 +347,7 @@ def test_regression_after_an_interruption_messages_ask_to_be_worked_on_alone(
 
 
 def test_regression_an_outage_of_the_store_is_no_try(store: BaseStore, clock: FrozenClock) -> None:
-    def down(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+    def down(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
         raise StoreUnavailable("the memories' database is down")
 
     extractor = Scripted(down)
@@ -364,7 +364,7 @@ def test_regression_an_outage_of_the_store_is_no_try(store: BaseStore, clock: Fr
 def test_regression_an_extractor_that_breaks_its_contract_ends_in_the_dead_letters(
     store: BaseStore, clock: FrozenClock
 ) -> None:
-    def broken(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+    def broken(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
         raise KeyError("\ud800\x00 no such thing")
 
     pipeline = pipeline_on(store, broken, clock, max_tries=1)
@@ -379,7 +379,7 @@ def test_regression_a_kept_extraction_that_cannot_be_applied_takes_no_other_mess
     pipeline = pipeline_on(store, word_for_word, clock)
     effects = MessageWork.effects
 
-    def failing(self: MessageWork, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Plan[Effects]:
+    def failing(self: MessageWork, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
         if any("bad" in waiting.message.text for waiting in claim.batch):
             raise ValueError("cannot be applied")
         return effects(self, scope, claim, extraction)

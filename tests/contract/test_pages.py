@@ -25,7 +25,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.services.agent_memory_service import list_user_memories
 from inference_core.stores.backend import Backend, Delete, Expiry, Row, Tally
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.cursor import Cursor, PageRequest
+from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.testing import FrozenClock
 
 OTHER: Namespace = ("u", "semantic", "x")

@@ -9,9 +9,9 @@ from langgraph.store.base import BaseStore
 from periodic_support import DAY, QUIET, Life, citing_all, insight, summarizer
 
 from inference_core import MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.ingestion import jobs
-from inference_core.ingestion.insights import INSIGHT
+from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.testing import FrozenClock
 
 

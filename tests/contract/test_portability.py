@@ -17,15 +17,13 @@ from hypothesis import strategies as st
 from retrieval_support import packed
 
 from inference_core.errors import InvalidInput, UnsupportedSchema
-from inference_core.portability.copying import copy_store
-from inference_core.portability.json_lines import export_store, import_store
-from inference_core.portability.writing import ConflictPolicy
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, Backend, Delete, Expiry, Put
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
-from inference_core.stores.put_json import put_from_json, put_to_json
+from inference_core.transfer.copying import ConflictPolicy, copy_store
+from inference_core.transfer.json_lines import export_store, import_store, put_from_json, put_to_json
 
 START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 MODEL = "hashing"
@@ -33,7 +31,9 @@ HOSTILE = ("\U0001f600", "a'b", '"', "%", "../x", "\u202e", "~ada~40example~2eco
 
 
 def made(number: int, namespace: tuple[str, ...] = ("ada", "semantic"), **changes: Any) -> Put:
-    situation = Situation(f"s{number % 3}", by_assistant=bool(number % 2), happened_at=number * 1.5, importance=0.25)
+    situation = DocumentMetadata(
+        f"s{number % 3}", by_assistant=bool(number % 2), happened_at=number * 1.5, importance=0.25
+    )
     document = Document.of(f"memory {number} \u00fc", situation)._replace(model=MODEL, vector=packed((number, 1)))
     put = Put(
         namespace=namespace,

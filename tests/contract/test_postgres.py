@@ -32,8 +32,8 @@ from inference_core.errors import (
 from inference_core.stores.backend import Delete, Put, Write
 from inference_core.stores.backends import postgres_connections
 from inference_core.stores.backends.postgres import PostgresBackend
-from inference_core.stores.backends.postgres_schema import VERSION, WANTED
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.backends.postgres_connections import VERSION, WANTED
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
 
 REFUSED_HERE: dict[str, Write] = {

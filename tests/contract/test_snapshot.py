@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
@@ -37,7 +37,7 @@ def written(
 ) -> Put:
     """A row that was created ``at`` seconds before now; without a ``text`` no query finds it."""
     moment = NOW - timedelta(seconds=at)
-    situation = Situation(importance=1.0 if value.get("pinned") else 0.5)
+    situation = DocumentMetadata(importance=1.0 if value.get("pinned") else 0.5)
     return Put(
         namespace=scope,
         key=key,
@@ -64,8 +64,8 @@ def _indexes(backend: Backend) -> IndexCache:
     return IndexCache(backend, "", 10**8, wake=lambda _: None)
 
 
-def snapshot(indexes: IndexCache, scopes: Sequence[Namespace] = SCOPES, patience: float = PATIENT) -> Snapshot:
-    return Snapshot(indexes._backend, indexes, scopes, QuestionVectors(), patience)
+def snapshot(indexes: IndexCache, scopes: Sequence[Namespace] = SCOPES, wait_seconds: float = PATIENT) -> Snapshot:
+    return Snapshot(indexes._backend, indexes, scopes, QuestionVectors(), wait_seconds)
 
 
 def kinds_of(at: Callable[[int], float]) -> list[Put]:
@@ -97,7 +97,7 @@ def test_the_newest_are_those_of_the_database(backend: Backend, indexes: IndexCa
     backend.apply([kinds_of(lambda n: n // step), [written("k1", scope=OTHER)]])
     for change in [[], *CHANGES]:
         backend.apply([change])
-        cold, warm = snapshot(_indexes(backend), patience=IMPATIENT), snapshot(indexes)
+        cold, warm = snapshot(_indexes(backend), wait_seconds=IMPATIENT), snapshot(indexes)
         assert (cold._is_cold, warm._is_cold) == (True, False)
         for scopes, kinds, limit in product(
             ([FACTS], SCOPES), (None, frozenset({"facts"}), frozenset({"facts", "goals"})), (1, 4, 99)
@@ -107,39 +107,39 @@ def test_the_newest_are_those_of_the_database(backend: Backend, indexes: IndexCa
             assert told(warm.newest(scopes, kinds=kinds, limit=limit)) == expected
 
 
-@pytest.mark.parametrize("patience", [PATIENT, IMPATIENT], ids=["warm", "cold"])
-def test_what_is_rejected_makes_room_for_older_rows(backend: Backend, indexes: IndexCache, patience: float):
+@pytest.mark.parametrize("wait_seconds", [PATIENT, IMPATIENT], ids=["warm", "cold"])
+def test_what_is_rejected_makes_room_for_older_rows(backend: Backend, indexes: IndexCache, wait_seconds: float):
     backend.apply([[written(f"k{at}", at=at, number=at) for at in range(30)]])
-    found = snapshot(indexes, patience=patience).newest(
+    found = snapshot(indexes, wait_seconds=wait_seconds).newest(
         SCOPES, limit=3, reject=lambda row: "odd" if row.value["number"] < 20 or row.value["number"] % 2 else None
     )
     assert [row.key for row in found] == ["k20", "k22", "k24"]
 
 
-@pytest.mark.parametrize("patience", [PATIENT, IMPATIENT], ids=["warm", "cold"])
-def test_pinned_rows_are_those_that_say_so_the_newest_first(backend: Backend, indexes: IndexCache, patience: float):
+@pytest.mark.parametrize("wait_seconds", [PATIENT, IMPATIENT], ids=["warm", "cold"])
+def test_pinned_rows_are_those_that_say_so_the_newest_first(backend: Backend, indexes: IndexCache, wait_seconds: float):
     important = written("important", at=2)
     assert important.document is not None
-    important = replace(important, document=important.document._replace(situation=Situation(importance=1.0)))
+    important = replace(important, document=important.document._replace(situation=DocumentMetadata(importance=1.0)))
     rows = [
         *(written(f"p{at}", scope=(FACTS, RULES)[at % 2], at=at // 2, pinned=True) for at in range(6)),
         *(important, written("other", scope=OTHER, pinned=True), written("plain", at=1)),
         *(written("gone", pinned=True), written("loose", pinned=True)),
     ]
     backend.apply([rows, [Delete(namespace=FACTS, key="gone"), written("loose", pinned=False)]])
-    one = snapshot(indexes, patience=patience)
+    one = snapshot(indexes, wait_seconds=wait_seconds)
     assert [row.key for row in one.pinned(SCOPES)] == [f"p{at}" for at in range(6)]
     assert [row.key for row in one.pinned([RULES])] == ["p1", "p3", "p5"]
     assert one.pinned([EMPTY]) == []
 
 
-@pytest.mark.parametrize("patience", [PATIENT, IMPATIENT], ids=["warm", "cold"])
-def test_rows_are_got_by_their_keys(backend: Backend, indexes: IndexCache, patience: float):
+@pytest.mark.parametrize("wait_seconds", [PATIENT, IMPATIENT], ids=["warm", "cold"])
+def test_rows_are_got_by_their_keys(backend: Backend, indexes: IndexCache, wait_seconds: float):
     backend.apply([kinds_of(float), *CHANGES])
     keys: list[Key] = [(scope, f"k{number:02}") for scope in SCOPES for number in range(19)]
     keys += [(FACTS, "hidden"), (RULES, "hidden"), (EMPTY, "hidden"), keys[3], keys[3]]
     for _ in range(2):
-        assert told(snapshot(indexes, patience=patience).get(keys)) == told(backend.get(keys))
+        assert told(snapshot(indexes, wait_seconds=wait_seconds).get(keys)) == told(backend.get(keys))
 
 
 def test_rows_whose_time_has_come_are_not_there(backend: Backend, indexes: IndexCache):
@@ -184,33 +184,33 @@ def test_a_row_that_was_removed_after_the_snapshot_is_left_out(backend: Backend,
     assert [row.value["topic"] for row in snapshot(indexes).newest([FACTS], limit=9)] == ["new"]
 
 
-@pytest.mark.parametrize("patience", [PATIENT, IMPATIENT], ids=["warm", "cold"])
+@pytest.mark.parametrize("wait_seconds", [PATIENT, IMPATIENT], ids=["warm", "cold"])
 def test_a_blank_text_gives_the_newest_of_each_group_to_who_wants_some(
-    backend: Backend, indexes: IndexCache, patience: float
+    backend: Backend, indexes: IndexCache, wait_seconds: float
 ):
     backend.apply([kinds_of(float)])
-    one = snapshot(indexes, patience=patience)
-    search = Search(groups=[[FACTS], [RULES], []], text=" ", limit=2, fills=True)
+    one = snapshot(indexes, wait_seconds=wait_seconds)
+    search = Search(groups=[[FACTS], [RULES], []], text=" ", limit=2, backfill=True)
     found = one.search(search).groups
     assert [[hit.row.key for hit in group] for group in found] == [
         [row.key for row in backend.page(PageRequest(list(group), limit=2))] for group in search.groups
     ]
-    assert one.search(replace(search, fills=False)).groups == [[], [], []]
+    assert one.search(replace(search, backfill=False)).groups == [[], [], []]
 
 
 def test_a_snapshot_of_nothing(indexes: IndexCache):
     one = snapshot(indexes, [])
     assert (one.newest([], limit=3), one.pinned([]), one.get([])) == ([], [], [])
-    assert one.search(Search(groups=[[]], text="tea", limit=3, fills=True)).groups == [[]]
+    assert one.search(Search(groups=[[]], text="tea", limit=3, backfill=True)).groups == [[]]
 
 
-@pytest.mark.parametrize("patience", [PATIENT, IMPATIENT], ids=["warm", "cold"])
+@pytest.mark.parametrize("wait_seconds", [PATIENT, IMPATIENT], ids=["warm", "cold"])
 @pytest.mark.parametrize("text", ["tea", " "], ids=["text", "blank"])
-def test_rows_of_several_users_come_once_each(backend: Backend, patience: float, text: str):
+def test_rows_of_several_users_come_once_each(backend: Backend, wait_seconds: float, text: str):
     """Each user's snapshot was asked for the scopes of all users."""
     backend.apply([[written(f"k{at}", at=at) for at in range(3)], [written("other", scope=OTHER, at=9)]])
     engine = StoreEngine(backend)
-    search = Search(groups=[[FACTS, OTHER]], text=text, limit=9, fills=True, patience=patience)
+    search = Search(groups=[[FACTS, OTHER]], text=text, limit=9, backfill=True, wait_seconds=wait_seconds)
     (found,) = run(engine.search(search)).groups
     assert sorted(hit.row.key for hit in found) == ["k0", "k1", "k2", "other"]
     engine.close()

@@ -18,12 +18,11 @@ import inference_core.testing
 from inference_core import MemoryStore, open_store
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.testing import StoreConformance
-from inference_core.testing.conformance import strength_time
+from inference_core.testing.conformance import traces as strength_time
 from inference_core.testing.conformance.__main__ import main
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
-from inference_core.testing.conformance.opening import Factory
 from inference_core.testing.conformance.promises import BrokenPromise
 from inference_core.testing.conformance.runner import Outcome, verdicts
+from inference_core.testing.conformance.subject import Factory, WatchedEmbeddings
 
 HERE = "test_store_conformance"
 

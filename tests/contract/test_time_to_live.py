@@ -15,11 +15,11 @@ from langgraph.store.base import GetOp, PutOp, SearchOp
 from retrieval_support import packed
 
 from inference_core import MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import InvalidInput, StoreUnavailable, VersionConflict
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Delete, Expire, Expiry, Put, SetVector, Touch
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 

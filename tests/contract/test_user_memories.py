@@ -11,7 +11,7 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from inference_core import AgentMemoryStoreService, MemoryRecord, MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import InvalidCategory, InvalidId, InvalidInput, InvalidMemoryType, StoreUnavailable
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.services.agent_memory_service import (

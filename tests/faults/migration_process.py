@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from inference_core.migration import migrate
+from inference_core.transfer import migrate
 
 
 def say(done: int, total: int) -> None:

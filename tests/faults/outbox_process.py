@@ -15,9 +15,9 @@ from langchain_core.messages import BaseMessage
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.asking import ask
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.ingestion import worker
-from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Limits
 from inference_core.ingestion.pipeline import Pipeline
@@ -34,8 +34,8 @@ class Forgetful:
     """An extractor that answers otherwise each time: a memory a message, named by its marker and by its moment."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         yield from ()
         time.sleep(random.random() * 0.005)
         made = f"{os.getpid()} {time.monotonic_ns()}"
@@ -58,8 +58,8 @@ class Poisoned:
     model = ScriptedChatModel(turns=[hang], record=False)
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         text = " ".join(message.text for message in messages)
         os.write(1, f"tried {text} {time.time()}\n".encode())
         if "fails" in text:

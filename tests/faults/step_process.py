@@ -24,8 +24,8 @@ from outbox_process import MARKER, Forgetful, reply
 from inference_core import AgentMemoryStoreService, MemoryContext, open_store
 from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.agents.middleware.capture import CaptureMiddleware
-from inference_core.drivers import Plan, run
-from inference_core.ingestion.candidates import Extraction, Offered
+from inference_core.effects import Operation, run
+from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Limits
 from inference_core.ingestion.pipeline import Pipeline
@@ -73,8 +73,8 @@ class Stepped(Forgetful):
         self._steps = steps
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         self._steps.step()
         extraction = yield from super().extract(messages, offered, now, zone)
         self._steps.step()

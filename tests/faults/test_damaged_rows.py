@@ -26,11 +26,11 @@ from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.cli import main
 from inference_core.errors import InferenceCoreError, UnsupportedSchema
 from inference_core.lifecycle.damage import Damage, find_damage, mend
-from inference_core.portability.json_lines import export_store
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.stores.backend import Backend, Unreadable
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
+from inference_core.transfer.json_lines import export_store
 
 CANARY = "PRIVATE"
 TEXT = f"{CANARY} CONTENT of the tea"

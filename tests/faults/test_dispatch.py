@@ -19,7 +19,7 @@ from processes import Forked
 
 from inference_core import MemoryContext, MemoryStore, open_store
 from inference_core.agents.middleware.capture import CaptureMiddleware
-from inference_core.ingestion.candidates import Extraction, Offered
+from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.dispatch import Dispatcher
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Partition
@@ -57,7 +57,7 @@ async def until(found: list[str], count: int) -> None:
 async def test_a_message_is_worked_on_when_the_worker_is_called_and_when_it_begins(url: str) -> None:
     worked: list[str] = []
 
-    def noted(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+    def noted(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
         worked.append("batch")
         return word_for_word(messages, offered)
 

@@ -11,7 +11,7 @@ from langchain_core.embeddings import Embeddings
 from support import FailingEmbeddings, HangingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.stores.search import RecallMode, Search
 
 
@@ -56,7 +56,7 @@ def pending(store: MemoryStore) -> int:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.texts.EMBED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("inference_core.stores.vectors.EMBED_TIMEOUT_S", 0.1)
     model = FAULTS[fault]()
     with open_store(sqlite_url, embeddings=model) as store:
         service = AgentMemoryStoreService(store)

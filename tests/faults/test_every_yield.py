@@ -9,7 +9,7 @@ import pytest
 from flaky import run_with_fault
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import DeadlineExceeded, StoreUnavailable, VersionConflict
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.recall import recall
@@ -18,7 +18,7 @@ from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 
-OPERATIONS: dict[str, Callable[[MemoryScope], Plan[Any]]] = {
+OPERATIONS: dict[str, Callable[[MemoryScope], Operation[Any]]] = {
     "save": lambda scope: save(scope, "ada", "new", "facts"),
     "save again": lambda scope: save(scope, "ada", "new", "skill", memory_id="first"),
     "update": lambda scope: update(scope, "ada", "first", "new"),

@@ -10,16 +10,16 @@ import pytest
 from langchain_core.embeddings import Embeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.drivers import arun, run
+from inference_core.effects import arun, run
 from inference_core.embeddings import embedder as embedder_module
 from inference_core.errors import DeadlineExceeded, EmbeddingError
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.breaker import PATIENCE
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.search import RecallMode, Search, SearchResult
 from inference_core.stores.store import MemoryStore
+from inference_core.stores.writer import PATIENCE
 
 ADA = ("ada", "semantic")
 
@@ -66,8 +66,8 @@ class SilentCoroutine(SlowQueries):
         return [1.0, 0.5]
 
 
-async def searched(store: MemoryStore, patience: float = 5.0) -> SearchResult:
-    return await arun(store.engine.search(Search(groups=[[ADA]], text="note", limit=5, patience=patience)))
+async def searched(store: MemoryStore, wait_seconds: float = 5.0) -> SearchResult:
+    return await arun(store.engine.search(Search(groups=[[ADA]], text="note", limit=5, wait_seconds=wait_seconds)))
 
 
 async def test_two_recalls_that_are_cancelled_leave_everybody_the_model() -> None:
@@ -85,7 +85,7 @@ def test_callers_without_time_do_not_make_the_model_a_failed_one() -> None:
     """Three deadlines in a row counted as three failures of the model, which was left alone for five seconds."""
     with open_store("memory://", embeddings=SlowQueries()) as store:
         AgentMemoryStoreService(store).sync.save_memory("ada", "note")
-        hasty, patient = (Search(groups=[[ADA]], text="note", limit=5, patience=seconds) for seconds in (0.001, 5))
+        hasty, patient = (Search(groups=[[ADA]], text="note", limit=5, wait_seconds=seconds) for seconds in (0.001, 5))
         assert [run(store.engine.search(hasty)).mode for _ in range(5)] == [RecallMode.LEXICAL] * 5
         assert run(store.engine.search(patient)).mode is RecallMode.HYBRID
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from processes import Forked
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.ingestion.drafts import MARKS
 from inference_core.ingestion.transcripts import read_messages
-from inference_core.ingestion.verbatim import IngestReport, ingest
+from inference_core.ingestion.verbatim import MARKS, IngestReport, ingest
 
 MESSAGES = 3_000
 

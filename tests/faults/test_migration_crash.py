@@ -14,7 +14,7 @@ from migration_process import migrate_and_tell
 from migration_support import legacy_file, originals, state
 from processes import Forked
 
-from inference_core.migration.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_flat
 
 
 class Prepared:

@@ -19,10 +19,10 @@ from processes import Forked
 
 from inference_core import open_store
 from inference_core.agents.checkpoints import open_checkpointer
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import DeadlineExceeded, ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import queue, worker
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
+from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.jobs import jobs
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Outbox, Partition
@@ -34,7 +34,7 @@ FAULTS = [StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("c
 TEXTS = ["Lives in Porto", "Has a cat", "Likes tea"]
 
 
-def with_fault(plan: Plan[Any], at: int, fault: BaseException, *, is_done: bool) -> bool:
+def with_fault(plan: Operation[Any], at: int, fault: BaseException, *, is_done: bool) -> bool:
     """Runs ``plan``, but its effect number ``at`` raises ``fault``, after it was done or instead; whether it came."""
     advance: Callable[[], Any] = partial(next, plan)
     for number in count():
@@ -52,7 +52,7 @@ def with_fault(plan: Plan[Any], at: int, fault: BaseException, *, is_done: bool)
     return False
 
 
-def fickle(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+def fickle(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
     """Answers otherwise each time; Porto takes the place of Lisbon."""
     made = time.monotonic_ns()
     home = next((one.memory_id for one in offered if "Lisbon" in one.content), None)
@@ -196,7 +196,7 @@ def test_an_outage_of_the_model_costs_no_message(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(worker, "_LONGEST_PAUSE_S", 0.002)
     tries: Counter[str] = Counter()
 
-    def out(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+    def out(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
         tries.update(message.text for message in messages)
         if sum(tries.values()) < 150:
             raise ModelError("503")

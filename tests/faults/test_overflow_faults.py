@@ -45,10 +45,9 @@ from inference_core import (
     VectorMemory,
     open_store,
 )
-from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import scope_of
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import DeadlineExceeded, InferenceCoreError, StoreUnavailable, VersionConflict
+from inference_core.short_term.blocks.memory import Conversation, scope_of
 from inference_core.short_term.sessions import read
 from inference_core.short_term.strategies import OverflowStrategy
 from inference_core.stores.engine import StoreEngine

@@ -12,11 +12,11 @@ from periodic_support import DAY, QUIET, Life, insight, names_in, summarizer, su
 from test_outbox_crash import FAULTS, with_fault
 
 from inference_core import open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.ingestion import jobs, queue
-from inference_core.ingestion.insights import INSIGHT
 from inference_core.ingestion.partitions import Partition
-from inference_core.ingestion.sessions import all_said
+from inference_core.ingestion.periodic.insights import INSIGHT
+from inference_core.ingestion.periodic.sessions import all_said
 from inference_core.testing import FrozenClock
 
 NUMBERS = count()

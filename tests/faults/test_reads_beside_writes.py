@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from inference_core import AgentMemoryStoreService, MemoryStore
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
@@ -110,7 +110,7 @@ def test_a_view_stays_as_it_is_while_others_write():
     with closing(InMemoryBackend()) as backend, ThreadPoolExecutor(1) as other:
         service = filled(backend)
         scopes = service.scope.namespaces.read_scopes(USER)
-        search = Search(groups=[scopes], text="w17 w25", limit=100, fills=True)
+        search = Search(groups=[scopes], text="w17 w25", limit=100, backfill=True)
 
         def looked_at(snapshot: Snapshot) -> tuple[list[str], list[str]]:
             before = keys(snapshot.search(search))
@@ -163,7 +163,7 @@ def test_readers_beside_a_writer_of_the_same_user():
         def read() -> int:
             rounds = 0
             while not done.is_set():
-                found = service.recall_memories(USER, "w17 w25", 20, fills=True)
+                found = service.recall_memories(USER, "w17 w25", 20, backfill=True)
                 assert {hit.content.split()[-1] for hit in found[:2]} == {"w17", "w25"}
                 rounds += 1
             return rounds

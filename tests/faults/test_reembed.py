@@ -10,7 +10,7 @@ from support import FailingEmbeddings, HashingEmbeddings
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.__main__ import main
 from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch
-from inference_core.stores.reembed import reembed
+from inference_core.transfer.copying import reembed
 
 
 class Other(HashingEmbeddings):

@@ -144,7 +144,7 @@ class Caller:
         """Asks for the word of one of the caller's own memories."""
         memory_id = self._own_id()
         before = self._sight_of(memory_id)
-        answer = yield self._ask("recall_memories", self.ids[memory_id].word, 5, fills=self.chance.random() < 0.5)
+        answer = yield self._ask("recall_memories", self.ids[memory_id].word, 5, backfill=self.chance.random() < 0.5)
         if answer is not GONE:
             self._judge("recall", before, answer)
 

@@ -7,9 +7,8 @@ from contextlib import closing
 
 from support import HashingEmbeddings
 
-from inference_core.portability.copying import copy_store
 from inference_core.stores.factory import open_backend
-from inference_core.stores.reembed import reembed
+from inference_core.transfer.copying import copy_store, reembed
 
 
 class Other(HashingEmbeddings):

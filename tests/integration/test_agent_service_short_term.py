@@ -21,8 +21,8 @@ from inference_core import (
     VectorMemory,
     open_store,
 )
+from inference_core.agents.from_settings import named
 from inference_core.agents.middleware import short_term
-from inference_core.agents.short_term import named
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.short_term.window import is_summary
 from inference_core.testing import ScriptedChatModel

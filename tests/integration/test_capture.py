@@ -22,13 +22,13 @@ from outbox_support import Scripted, contents
 from inference_core import MemoryContext, MemoryStore, ShortTermMemoryMiddleware, Trim, open_store
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.asking import ask as ask_model
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreUnavailable
-from inference_core.ingestion.candidates import Candidate, Extraction, Offered
+from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Partition
 from inference_core.ingestion.worker import Worker
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA, BOB = {"user_id": "ada"}, {"user_id": "bob"}
@@ -176,7 +176,7 @@ async def test_a_store_without_compare_and_set_needs_an_outbox(store: MemoryStor
 async def test_when_the_store_is_down_the_run_goes_on_and_is_captured_later(
     store: MemoryStore, face: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def down(batch: object, **options: object) -> Plan[list[int]]:
+    def down(batch: object, **options: object) -> Operation[list[int]]:
         raise StoreUnavailable("down")
         yield
 
@@ -250,8 +250,8 @@ class Asking:
     model = ScriptedChatModel(turns=[SECRET])
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         answer = yield from ask_model(self.model, [HumanMessage(messages[0].text)])
         return Extraction([Candidate(content=answer.text)])
 
@@ -284,8 +284,8 @@ class Zoned(Scripted):
         self.zones: dict[str, str] = {}
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[Offered], now: datetime, zone: tzinfo
-    ) -> Plan[Extraction]:
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
         self.zones |= {message.text: str(zone) for message in messages}
         return super().extract(messages, offered, now, zone)
 

@@ -12,7 +12,7 @@ from cli_support import Capture, answer
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
-from inference_core.migration.report import MigrationReport
+from inference_core.transfer.migrate import MigrationReport
 
 ADA = ("--user", "ada")
 HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eback \x9bm\nsecond line"
@@ -173,7 +173,7 @@ def test_somebody_else_deleting_it_first_is_not_found(capsys: Capture, monkeypat
         with open_store(store, embeddings=None) as other:
             AgentMemoryStoreService(other).sync.delete_memory("ada", memory_id)
 
-    monkeypatch.setattr("inference_core.cli.removal._ask", gone)
+    monkeypatch.setattr("inference_core.cli.memories._ask", gone)
     assert main(["delete", memory_id, "--user", "ada"]) == 3
 
 
@@ -250,7 +250,7 @@ def test_by_meaning_with_a_model_and_by_words_if_it_fails(capsys: Capture, monke
 def test_a_migration_that_the_store_refused_is_code_one(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     answer(capsys, "save", *ADA, "x")
     refused = MigrationReport("the store", failed=1, found=1)
-    monkeypatch.setattr("inference_core.migration.migrate.migrate_flat", lambda *_, **__: refused)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr("inference_core.transfer.migrate.migrate_flat", lambda *_, **__: refused)  # pyright: ignore[reportUnknownLambdaType]
     assert "FAILED: 1" in said(capsys, "migrate", code=1)[0]
 
 

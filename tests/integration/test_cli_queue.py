@@ -10,16 +10,16 @@ from outbox_support import Scripted, pipeline_on, put, said, seen, step, word_fo
 
 from inference_core import open_store
 from inference_core.cli import main
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, Offered
+from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.jobs import jobs
 from inference_core.ingestion.messages import Message
 
 HOSTILE = "bad \x1b[31mred\u202e"
 
 
-def told(messages: Sequence[Message], offered: Sequence[Offered]) -> Extraction:
+def told(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
     """Ends Lisbon by Porto, fails at what is bad."""
     if any("bad" in message.text for message in messages):
         raise ModelError(f"refused {messages[0].text}")

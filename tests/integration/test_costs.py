@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from langgraph.store.base import PutOp
 from outbox_support import put, said
-from work import Work, watched_connect
+from work import TaskHandler, watched_connect
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.ingestion import queue
 from inference_core.ingestion.outbox import Outbox, Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
@@ -24,7 +24,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryType, get_category_for_type
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock
 
 USER = "ada"
@@ -38,7 +38,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 class Costly:
     """A store with its service, and what counts their work."""
 
-    def __init__(self, folder: Path, work: Work, opened: ExitStack) -> None:
+    def __init__(self, folder: Path, work: TaskHandler, opened: ExitStack) -> None:
         self.work = work
         self.clock = FrozenClock(START)
         self.store = opened.enter_context(open_store(f"sqlite:///{folder}", embeddings=None, clock=self.clock))
@@ -54,7 +54,7 @@ class Costly:
             keep_receipt(self.service.scope, USER, receipt(number))
         self.service.list_receipts(USER, limit=1)
 
-    def cost(self, call: Callable[[], object]) -> Work:
+    def cost(self, call: Callable[[], object]) -> TaskHandler:
         """What ``call`` costs when all that can be known beforehand is."""
         call()
         with self.work.counting():
@@ -102,7 +102,7 @@ def receipt(number: int) -> Receipt:
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Costly, Costly]]:
     """Two empty stores: one for few, one for many."""
-    work = Work()
+    work = TaskHandler()
     monkeypatch.setattr(sqlite3, "connect", watched_connect(work, sqlite3.connect))
     with ExitStack() as opened:
         yield Costly(tmp_path / "few.db", work, opened), Costly(tmp_path / "many.db", work, opened)
@@ -112,7 +112,7 @@ Fill = Callable[[Costly, int], object]
 Call = Callable[[Costly], object]
 
 
-def costs(two: tuple[Costly, Costly], fill: Fill, call: Call) -> list[Work]:
+def costs(two: tuple[Costly, Costly], fill: Fill, call: Call) -> list[TaskHandler]:
     """What ``call`` costs after ``fill`` with few and with many."""
     for one, count in zip(two, (FEW, MANY), strict=True):
         fill(one, count)

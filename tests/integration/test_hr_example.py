@@ -92,7 +92,7 @@ BOTH_FACES = pytest.mark.parametrize("face", FACES)
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def wait_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(short_term, "RECALL_TIMEOUT_S", 60)
     monkeypatch.delenv("AGENT_MODEL", raising=False)
 

@@ -14,10 +14,10 @@ import typer
 from support import DATA
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.cli.ingest import ingest
-from inference_core.cli.interruption import held_back
-from inference_core.drivers import Plan
-from inference_core.drivers import run as run_plan
+from inference_core.cli.background import ingest
+from inference_core.cli.options import held_back
+from inference_core.effects import Operation
+from inference_core.effects import run as run_plan
 from inference_core.errors import InferenceCoreError
 from inference_core.ingestion import verbatim
 from inference_core.memory.document import MemoryStoreDocument
@@ -189,9 +189,9 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     """It is pressed when the second batch is written and not yet counted; once more ends it there and then."""
     path = tmp_path / "long.jsonl"
     path.write_text("".join(f'{{"role": "user", "content": "message {at}"}}\n' for at in range(100)), "utf-8")
-    plans: list[Plan[Any]] = []
+    plans: list[Operation[Any]] = []
 
-    def run_and_press(plan: Plan[Any]) -> Any:
+    def run_and_press(plan: Operation[Any]) -> Any:
         result = run_plan(plan)
         plans.append(plan)
         if len(plans) == 2:
@@ -228,7 +228,7 @@ import sys
 from contextlib import contextmanager
 
 import typer
-from inference_core.cli import ingest
+from inference_core.cli import background as ingest
 
 @contextmanager
 def progress_bar(what):

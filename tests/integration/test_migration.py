@@ -24,8 +24,8 @@ from migration_support import ROW_TIME, UNUSABLE, USERS, Expected, legacy_file, 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
-from inference_core.migration.migrate import MARKS, migrate_flat
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
+from inference_core.transfer.migrate import MARKS, migrate_flat
 
 Script = Callable[..., tuple[int, str, str]]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "migrate_memory_to_coala.py"

@@ -18,9 +18,9 @@ from migration_support import ROW_TIME, Expected, flat_rows
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import decode_label
-from inference_core.migration.migrate import MARKS, migrate_flat
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
+from inference_core.transfer.migrate import MARKS, migrate_flat
 
 COUNT = 600
 

@@ -26,7 +26,7 @@ from inference_core import (
     Pruning,
 )
 from inference_core.context.profile import profile_of
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Origin
@@ -355,7 +355,7 @@ def test_a_profile_that_cannot_be_read_is_said(
 ) -> None:
     service, _ = standing(own_store)
 
-    def fails(*_: Any, **__: Any) -> Plan[Any]:
+    def fails(*_: Any, **__: Any) -> Operation[Any]:
         raise StoreUnavailable("Away")
         yield
 

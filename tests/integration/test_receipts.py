@@ -21,18 +21,18 @@ from support import HashingEmbeddings
 from test_profile import profiles
 
 from inference_core import AgentMemoryStoreService, ContextEngineer, MemoryMiddleware, MemorySource, open_store
-from inference_core.agents.middleware.receipts import annotate
+from inference_core.agents.middleware.calls import annotate
 from inference_core.cli import main
 from inference_core.context.items import AssembledContext
 from inference_core.context.render import xml
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, InvalidInput
 from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, text_hash
 from inference_core.memory.trust import Origin
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.stores.backend import Expiry, Put
-from inference_core.stores.later import MOST, Later
+from inference_core.stores.writer import MOST, DeferredWriter
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 U = "ada"
@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_lost_and_said(caplog: pytest.LogCaptureFixtur
 def test_only_so_many_wait() -> None:
     with open_store("memory://", embeddings=None) as store:
         woken: list[int] = []
-        later = Later(store.engine._writer, lambda: woken.append(1))
+        later = DeferredWriter(store.engine._writer, lambda: woken.append(1))
         for _ in range(MOST + 5):
             later.put(put_of_nothing(store))
         assert len(later._waiting) == MOST
@@ -235,7 +235,7 @@ def test_only_so_many_wait() -> None:
 def test_flushes_of_two_threads_take_each_write_once() -> None:
     """Counting what waits and taking it were two steps that two threads could mix up: one of them ended."""
     with open_store("memory://", embeddings=None) as store:
-        later = Later(store.engine._writer, lambda: None)
+        later = DeferredWriter(store.engine._writer, lambda: None)
         with ThreadPoolExecutor(8) as pool:
             for _ in range(200):
                 later.put(put_of_nothing(store))
@@ -284,7 +284,7 @@ def test_a_note_never_breaks_a_run(own_store: BaseStore, monkeypatch: pytest.Mon
     def failing(*_: Any) -> None:
         raise RuntimeError("no room")
 
-    monkeypatch.setattr("inference_core.agents.middleware.receipts.keep_receipt", failing)
+    monkeypatch.setattr("inference_core.agents.middleware.calls.keep_receipt", failing)
     agent, model = conversation(remembered(own_store))
     agent.invoke({"messages": [("user", "falcons")]}, THREAD)
     assert len(model.requests) == 2

@@ -13,7 +13,7 @@ import pytest
 from agent_support import make_agent
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
-from inference_core.drivers import Pool
+from inference_core.effects import Pool
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel

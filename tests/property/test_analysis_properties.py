@@ -6,8 +6,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference_core.retrieval import analysis
-from inference_core.retrieval.analysis import MAX_TERM_CHARACTERS, analyze, analyze_query, is_content_token
-from inference_core.retrieval.analysis_letters import folded, without_accents
+from inference_core.retrieval.analysis import (
+    MAX_TERM_CHARACTERS,
+    analyze,
+    analyze_query,
+    folded,
+    is_content_token,
+    without_accents,
+)
 from inference_core.retrieval.languages import LATIN_LANGUAGES, STEMMERS, language_of
 
 MANY = settings(max_examples=150, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ModelError
 from inference_core.ingestion.extraction import Batch, ModelExtractor, read_candidates
 from inference_core.ingestion.messages import Role

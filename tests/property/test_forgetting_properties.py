@@ -16,12 +16,12 @@ from inference_core import (
     MemoryType,
     open_store,
 )
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.memory.text import text_tokens
 from inference_core.memory.types import get_category_for_type
 from inference_core.services.operations.scope import put_of, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from retrieval_support import MODEL, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
-from inference_core.retrieval import columns, postings
+from inference_core.retrieval import columns
+from inference_core.retrieval import columns as postings
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.documents import Change, Document, Situation, Term
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
-from inference_core.retrieval.late_interaction import pack_tokens
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import rank
+from inference_core.retrieval.vectors import pack_tokens
 from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Spread, Weights
 
 TEXTS = [
@@ -55,7 +56,7 @@ class Op(NamedTuple):
     text: str
     passages: Vectors
     tokens: tuple[Vectors, ...]
-    situation: Situation
+    situation: DocumentMetadata
     model: str
     analyzer: str
     tag: str
@@ -64,7 +65,7 @@ class Op(NamedTuple):
 
 
 SITUATIONS = st.builds(
-    Situation,
+    DocumentMetadata,
     session=st.sampled_from(["", "s", "s", "t"]),
     by_assistant=st.booleans(),
     happened_at=st.sampled_from([None, None, 1.0, 2.0]),
@@ -277,7 +278,7 @@ class Text:
     created: float
     kind: str
     words: list[str]
-    situation: Situation
+    situation: DocumentMetadata
     passages: Vectors
     tokens: tuple[Vectors, ...]
     near: Callable[[int], Text | None] = lambda _: None

@@ -43,16 +43,12 @@ from inference_core import (
     VectorMemory,
     open_store,
 )
-from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import scope_of
-from inference_core.drivers import run
-from inference_core.short_term.overflow import Relief
-from inference_core.short_term.policy import OverflowPolicy
+from inference_core.effects import run
+from inference_core.short_term.blocks.memory import Conversation, scope_of
+from inference_core.short_term.policy import OverflowPolicy, OverflowResult
 from inference_core.short_term.sessions import read
 from inference_core.short_term.strategies import Eviction, OverflowStrategy
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.view import view
-from inference_core.short_term.window import Window, is_said_by_user, is_summary
+from inference_core.short_term.window import Window, count_tokens, is_said_by_user, is_summary, view
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool
 
@@ -243,7 +239,7 @@ class Bench:
         }
         return [made[name] for name in case.combination]
 
-    def relieved(self, messages: Sequence[AnyMessage], policy: OverflowPolicy | None = None) -> Relief:
+    def relieved(self, messages: Sequence[AnyMessage], policy: OverflowPolicy | None = None) -> OverflowResult:
         policy = policy or OverflowPolicy(self.strategies(), self.case.room)
         eviction = Eviction(room=policy.room(), conversation=Conversation(USER, SESSION), scope=scope_of(self.store))
         return run(policy.relieved(Window(messages, count_tokens), eviction))
@@ -330,7 +326,7 @@ def a_policy_loses_nothing(case: Case):
             assert (again.evicted, again.messages) == ([], relief.messages)
 
 
-def check_relief(relief: Relief, case: Case) -> None:
+def check_relief(relief: OverflowResult, case: Case) -> None:
     """Nothing leaves that may not, and nothing at all if it is not safe; what stays keeps its order."""
     stays = [one for one in relief.messages if one is not relief.summary]
     order = ids(case.messages)

@@ -13,7 +13,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Delete, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.cursor import Cursor, PageRequest
+from inference_core.stores.codec import Cursor, PageRequest
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCOPES: list[Namespace] = [("u", "a"), ("u", "a", "b"), ("u", "c")]

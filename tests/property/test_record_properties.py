@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from inference_core.context.render import render_memories
 from inference_core.errors import UnsupportedSchema
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.memory.validity import why_invalid
 
 MANY = settings(max_examples=100, deadline=None)
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Expiry
 from inference_core.stores.backends.redis_layout import (
     Layout,
@@ -20,7 +20,7 @@ from inference_core.stores.backends.redis_layout import (
     unpack_address,
     unpack_cell,
 )
-from inference_core.stores.cells import Cell
+from inference_core.stores.backends.rows import RowState
 from inference_core.stores.codec import to_micros
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -34,13 +34,15 @@ DOCUMENTS = st.builds(
     text=TEXTS,
     terms=TEXTS,
     analyzer=TEXTS,
-    situation=st.builds(Situation, TEXTS, st.booleans(), st.none() | st.floats(allow_nan=False), st.floats(0, 1)),
+    situation=st.builds(
+        DocumentMetadata, TEXTS, st.booleans(), st.none() | st.floats(allow_nan=False), st.floats(0, 1)
+    ),
     model=TEXTS,
     vector=st.none(),
     tokens=st.none(),
 )
 CELLS = st.builds(
-    Cell,
+    RowState,
     seq=st.just(0),
     version=st.integers(1),
     kind=TEXTS,
@@ -85,7 +87,7 @@ def test_instants_sort_like_the_time(one: datetime, other: datetime) -> None:
 
 
 @given(CELLS)
-def test_a_cell_comes_back_as_it_was(cell: Cell) -> None:
+def test_a_cell_comes_back_as_it_was(cell: RowState) -> None:
     assert unpack_cell(pack_cell(b"0123456789ab", cell)) == Stored(b"0123456789ab", cell)
     assert unpack_cell(None) == Stored()
 
@@ -95,7 +97,7 @@ def test_the_newest_come_first_and_ties_by_key(
     address: tuple[Namespace, str], at: datetime, other_at: datetime, one: str, other: str
 ) -> None:
     def place(key: str, created: datetime) -> bytes:
-        cell = Cell(seq=0, version=1, kind="", created_at=created, updated_at=created, value="{}")
+        cell = RowState(seq=0, version=1, kind="", created_at=created, updated_at=created, value="{}")
         (member,) = {member for _, member in Layout("").places((address[0], key), cell)}
         return member
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.ingestion.candidates import Action, Offered
+from inference_core.ingestion.candidates import Action, KnownMemory
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.rules import extract_by_rules
 from inference_core.slots import Comparison, compare, slots_of
@@ -48,7 +48,7 @@ def test_a_relation_is_found_whatever_is_said(old: str, new: str):
 @given(st.lists(TEXTS, max_size=4), st.lists(TEXTS, max_size=4))
 def test_candidates_are_the_users_words_and_aim_at_what_is_offered(said: list[str], known: list[str]):
     messages = [Message(session_id=None, role=Role.USER, text=text, id=str(place)) for place, text in enumerate(said)]
-    offered = [Offered(f"M{place}", f"id{place}", text) for place, text in enumerate(known)]
+    offered = [KnownMemory(f"M{place}", f"id{place}", text) for place, text in enumerate(known)]
     for candidate in extract_by_rules(messages, offered, NOW).candidates:
         assert any(candidate.content in text for text in said)
         assert (candidate.target is None) == (candidate.action is Action.ADD)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inference_core.memory.temporal import TimeBucket, by_time_bucket, time_bucket
+from inference_core.context.render import TimeBucket, time_bucket
 
 MANY = settings(max_examples=100, deadline=None)
 ZONES = st.sampled_from(
@@ -79,23 +79,9 @@ def test_the_bucket_is_that_of_the_c_librarys_calendar(zone: str, now: int, age:
     assert time_bucket(instant, today, ZoneInfo(zone)) is expected
     assert time_bucket(instant.replace(tzinfo=None), today, ZoneInfo(zone)) is expected
     assert time_bucket(instant.astimezone(ZoneInfo("Asia/Kathmandu")), today, ZoneInfo(zone)) is expected
-    assert by_time_bucket([instant], lambda item: item, datetime.fromtimestamp(now, UTC), ZoneInfo(zone)) == {
-        expected: [instant]
-    }
 
 
 @MANY
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)), ZONES)
 def test_every_instant_has_a_bucket(moment: datetime, now: datetime, zone: str):
-    found = by_time_bucket([moment], lambda item: item, now, ZoneInfo(zone))
-    assert list(found.values()) == [[moment]]
-
-
-@MANY
-@given(st.lists(AGES, max_size=30), ZONES)
-def test_grouping_loses_nothing_and_keeps_the_newest_first(ages: list[int], zone: str):
-    now = datetime(2026, 4, 5, 12, tzinfo=UTC)
-    moments = [now - timedelta(seconds=age) for age in ages]
-    found = by_time_bucket(moments, lambda item: item, now, ZoneInfo(zone))
-    assert [moment for members in found.values() for moment in members] == sorted(moments, reverse=True)
-    assert list(found) == [bucket for bucket in TimeBucket if bucket in found]
+    assert time_bucket(moment, now.date(), ZoneInfo(zone)) in TimeBucket

@@ -16,9 +16,8 @@ from langgraph.store.sqlite import SqliteStore
 
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument, open_store
 from inference_core.clock import aware
-from inference_core.context.render import render_memories
+from inference_core.context.render import TimeBucket, render_memories, time_bucket
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.temporal import TimeBucket, time_bucket
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.testing import FrozenClock
 

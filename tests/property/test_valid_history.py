@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.window import Window, is_valid, valid
+from inference_core.short_term.window import Window, count_tokens, is_valid, valid
 
 _IDS = st.sampled_from(["a", "b", "c"])
 

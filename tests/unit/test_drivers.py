@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from inference_core.drivers import Deadline, Plan, Pool, Wait, arun, run, settle
+from inference_core.effects import Deadline, Effect, Operation, Pool, arun, run, settle
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
 T = TypeVar("T")
-Driver = Callable[[Plan[Any], float | None], Any]
+Driver = Callable[[Operation[Any], float | None], Any]
 SOON = 0.05
 LATE = 10.0
 
 
-def _arun(plan: Plan[T], timeout: float | None = None) -> T:
+def _arun(plan: Operation[T], timeout: float | None = None) -> T:
     return asyncio.run(arun(plan, timeout))
 
 
@@ -44,7 +44,7 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def _divide(pool: Pool, divisor: int) -> Plan[float]:
+def _divide(pool: Pool, divisor: int) -> Operation[float]:
     first = yield from pool.call(lambda: 6)
     return (yield from pool.call(lambda: first / divisor))
 
@@ -69,7 +69,7 @@ def test_a_plan_returns_its_result(drive: Driver, pool: Pool):
 
 
 def test_a_plan_without_effects_returns_its_result(drive: Driver):
-    def plan() -> Plan[str]:
+    def plan() -> Operation[str]:
         return "done"
         yield
 
@@ -84,7 +84,7 @@ def test_the_error_of_a_call_is_raised(drive: Driver, pool: Pool, timeout: float
 
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_the_error_of_a_plan_is_raised(drive: Driver, pool: Pool, timeout: float | None):
-    def plan() -> Plan[None]:
+    def plan() -> Operation[None]:
         yield from pool.call(int)
         raise LookupError("mine")
 
@@ -94,7 +94,7 @@ def test_the_error_of_a_plan_is_raised(drive: Driver, pool: Pool, timeout: float
 
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_a_plan_can_catch_the_error_of_a_call_and_go_on(drive: Driver, pool: Pool, timeout: float | None):
-    def plan() -> Plan[int]:
+    def plan() -> Operation[int]:
         try:
             yield from _divide(pool, 0)
         except ZeroDivisionError:
@@ -118,8 +118,8 @@ def test_a_timeout_error_of_a_coroutine_is_its_own(timeout: float | None):
     async def native() -> None:
         raise TimeoutError("the call's own")
 
-    def plan() -> Plan[None]:
-        yield Wait(Future, native=native)
+    def plan() -> Operation[None]:
+        yield Effect(Future, native=native)
 
     with pytest.raises(TimeoutError, match="the call's own"):
         _arun(plan(), timeout)
@@ -128,7 +128,7 @@ def test_a_timeout_error_of_a_coroutine_is_its_own(timeout: float | None):
 def test_a_call_that_outlives_the_deadline_raises_in_the_plan(drive: Driver, pool: Pool, gate: threading.Event):
     caught: list[Exception] = []
 
-    def plan() -> Plan[str]:
+    def plan() -> Operation[str]:
         try:
             yield from pool.call(gate.wait, LATE)
         except DeadlineExceeded as error:
@@ -152,8 +152,8 @@ class LateFuture(Future[str]):
 
 
 def test_a_call_that_finishes_at_the_deadline_has_its_result():
-    def plan() -> Plan[str]:
-        return (yield Wait(LateFuture))
+    def plan() -> Operation[str]:
+        return (yield Effect(LateFuture))
 
     assert run(plan(), LATE) == "finished"
 
@@ -161,7 +161,7 @@ def test_a_call_that_finishes_at_the_deadline_has_its_result():
 def test_after_the_deadline_every_effect_raises(drive: Driver, pool: Pool):
     ran: list[int] = []
 
-    def plan() -> Plan[None]:
+    def plan() -> Operation[None]:
         with pytest.raises(DeadlineExceeded):
             yield from pool.call(time.sleep, SOON * 2)
         yield from pool.call(ran.append, 1)
@@ -175,9 +175,9 @@ def test_after_the_deadline_every_effect_raises(drive: Driver, pool: Pool):
 def test_an_effect_may_have_a_shorter_deadline_of_its_own(
     drive: Driver, pool: Pool, gate: threading.Event, timeout: float | None
 ):
-    def plan() -> Plan[str]:
+    def plan() -> Operation[str]:
         with pytest.raises(DeadlineExceeded):
-            yield Wait(lambda: pool.submit(gate.wait), timeout=SOON)
+            yield Effect(lambda: pool.submit(gate.wait), timeout=SOON)
         return (yield from pool.call(str, 5))
 
     assert drive(plan(), timeout) == "5"
@@ -220,8 +220,8 @@ def test_an_async_caller_awaits_what_is_native():
         await asyncio.sleep(0)
         return "native"
 
-    def plan() -> Plan[str]:
-        return (yield Wait(Future, inline=lambda: "inline", native=native))
+    def plan() -> Operation[str]:
+        return (yield Effect(Future, inline=lambda: "inline", native=native))
 
     assert _arun(plan()) == "native"
     assert run(plan()) == "inline"
@@ -237,8 +237,8 @@ def test_a_native_call_is_bounded_by_the_deadline():
             cancelled.append(True)
             raise
 
-    def plan() -> Plan[None]:
-        yield Wait(Future, native=native)
+    def plan() -> Operation[None]:
+        yield Effect(Future, native=native)
 
     with pytest.raises(DeadlineExceeded, match="within its deadline"):
         _arun(plan(), SOON)
@@ -248,8 +248,8 @@ def test_a_native_call_is_bounded_by_the_deadline():
 def test_a_worker_goes_on_after_its_caller_has_left(gate: threading.Event):
     workers = Pool(1, "alone")
 
-    def plan() -> Plan[None]:
-        yield Wait(lambda: workers.submit(gate.wait))
+    def plan() -> Operation[None]:
+        yield Effect(lambda: workers.submit(gate.wait))
 
     with pytest.raises(DeadlineExceeded):
         run(plan(), SOON)
@@ -267,7 +267,7 @@ async def test_cancellation_of_a_task_reaches_the_plan_and_the_caller(pool: Pool
         loop.call_soon_threadsafe(begun.set)
         gate.wait()
 
-    def plan() -> Plan[None]:
+    def plan() -> Operation[None]:
         try:
             yield from pool.call(call)
         except asyncio.CancelledError:
@@ -295,8 +295,8 @@ async def test_cancellation_of_a_task_reaches_the_coroutine_it_awaits():
             seen.append("cancelled")
             raise
 
-    def plan() -> Plan[None]:
-        yield Wait(Future, native=native)
+    def plan() -> Operation[None]:
+        yield Effect(Future, native=native)
 
     task = asyncio.create_task(arun(plan()))
     await begun.wait()
@@ -347,8 +347,8 @@ def test_a_deadline_is_no_hang(pool: Pool, gate: threading.Event):
 async def test_results_that_come_together_reach_each_who_waits():
     futures: list[Future[int]] = [Future() for _ in range(100)]
 
-    def plan(future: Future[int]) -> Plan[int]:
-        return (yield Wait(lambda: future))
+    def plan(future: Future[int]) -> Operation[int]:
+        return (yield Effect(lambda: future))
 
     tasks = [asyncio.create_task(arun(plan(future), LATE)) for future in futures]
     await asyncio.sleep(0)

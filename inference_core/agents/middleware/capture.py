@@ -13,19 +13,17 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
-from inference_core.agents.binding import BindingOptions, MemoryBinding
-from inference_core.agents.identity import UserSource, configurable_of, thread_of
+from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
 from inference_core.agents.middleware.calls import PlanMiddleware, Update
-from inference_core.drivers import Plan, arun, run
+from inference_core.effects import Operation, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Limits, Outbox, Partition
-from inference_core.ingestion.periodic import PeriodicWork
+from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.window import Window, is_said_by_user
+from inference_core.short_term.window import Window, count_tokens, is_said_by_user
 from inference_core.stores.factory import any_engine_of
 
 if TYPE_CHECKING:
@@ -105,8 +103,8 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
         """Its name in the agent's graph."""
         return "MemoryCapture"
 
-    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[Update | None]:
-        """Plan: notes for whom the messages of this run are captured."""
+    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update | None]:
+        """Notes for whom the messages of this run are captured."""
         yield from ()
         try:
             user = self._binding.user(runtime)
@@ -120,8 +118,8 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
         start = 0 if captured is None else _last_of_user(messages)
         return {"captured": {"user": user, "id": _last_id(messages[:start])}}
 
-    def before_call(self, request: ModelRequest[Any]) -> Plan[tuple[ModelRequest[Any], Update | None]]:
-        """Plan: captures what is older than the last exchange, which may leave the window with this call.
+    def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
+        """Captures what is older than the last exchange, which may leave the window with this call.
 
         Does nothing as long as the user's last message is all there is.
         """
@@ -152,8 +150,10 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
             if worker:
                 worker.close()
 
-    def _captured(self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None) -> Plan[Update | None]:
-        """Plan: puts what is new, before ``end``, into the outbox; what becomes of the state."""
+    def _captured(
+        self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None
+    ) -> Operation[Update | None]:
+        """Puts what is new, before ``end``, into the outbox; what becomes of the state."""
         scope = self._binding.scope_of(runtime)
         pipeline, worker = self._pipeline(scope)
         messages: Sequence[AnyMessage] = state.get("messages") or []

@@ -19,21 +19,21 @@ from langchain_core.tools import BaseTool
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
-from inference_core.agents.binding import BindingOptions, MemoryBinding
-from inference_core.agents.identity import UserSource
+from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource
 from inference_core.agents.middleware.calls import (
     PlanMiddleware,
     Update,
+    evidence_of,
     marked_for_cache,
+    note_receipt,
     with_system_blocks,
     with_text_behind_user,
 )
-from inference_core.agents.middleware.receipts import evidence_of, note_receipt
-from inference_core.agents.tools.instructions import generate_memory_tools_system_instructions
+from inference_core.agents.tools import generate_memory_tools_system_instructions
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.render import fenced
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
@@ -156,7 +156,7 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
         receipt_days: float = RECEIPT_DAYS,
         **options: Unpack[BindingOptions],
     ) -> None:
-        from inference_core.agents.tools.memory_tools import get_memory_tools  # noqa: PLC0415 - slow to import
+        from inference_core.agents.tools import get_memory_tools  # noqa: PLC0415 - slow to import
 
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
@@ -176,7 +176,7 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
             types=None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types],
             categories=[validate_memory_category(name) for name in include_categories or MemoryCategory],
             per_category=max_recall_results,
-            patience=recall_timeout * _PATIENCE_SHARE,
+            wait_seconds=recall_timeout * _PATIENCE_SHARE,
             has_profile=profile,
             profile_tokens=profile_tokens,
             profile_change=profile_change,
@@ -226,8 +226,10 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
         }
         return cls(memory_service, **chosen | options)
 
-    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False) -> Plan[Update]:
-        """Plan: what this run's state says about memory. Only developers' mistakes are raised."""
+    def at_start(
+        self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False
+    ) -> Operation[Update]:
+        """What this run's state says about memory. Only developers' mistakes are raised."""
         started = time.perf_counter()
         owner = state.get("memory_owner") if is_resumed else None
         scope = self._binding.scope_of(runtime)
@@ -251,8 +253,8 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
         update = _update(status, started, user, told, told.reason)
         return update | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
 
-    def before_call(self, request: ModelRequest[Any]) -> Plan[tuple[ModelRequest[Any], Update | None]]:
-        """Plan: puts the memory block behind the caller's own system text; recalls again if a resumed run lost it."""
+    def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
+        """Puts the memory block behind the caller's own system text; recalls again if a resumed run lost it."""
         update: Update | None = None
         if request.state.get("memory_status") is None:
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)

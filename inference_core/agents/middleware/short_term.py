@@ -16,23 +16,19 @@ from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
-from inference_core.agents.binding import BindingOptions, MemoryBinding
-from inference_core.agents.identity import UserSource, thread_of
+from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, thread_of
 from inference_core.agents.middleware.calls import PlanMiddleware, Update, with_system_text
 from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, told_profile
-from inference_core.blocks.conversation import Conversation
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.short_term.content import recalled_for
-from inference_core.short_term.overflow import Relief
-from inference_core.short_term.policy import Overflow, OverflowPolicy
+from inference_core.short_term.agent_memory import recalled_for
+from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.policy import Overflow, OverflowPolicy, OverflowResult
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction
-from inference_core.short_term.tokens import TokenCounter, count_tokens
-from inference_core.short_term.view import view
-from inference_core.short_term.window import Window, is_summary, last_of_user
+from inference_core.short_term.window import TokenCounter, Window, count_tokens, is_summary, last_of_user, view
 
 _LOG = logging.getLogger(__name__)
 OVERFLOW_TIMEOUT_S: Final = 60.0
@@ -113,8 +109,8 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         """Its name in the agent's graph."""
         return "ShortTermMemory"
 
-    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[Update]:
-        """Plan: whose run it is, and what goes behind the system prompt; a thread stays with its first user."""
+    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update]:
+        """Whose run it is, and what goes behind the system prompt; a thread stays with its first user."""
         self._scope(runtime)
         try:
             user = self._binding.user(runtime)
@@ -125,8 +121,8 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         recalled = yield from self._recalled({**state, **begun}, runtime)
         return {**begun, "short_term_recalled": recalled}
 
-    def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Plan[str]:
-        """Plan: what goes behind the system prompt; "" if nothing does, or if the memory fails."""
+    def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
+        """What goes behind the system prompt; "" if nothing does, or if the memory fails."""
         if not self._policy.into_system_prompt:
             return ""
         try:
@@ -146,8 +142,8 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
             {name: [one for one in own if neutral_line(one) not in told] for name, own in contents.items()}
         )
 
-    def before_call(self, request: ModelRequest[Any]) -> Plan[tuple[ModelRequest[Any], Update]]:
-        """Plan: gives the model what fits; what left the window leaves the state with its answer."""
+    def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
+        """Gives the model what fits; what left the window leaves the state with its answer."""
         recalled = request.state.get("short_term_recalled")
         update: Update = {}
         if recalled is None:
@@ -157,7 +153,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
             request = with_system_text(request, [fenced(with_notice(recalled))])
         room = self._policy.room(request.system_message, request.tools, request.model)
         window = Window(request.messages, self._policy.counter)
-        relief = Relief(window.messages)
+        relief = OverflowResult(window.messages)
         if self._policy.is_full(window, room):  # as long as it is not, nobody is asked whose conversation it is
             relief = yield from self._policy.relieved(window, self._eviction(request, room))
         shown = view(Window(relief.messages, self._policy.counter) if relief.evicted else window, room)
@@ -191,7 +187,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         """The memory of blocks without a store of their own. Raises ConfigurationError if they need one."""
         return self._binding.scope_of(runtime) if self.needs_store else None
 
-    def _tell(self, runtime: Runtime[Any], window: Window, relief: Relief, shown: Sequence[AnyMessage]) -> None:
+    def _tell(self, runtime: Runtime[Any], window: Window, relief: OverflowResult, shown: Sequence[AnyMessage]) -> None:
         if relief.notice:
             _LOG.warning("Short-term memory: %s", relief.notice)
         event: ShortTermMemoryEvent = {
@@ -206,7 +202,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         runtime.stream_writer(event)
 
 
-def _changes(state: Sequence[AnyMessage], relief: Relief) -> list[Any]:
+def _changes(state: Sequence[AnyMessage], relief: OverflowResult) -> list[Any]:
     """What makes the state's messages those that stay: the summary takes the place of the first that it stands for.
 
     Messages that are not in the state, since another middleware has put them into the request, are no concern of it.

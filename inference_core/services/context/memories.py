@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, cast
 
-from inference_core.clock import in_zone
+from langchain_core.messages import BaseMessage, SystemMessage
+
+from inference_core.clock import aware, in_zone
 from inference_core.context.items import ContextItem, section_of
-from inference_core.drivers import Plan
-from inference_core.memory.fields import text_field
-from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import MemoryRecord
+from inference_core.effects import Operation
+from inference_core.memory.namespaces import Namespace, global_namespace
+from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.text import text_field
+from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
-from inference_core.memory.validity import why_invalid
 from inference_core.services.context.source import ContextRequest
 from inference_core.services.operations.recall import asks, newest
 from inference_core.services.operations.scope import record_of
@@ -47,8 +50,8 @@ class Memories:
     accepts: Accepts | None = None
     judged: bool = True
 
-    def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
-        """Plan: the memories, category by category."""
+    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+        """The memories, category by category."""
         items: list[ContextItem] = []
         search = self.question(request)
         if search is None:
@@ -100,8 +103,8 @@ class AssociatedMemories:
     seeds: int = 3
     known: int = 30
 
-    def fetch(self, request: ContextRequest) -> Plan[list[ContextItem]]:
-        """Plan: the memories, the best first; none without a question."""
+    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+        """The memories, the best first; none without a question."""
         search = self.question(request)
         best = (yield from request.search(self.name, search)).groups[0] if search else []
         text = " ".join(record_of(one.row).content for one in best[: self.seeds])[:_QUERY_CHARACTERS]
@@ -184,7 +187,7 @@ def search_for(
         kinds=kinds,
         reject=lambda row: why_invalid(row.value, request.now) or (rejects(row) if rejects else None),
         explains=True,
-        patience=_PATIENCE_S,
+        wait_seconds=_PATIENCE_S,
         now=in_zone(request.now, request.zone),
     )
 
@@ -200,3 +203,155 @@ def item_of(found: Found, source: str, section: str, share: float = 1.0) -> Cont
         score=found.score,
         signals=found.shares,
     )
+
+
+# Sources of what is there without a search: the conversation, and what the application knows from the start.
+
+TIMESTAMP: Final = "timestamp"
+"""The name in a message's ``additional_kwargs`` under which AgentMemory keeps when it was said, in ISO 8601."""
+_SPEAKERS: Final = {"human": ("user", Trust.STATED), "ai": ("assistant", Trust.INFERRED)}
+_OTHERS: Final = ("tool", Trust.EXTERNAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentMessages:
+    """The last ``limit`` messages and answers of the request, in their order, without the question itself."""
+
+    name: str = "recent_messages"
+    section: str = "recent_messages"
+    limit: int = 10
+
+    def fetch(self, request: ContextRequest) -> list[ContextItem]:
+        """The messages that hold text, but for system messages."""
+        said = [one for one in request.messages if not isinstance(one, SystemMessage) and one.text.strip()]
+        if said and said[-1].text == request.query:
+            said = said[:-1]
+        items: list[ContextItem] = []
+        first = max(0, len(said) - self.limit)
+        for at, message in enumerate(said[first:], first):
+            kind, trust = _SPEAKERS.get(message.type, _OTHERS)
+            items.append(
+                ContextItem(
+                    id=message.id or str(at),
+                    text=message.text,
+                    section=self.section,
+                    source=self.name,
+                    kind=kind,
+                    happened_at=_said_at(message),
+                    trust=trust,
+                    score=at,
+                )
+            )
+        return items
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFacts:
+    """What holds for all users: ``facts``, or, without them, what the `StaticMemory` of this ``name`` has stored."""
+
+    facts: Sequence[str] | None = None
+    name: str = "static_memory"
+    section: str = "static_memory"
+    limit: int = 50
+
+    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+        """The facts in their order. Raises StoreUnavailable."""
+        if self.facts is not None:
+            return [
+                ContextItem(id=str(at), text=fact, section=self.section, source=self.name, kind="facts", score=-at)
+                for at, fact in enumerate(self.facts)
+            ]
+        namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
+        rows = yield from request.scope.engine.page([namespace], limit=self.limit)
+        return [
+            replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
+            for record in map(record_of, rows)
+        ]
+
+
+def _said_at(message: BaseMessage) -> datetime | None:
+    try:
+        return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+# Entities: the people, places and things that memories name, and how they belong together.
+
+_RELATION_PARTS: Final = 3
+
+
+@dataclass(slots=True)
+class _Entity:
+    """What memories of one trust say of an entity."""
+
+    name: str
+    kind: str
+    trust: Trust
+    newest: MemoryRecord
+    relevance: float = 0.0
+    score: float = 0.0
+    relations: dict[str, None] = field(default_factory=dict[str, None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entities:
+    """The entities of the ``read`` memories that fit the question best, each with its relations in one line.
+
+    An entity is as relevant as the most relevant memory that names it. Memories of different trust make different
+    entities. Its fetch raises StoreUnavailable.
+    """
+
+    name: str = "entities"
+    section: str = "entities"
+    limit: int = 5
+    read: int = 20
+
+    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+        """The entities, the most relevant first; none without a question."""
+        entities: dict[tuple[str, Trust], _Entity] = {}
+        search = self.question(request)
+        found = (yield from request.search(self.name, search)).groups[0] if search else []
+        for one in found:
+            record = record_of(one.row)
+            for noted in _list(record.extra_metadata.get("entities")):
+                fields = cast("dict[str, Any]", noted) if isinstance(noted, dict) else {}  # metadata may hold anything
+                if not (name := text_field(fields, "name")):
+                    continue
+                unseen = _Entity(name, text_field(fields, "kind") or "", record.trust, record)
+                entity = entities.setdefault((name.casefold(), record.trust), unseen)
+                entity.newest = max(entity.newest, record, key=lambda known: known.happened_at)
+                entity.relevance = max(entity.relevance, one.relevance or 0.0)
+                entity.score = max(entity.score, one.score)
+                entity.relations |= dict.fromkeys(_relations(record, name))
+        best = sorted(entities.values(), key=lambda entity: (entity.relevance, entity.score), reverse=True)
+        return [self._item(entity) for entity in best[: self.limit]]
+
+    def question(self, request: ContextRequest) -> Search | None:
+        """What it asks; None without a question."""
+        return search_in_all(request, self.read)
+
+    def _item(self, entity: _Entity) -> ContextItem:
+        head = f"{entity.name} ({entity.kind})" if entity.kind else entity.name
+        return ContextItem(
+            id=f"{entity.name.casefold()} {entity.trust.value}",
+            text=f"{head}: {'; '.join(entity.relations)}" if entity.relations else head,
+            section=self.section,
+            source=self.name,
+            kind="entity",
+            happened_at=entity.newest.happened_at,
+            trust=entity.trust,
+            relevance=entity.relevance,
+            score=entity.score,
+        )
+
+
+def _relations(record: MemoryRecord, name: str) -> list[str]:
+    """The relations of the entity ``name``, as words."""
+    noted = [list(map(str, one)) for one in map(_list, _list(record.extra_metadata.get("relations")))]
+    of_it = [one for one in noted if len(one) == _RELATION_PARTS and name.casefold() in map(str.casefold, one[::2])]
+    return [" ".join(one).replace("_", " ") for one in of_it]
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

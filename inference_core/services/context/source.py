@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from functools import partial
 from inspect import isawaitable
 from typing import Protocol, runtime_checkable
 
 from langchain_core.messages import BaseMessage
 
 from inference_core.context.items import ContextItem
-from inference_core.drivers import Plan
-from inference_core.services.context.together import Together
+from inference_core.effects import Effect, Operation, run, settle
 from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.engine import StoreEngine
 from inference_core.stores.search import Search, SearchResult
 
-Given = Plan[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
+# The searches of several sources that ask the same, done at once by whoever needs the first.
+
+
+class Together:
+    """``searches`` by the names of their sources; the first that asks for its result has all of them done."""
+
+    def __init__(self, engine: StoreEngine, searches: Mapping[str, Search]) -> None:
+        self._engine = engine
+        self._searches = searches
+        self._results: Future[dict[str, SearchResult]] = Future()
+        self._turn = threading.Lock()
+        self._is_begun = False
+
+    def holds(self, source: str) -> bool:
+        """Whether the search of ``source`` is among them."""
+        return source in self._searches
+
+    def result_of(self, source: str) -> Operation[SearchResult]:
+        """What the search of ``source`` found; for the thread of a source, which may wait. Raises StoreError."""
+        with self._turn:
+            is_first, self._is_begun = not self._is_begun, True
+        if is_first:
+            settle(self._results, partial(run, self._all()))
+        return (yield Effect(lambda: self._results))[source]
+
+    def _all(self) -> Operation[dict[str, SearchResult]]:
+        found = yield from self._engine.search_together(list(self._searches.values()))
+        return dict(zip(self._searches, found, strict=True))
+
+
+Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
 """Items; or a plan of them; or something to await, which is done on an event loop of its own."""
 
 
@@ -35,8 +68,8 @@ class ContextRequest:
     now: datetime
     together: Together | None = None
 
-    def search(self, source: str, search: Search) -> Plan[SearchResult]:
-        """Plan: what ``source`` finds by ``search``, ranked once for all that ask the same. Raises StoreError."""
+    def search(self, source: str, search: Search) -> Operation[SearchResult]:
+        """What ``source`` finds by ``search``, ranked once for all that ask the same. Raises StoreError."""
         if self.together is None or not self.together.holds(source):
             return self.scope.engine.search(search)
         return self.together.result_of(source)

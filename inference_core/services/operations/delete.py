@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import FORGOTTEN, Namespace, beside, encode_label
+from inference_core.memory.namespaces import FORGOTTEN, Namespace, encode_label, sidecar_namespace
 from inference_core.memory.text import canonical_id
 from inference_core.memory.types import validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find_row
@@ -25,7 +25,7 @@ def delete(
     category: str | None = None,
     *,
     expected_version: int | None = None,
-) -> Plan[bool]:
+) -> Operation[bool]:
     """Removes a memory with its text, vector and index entry, also one that was forgotten; False if there is none.
 
     It is looked for in the scopes that the agent reads, or those of ``category``. With ``expected_version`` only a
@@ -36,12 +36,14 @@ def delete(
         check_version(row.key, row.version, expected_version)
         gone = Delete(namespace=row.namespace, key=row.key, expected=expected_version)
         with suppress(VersionConflict):  # the next look tells which version is there now
-            yield from scope.engine.write([gone, Delete(namespace=beside(row.namespace, FORGOTTEN), key=row.key)])
+            yield from scope.engine.write(
+                [gone, Delete(namespace=sidecar_namespace(row.namespace, FORGOTTEN), key=row.key)]
+            )
             return True
     if expected_version is not None:
         return False
     key, homes = canonical_id(memory_id), scope.namespaces.read_scopes(user_id, category)
-    archives = [beside(home, FORGOTTEN) for home in homes]
+    archives = [sidecar_namespace(home, FORGOTTEN) for home in homes]
     forgotten = [row for row in (yield from scope.engine.get([(place, key) for place in archives])) if row]
     if not forgotten:
         return (yield from _delete_unreadable(scope.engine, user_id, [(place, key) for place in (*homes, *archives)]))
@@ -49,7 +51,7 @@ def delete(
     return True
 
 
-def _delete_unreadable(engine: StoreEngine, user_id: UserId, places: Sequence[Key]) -> Plan[bool]:
+def _delete_unreadable(engine: StoreEngine, user_id: UserId, places: Sequence[Key]) -> Operation[bool]:
     """Removes the row at one of ``places`` that cannot be read; False if nothing is there.
 
     To look for such a row all of the user's are read, so the database is asked first whether anything is there.
@@ -64,7 +66,7 @@ def _delete_unreadable(engine: StoreEngine, user_id: UserId, places: Sequence[Ke
 
 def delete_all(
     scope: MemoryScope, user_id: UserId, memory_type: str | None = None, category: str | None = None
-) -> Plan[int]:
+) -> Operation[int]:
     """Removes all memories of the user that this agent reads, of one type or category if given; returns how many.
 
     Forgotten ones go too and are not counted. Other agents' own memories stay; `purge_user_memories` removes those too.
@@ -73,7 +75,7 @@ def delete_all(
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     removed = yield from empty(scope.engine, scopes, kinds)
-    archives = [beside(place, FORGOTTEN) for place in scopes]
+    archives = [sidecar_namespace(place, FORGOTTEN) for place in scopes]
     yield from empty(scope.engine, archives, kinds)
     if kinds is None:
         wanted = {*scopes, *archives}
@@ -81,7 +83,7 @@ def delete_all(
     return removed
 
 
-def empty(engine: StoreEngine, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None) -> Plan[int]:
+def empty(engine: StoreEngine, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None) -> Operation[int]:
     """Removes all rows of exactly ``scopes`` (of ``kinds``), portion by portion until none is left; how many."""
     removed = 0
     while rows := (yield from engine.page(scopes, kinds=kinds, limit=PORTION)):

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
-from inference_core.memory.fields import text_field
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import text_field
 from inference_core.memory.types import MemoryCategory, validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, find, is_known, record_of, records_of
 from inference_core.stores.backend import Row
-from inference_core.stores.cursor import Cursor, place_of
+from inference_core.stores.codec import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class PageRequest:
     after: str | None = None
 
 
-def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Plan[MemoryStoreDocument | None]:
+def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryStoreDocument | None]:
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
     record = yield from find(scope, user_id, memory_id)
     return record and MemoryStoreDocument.of(record)
@@ -50,7 +50,7 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     offset: int = 0,
     session_id: str | None = None,
     after: str | None = None,
-) -> Plan[tuple[MemoryPage[MemoryStoreDocument], int]]:
+) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
     """A page of the memories that the agent reads, the newest first, and how many match in all.
 
     Args:
@@ -78,7 +78,7 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     return (yield from page_of(scope.engine, scope.namespaces.read_scopes(user_id, category), document, request))
 
 
-def count(scope: MemoryScope, user_id: UserId) -> Plan[dict[str, int]]:
+def count(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:
     """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
     scopes = scope.namespaces.read_scopes(user_id)
     return by_category((one.namespace, one.rows) for one in (yield from scope.engine.tally(scopes)))
@@ -92,7 +92,7 @@ def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
     return counts | {"total": sum(counts.values())}
 
 
-def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[MemoryRecord]]:
+def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[list[MemoryRecord]]:
     """All memories in exactly ``scopes``, the newest first."""
     rows = yield from engine.scan(scopes)
     return (yield from engine.pool.call(records_of, rows))
@@ -100,7 +100,7 @@ def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Plan[list[Memory
 
 def page_of(
     engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: PageRequest
-) -> Plan[tuple[MemoryPage[T], int]]:
+) -> Operation[tuple[MemoryPage[T], int]]:
     """A page of what ``make`` gives of the rows in exactly ``scopes``, the newest first, and how many match in all."""
     limit, offset, session_id = request.limit, request.offset, request.session_id
     if offset < 0 or (limit is not None and limit < 0):
@@ -133,3 +133,23 @@ def page_of(
     following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
     # On a worker, as all memories of a user with many would keep an event loop busy for half a second.
     return MemoryPage((yield from engine.pool.call(lambda: list(map(make, page)))), following), total
+
+
+# What held before a memory, and what came after it.
+
+
+def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
+    """The memory with all that it superseded and all that superseded it, the oldest first; empty if there is none.
+
+    Only memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
+    """
+    found: dict[str, MemoryRecord] = {}
+    waiting = [memory_id]
+    while waiting:
+        one = waiting.pop()
+        record = None if one in found else (yield from find(scope, user_id, one))
+        if record is not None:
+            found[one] = record
+            waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
+    ordered = sorted(found.values(), key=lambda record: (record.happened_at, record.created_at))
+    return [MemoryStoreDocument.of(record) for record in ordered]

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from inference_core.clock import in_zone
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
 from inference_core.memory.namespaces import Namespace
+from inference_core.memory.record import why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_type
-from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, is_known, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, Search
@@ -36,11 +36,11 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     explain: bool = False,
     max_characters: int | None = None,
     diversity: float = 0.0,
-    fills: bool = False,
+    backfill: bool = False,
     as_of: datetime | None = None,
-    by_itself: bool = False,
+    ignore_session: bool = False,
     links: bool = False,
-) -> Plan[RecalledMemories]:
+) -> Operation[RecalledMemories]:
     """Finds the memories that answer ``query`` best, the best first.
 
     Type, category and validity are applied before the best are chosen. A blank query gives the newest memories.
@@ -86,18 +86,18 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         limit=limit,
         kinds=kinds,
         reject=lambda row: why_invalid(row.value, now, then),
-        collapses=True,
+        deduplicate=True,
         max_characters=max_characters,
         diversity=diversity,
-        fills=fills,
-        by_itself=by_itself,
-        prefers_newer=as_of is None and not by_itself,
+        backfill=backfill,
+        ignore_session=ignore_session,
+        prefers_newer=as_of is None and not ignore_session,
         links=links,
         explains=explain,
         now=in_zone(now, scope.zone),
     )
     result = yield from scope.engine.search(search)
-    if not by_itself:
+    if not ignore_session:
         scope.note_recalled(((found.row.namespace, found.row.key) for found in result.groups[0]), now)
 
     def document(found: Found) -> MemoryStoreDocument:
@@ -123,14 +123,14 @@ def recall_by_category(
     query: str,
     k: int | None = None,
     memory_type: str | None = None,
-) -> Plan[RecalledMemories]:
+) -> Operation[RecalledMemories]:
     """Like `recall_memories`, within one category."""
     return recall(scope, user_id, query, k, memory_type, category=category)
 
 
 def user_context(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
-) -> Plan[dict[str, list[str]]]:
+) -> Operation[dict[str, list[str]]]:
     """The contents of the user's newest memories by type; types without any are left out.
 
     ``memory_types`` are by default preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
@@ -141,7 +141,7 @@ def user_context(
 
 def user_context_with_timestamps(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
-) -> Plan[dict[str, list[MemoryStoreDocument]]]:
+) -> Operation[dict[str, list[MemoryStoreDocument]]]:
     """Like `get_user_context`, as documents, with their times."""
     limit = checked_limit(max_per_type)
     now = scope.clock.now()
@@ -163,7 +163,7 @@ def newest(
     limit: int,
     now: datetime,
     as_of: datetime | None = None,
-) -> Plan[list[Row]]:
+) -> Operation[list[Row]]:
     """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``."""
 
     def holds(row: Row) -> bool:

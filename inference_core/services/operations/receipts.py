@@ -10,7 +10,7 @@ from inference_core.clock import time_zone
 from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.context.profile import Profile, beside_profile, line_in_profile
 from inference_core.context.render import FORMATS
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
@@ -20,7 +20,7 @@ from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust
 from inference_core.services.operations.scope import MemoryScope, UserId, find, records_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row
-from inference_core.stores.cursor import Cursor
+from inference_core.stores.codec import Cursor
 
 RECEIPTS: Final = "~receipts"
 """Second label of the namespace of a user's receipts; no category and no agent has it."""
@@ -73,7 +73,7 @@ def list_receipts(
     thread_id: str | None = None,
     limit: int | None = 50,
     after: str | None = None,
-) -> Plan[MemoryPage[Receipt]]:
+) -> Operation[MemoryPage[Receipt]]:
     """The user's newest receipts, of one thread, if given; ``limit`` None gives all. Raises InvalidInput.
 
     ``after`` is the ``next_cursor`` of the page before.
@@ -83,7 +83,7 @@ def list_receipts(
 
 def why(
     scope: MemoryScope, user_id: UserId, memory_id: str, *, limit: int | None = 50, after: str | None = None
-) -> Plan[Why]:
+) -> Operation[Why]:
     """Where the memory comes from, and the newest kept receipts of calls that were given it. Raises InvalidInput.
 
     Receipts are read from the newest on until there are ``limit`` (None: all) of them. ``after`` is the ``next_cursor``
@@ -94,7 +94,7 @@ def why(
     return Why(record and MemoryStoreDocument.of(record), receipts)
 
 
-def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Plan[Rebuilt]:
+def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Operation[Rebuilt]:
     """Renders the texts of ``receipt`` again from the memories that are there, and says whether they are the same."""
     scopes = scope.namespaces.read_scopes(user_id)
     ids = dict.fromkeys(line.id for line in receipt.lines)
@@ -141,8 +141,8 @@ def _page(
     *,
     thread_id: str | None = None,
     memory_id: str | None = None,
-) -> Plan[MemoryPage[Receipt]]:
-    """Plan: the kept receipts of a thread, or that name a memory, the newest first; writes what waits before."""
+) -> Operation[MemoryPage[Receipt]]:
+    """The kept receipts of a thread, or that name a memory, the newest first; writes what waits before."""
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, not {limit}")
     cursor = None if after is None else Cursor.decode(after)

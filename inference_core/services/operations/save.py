@@ -8,11 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, VersionConflict
-from inference_core.memory.ids import new_id
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord
-from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, encode_json, optional_text
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
+from inference_core.memory.text import (
+    canonical_id,
+    canonical_metadata,
+    canonical_text,
+    encode_json,
+    new_id,
+    optional_text,
+)
 from inference_core.memory.trust import MemorySource, Trust, check_write
 from inference_core.memory.types import (
     MemoryCategory,
@@ -21,7 +27,6 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
-from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Delete
 
@@ -59,7 +64,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     tags: Sequence[str] = (),
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
-) -> Plan[SavedId]:
+) -> Operation[SavedId]:
     """Stores a memory; it is durable when this returns.
 
     If the same words are stored already, as the same type, for the same agent and time, and still hold, nothing is
@@ -123,8 +128,8 @@ def save(  # noqa: D417 - callers of the service pass no scope
     return SavedId(record.id)
 
 
-def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Plan[SavedId]:
-    """Plan: stores ``record`` under an id that follows from what it says, or finds it there.
+def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Operation[SavedId]:
+    """Stores ``record`` under an id that follows from what it says, or finds it there.
 
     So a repetition is noticed by the write itself, without a look before it, also when two save at once. What holds no
     more, or was changed, keeps its id; then the next one is taken.

@@ -13,13 +13,13 @@ from uuid import UUID
 from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock, SystemClock, aware
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
 from inference_core.memory.trust import Origin
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key, Put, Row
 from inference_core.stores.engine import StoreEngine
 
@@ -48,7 +48,9 @@ class MemoryScope:
             self.engine.accesses.note(list(keys), at)
 
 
-def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[MemoryRecord | None]:
+def find(
+    scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None
+) -> Operation[MemoryRecord | None]:
     """The memory with this id in exactly the scopes that the agent reads; None if it is in none of them.
 
     Raises UnsupportedSchema if a newer version of this package wrote it.
@@ -57,7 +59,7 @@ def find(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | No
     return record_of(row) if row else None
 
 
-def find_row(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Plan[Row | None]:
+def find_row(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Operation[Row | None]:
     """Its row, whichever version wrote it."""
     key = canonical_id(memory_id)
     scopes = scope.namespaces.read_scopes(user_id, category)
@@ -105,7 +107,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     source = record.source
     # A reply to what a tool said has the tool's origin, and names its message. What an agent saved by tool is no reply.
     is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
-    situation = Situation(
+    situation = DocumentMetadata(
         session=record.session_id or "",
         by_assistant=source.tool is None and (source.origin is Origin.AGENT or is_after_tool),
         happened_at=record.happened_at.timestamp(),
@@ -141,7 +143,7 @@ def present_as(method: Callable[..., object], operation: Callable[..., object], 
     shown: Any = update_wrapper(method, operation)
     parameters = [*first, *list(signature(operation).parameters.values())[1:]]
     result: str = operation.__annotations__["return"]
-    result = result[len("Plan[") : -1] if result.startswith("Plan[") else result
+    result = result[len("Operation[") : -1] if result.startswith("Operation[") else result
     shown.__signature__ = Signature(parameters, return_annotation=result)
     notes = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
     shown.__annotations__ = notes | {"return": result}

@@ -29,10 +29,9 @@ from inference_core.context.profile import (
     standing_first,
 )
 from inference_core.context.render import fenced
-from inference_core.drivers import Plan
-from inference_core.memory.record import MemoryRecord
+from inference_core.effects import Operation
+from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.memory.validity import why_invalid
 from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.stores.backend import Row
@@ -53,7 +52,7 @@ class TurnOptions:
     ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what holds
     in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
-    filled up with the newest. ``explains`` asks for the shares of scores. ``patience`` is that of a `Search`, in
+    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` is that of a `Search`, in
     seconds.
     """
 
@@ -67,7 +66,7 @@ class TurnOptions:
     profile_change: float = DEFAULT_PROFILE_CHANGE
     engineer: ContextEngineer | None = field(default_factory=ContextEngineer)
     explains: bool = False
-    patience: float = 2.0
+    wait_seconds: float = 2.0
 
     @property
     def standing(self) -> int:
@@ -106,14 +105,17 @@ class TurnContext:
 
 def build_turn_context(
     scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
-) -> Plan[TurnContext]:
+) -> Operation[TurnContext]:
     """What a turn about ``query`` shows; ``frozen`` is the profile of the turn before, in this thread.
 
     One read of the store; all else is decided on its snapshot. Raises InvalidInput, StoreUnavailable.
     """
     turn = _Turn(scope, user_id, query, options)
     context = yield from scope.engine.read(
-        list(dict.fromkeys(turn.scopes)), partial(turn.build, frozen), text=turn.query, patience=options.patience
+        list(dict.fromkeys(turn.scopes)),
+        partial(turn.build, frozen),
+        text=turn.query,
+        wait_seconds=options.wait_seconds,
     )
     scope.note_recalled(((record.namespace, record.id) for record in context.records), turn.now)
     return context
@@ -128,7 +130,7 @@ def format_context(
     include_categories: Sequence[str | MemoryCategory] | None = None,
     *,
     max_tokens: int = DEFAULT_MAX_TOKENS,
-) -> Plan[str]:
+) -> Operation[str]:
     """The prompt block of what may answer ``query``, with rules and preferences; "" if there is nothing.
 
     Without a query, the newest memories. ``include_types`` and ``include_categories`` narrow them down.
@@ -260,11 +262,11 @@ class _Turn:
             groups=list(self.groups.values()),
             text=self.query,
             limit=max(room.values(), default=0),
-            fills=True,
+            backfill=True,
             kinds=self.kinds,
             reject=reject,
-            collapses=True,
-            patience=self.options.patience,
+            deduplicate=True,
+            wait_seconds=self.options.wait_seconds,
             explains=self.options.explains,
             now=in_zone(self.now, self.zone),
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
@@ -33,7 +33,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
     pinned: bool | None = None,
     source: MemorySource | None = None,
     expected_version: int | None = None,
-) -> Plan[bool]:
+) -> Operation[bool]:
     """Changes what is given of a memory and keeps the rest; False if the agent reads no memory with this id.
 
     No concurrent change is lost: when somebody else writes first, the change is applied to their version.
@@ -83,8 +83,8 @@ def update(  # noqa: D417 - callers of the service pass no scope
     return False
 
 
-def retried(attempt: Callable[[], Plan[T]]) -> Plan[T]:
-    """Plan: what ``attempt`` gives, made anew whenever somebody else was faster.
+def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
+    """What ``attempt`` gives, made anew whenever somebody else was faster.
 
     Raises VersionConflict if others keep changing what it writes.
     """

@@ -32,10 +32,9 @@ from inference_core.stores.backends.file_format import (
     write_file,
     write_manifest,
 )
-from inference_core.stores.cells import Staging
+from inference_core.stores.backends.rows import Table, TableBackend, WriteSet
 from inference_core.stores.codec import UNREADABLE
 from inference_core.stores.locks import FileLock
-from inference_core.stores.table import Table, TableBackend
 
 _LOG = logging.getLogger(__name__)
 _CACHE_BYTES: Final = 128 * 1024 * 1024
@@ -107,7 +106,7 @@ class FileBackend(TableBackend):
 
         with self._writing():
             for batch in batches:
-                staging = Staging(
+                staging = WriteSet(
                     lambda key: draft(key[0]).table.cell(key), lambda name: draft(name).table.head(name), now
                 )
                 try:

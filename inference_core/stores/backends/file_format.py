@@ -23,11 +23,10 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.clock import aware
 from inference_core.errors import ConfigurationError, MissingExtra, StoreError, UnsupportedSchema
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key
-from inference_core.stores.cells import Cell
+from inference_core.stores.backends.rows import RowState, Table
 from inference_core.stores.codec import UNREADABLE, expiry_of, fault_of, micros_of, to_micros
-from inference_core.stores.table import Table
 
 VERSION: Final = 1
 _CIPHER: Final = "AES-256-GCM"
@@ -245,7 +244,7 @@ def parse_key(given: str | bytes) -> bytes:
     return given
 
 
-def pack_row(key: Key, cell: Cell) -> bytes:
+def pack_row(key: Key, cell: RowState) -> bytes:
     """A row as JSON that a person can read: vectors in base64, instants in ISO 8601. Raises StoreError."""
     entry: dict[str, Any] = {
         "namespace": key[0],
@@ -270,13 +269,13 @@ def pack_row(key: Key, cell: Cell) -> bytes:
         raise StoreError(f"A file store cannot hold this: {error}") from error
 
 
-def _unpacked(entry: dict[str, Any]) -> tuple[Key, Cell]:
+def _unpacked(entry: dict[str, Any]) -> tuple[Key, RowState]:
     """What `pack_row` was given. Raises one of ``UNREADABLE``."""
     document = None
     if fields := entry.get("document"):
         binary = {name: None if (text := fields[name]) is None else b64decode(text) for name in ("vector", "tokens")}
-        document = Document(**fields | binary | {"situation": Situation(*fields["situation"])})
-    cell = Cell(
+        document = Document(**fields | binary | {"situation": DocumentMetadata(*fields["situation"])})
+    cell = RowState(
         seq=entry["seq"],
         version=entry["version"],
         kind=entry["kind"],

@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from inference_core.clock import Clock
 from inference_core.errors import StoreError, StoreUnavailable
 from inference_core.stores.backend import Capabilities, Outcome, Row, Unreadable, Write
-from inference_core.stores.cells import Staging
-from inference_core.stores.table import Table, TableBackend
+from inference_core.stores.backends.rows import Table, TableBackend, WriteSet
 
 
 class InMemoryBackend(TableBackend):
@@ -31,7 +30,7 @@ class InMemoryBackend(TableBackend):
         outcomes: list[Outcome] = []
         with self._open() as table:
             for batch in batches:
-                staging = Staging(table.cell, table.head, self._clock.now())
+                staging = WriteSet(table.cell, table.head, self._clock.now())
                 try:
                     outcomes.append(staging.apply(batch))
                 except StoreError as error:

@@ -29,12 +29,9 @@ from inference_core.errors import (
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pending, Row, Tally, Unreadable, Write
-from inference_core.stores.backends.columns import namespace_of
-from inference_core.stores.cells import LOST, Cell, Staging
-from inference_core.stores.codec import near_micros, pack_namespace, to_micros
-from inference_core.stores.cursor import PageRequest
-from inference_core.stores.scan import holding_most
-from inference_core.stores.table import tally
+from inference_core.stores.backends.rows import LOST, RowState, WriteSet, holding_most, tally
+from inference_core.stores.backends.sql import namespace_of
+from inference_core.stores.codec import PageRequest, near_micros, pack_namespace, to_micros
 
 try:
     from bson import encode
@@ -46,6 +43,7 @@ except ImportError as missing:
 
 from inference_core.stores.backends.mongodb_documents import (
     WITHOUT_TEXT,
+    Scopes,
     cell_of,
     fields_of,
     id_of,
@@ -54,7 +52,6 @@ from inference_core.stores.backends.mongodb_documents import (
     key_of,
     row_of,
 )
-from inference_core.stores.backends.mongodb_scopes import Scopes
 
 VERSION: Final = 1
 _CONNECT_MS: Final = 5_000
@@ -252,7 +249,7 @@ class MongoBackend:
 
     def _cells(
         self, keys: Iterable[Key], condition: dict[str, Any], leave_out: dict[str, int] | None, session: Any = None
-    ) -> dict[Key, Cell]:
+    ) -> dict[Key, RowState]:
         wanted = {"_id": {"$in": [id_of(key) for key in keys]}}
         found = self._rows.find(wanted | condition, leave_out, session=session)
         return {key: cell_of(one) for one in found if (key := key_of(one))}
@@ -275,7 +272,7 @@ class MongoBackend:
     def _write(self, batch: Sequence[Write], names: Sequence[str], session: Any) -> list[int]:
         with self._scopes.taken(names, session) as heads:
             old = self._cells({(write.namespace, write.key) for write in batch}, {}, None, session)
-            staging = Staging(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
+            staging = WriteSet(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
             versions = staging.apply(batch)
             documents = {key: fields_of(key, cell) for key, cell in staging.cells.items()}
             for fields in documents.values():

@@ -5,11 +5,18 @@ Instants are microseconds since 1970; a value is JSON text, because BSON has no 
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from inference_core.retrieval.documents import Document, Situation
+from pymongo.errors import DuplicateKeyError
+
+from inference_core.errors import StoreBusy, WriteUnknown
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key, Row, Unreadable
-from inference_core.stores.cells import Cell, lost
+from inference_core.stores.backends.rows import RowState, lost
 from inference_core.stores.codec import (
     UNREADABLE,
     WrongType,
@@ -43,7 +50,7 @@ def key_of(fields: Fields) -> Key | None:
     return (tuple(namespace), name) if namespace else None
 
 
-def fields_of(key: Key, cell: Cell) -> Fields:
+def fields_of(key: Key, cell: RowState) -> Fields:
     """``cell`` as a document."""
     namespace, name = key
     return {
@@ -63,7 +70,7 @@ def fields_of(key: Key, cell: Cell) -> Fields:
     }
 
 
-def cell_of(fields: Fields) -> Cell:
+def cell_of(fields: Fields) -> RowState:
     """The cell of a document, without its text if that was not asked for; a lost one if it cannot be read."""
     try:
         return checked_cell(fields)
@@ -71,7 +78,7 @@ def cell_of(fields: Fields) -> Cell:
         return lost(fields.get("seq"), fields.get("version"))
 
 
-def checked_cell(fields: Fields) -> Cell:
+def checked_cell(fields: Fields) -> RowState:
     """The cell of a document. Raises one of ``UNREADABLE``."""
     if not type(fields["seq"]) is type(fields["version"]) is int or type(fields["kind"]) is not str:
         raise WrongType
@@ -82,9 +89,9 @@ def checked_cell(fields: Fields) -> Cell:
         text, terms, analyzer, model = texts = [fields[name] for name in ("text", "terms", "analyzer", "model")]
         if not all(type(one) is str for one in texts):
             raise WrongType
-        situation = Situation(*fields["situation"])
+        situation = DocumentMetadata(*fields["situation"])
         document = Document(text, terms, analyzer, situation, model, fields.get("vector"), fields.get("tokens"))
-    return Cell(
+    return RowState(
         seq=fields["seq"],
         version=fields["version"],
         kind=fields["kind"],
@@ -127,3 +134,69 @@ def inspected(fields: Fields) -> Row | Unreadable:
 def is_alive(now: int) -> Fields:
     """The condition that there is a value, and its time has not come."""
     return {"value": {"$ne": None}, "$or": [{"expires": None}, {"expires": {"$gt": now}}]}
+
+
+# The documents of scopes: each one's head, and which writer has it at the moment.
+
+LEASE_S: Final = 30.0
+"""A writer that does not come back within this time loses its scopes; clocks of writers must agree better than that."""
+_WAIT_S: Final = 10.0
+_PAUSE_S: Final = 0.005
+
+
+class Scopes:
+    """Heads of scopes, in the collections ``scopes`` and ``rows``."""
+
+    def __init__(self, scopes: Any, rows: Any) -> None:
+        self._scopes = scopes
+        self._rows = rows
+        self._known: set[str] = set()
+
+    def heads(self, names: Sequence[str]) -> dict[str, int]:
+        """The number of the last write of each scope that everybody may see."""
+        return {found["_id"]: found["head"] for found in self._scopes.find({"_id": {"$in": list(names)}})}
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Makes the documents that are missing. Call it outside of a transaction."""
+        for name in set(names) - self._known:
+            with suppress(DuplicateKeyError):  # somebody else was quicker
+                self._scopes.update_one({"_id": name}, {"$setOnInsert": {"head": 0, "until": 0.0}}, upsert=True)
+            self._known.add(name)
+
+    @contextmanager
+    def taken(self, names: Sequence[str], session: Any) -> Generator[dict[str, int]]:
+        """Takes the scopes for this writer; their last numbers, which become their heads if the writer changes them.
+
+        Raises StoreBusy if another writer does not give one back, WriteUnknown if one was lost meanwhile.
+        """
+        writer = secrets.token_hex(8)
+        heads: dict[str, int] = {}
+        published: dict[str, int] = {}
+        lost = False
+        try:
+            for name in sorted(names):  # everybody in one order, so that nobody waits in a circle
+                published[name] = self._take(name, writer, session)
+                # Also the numbers of rows that a writer left above the head when it died.
+                newest = self._rows.find({"scope": name}, {"seq": 1}, session=session).sort("seq", -1).limit(1)
+                heads[name] = max(published[name], *(found["seq"] for found in newest), 0)
+            yield heads
+            published = heads
+        finally:
+            for name, head in published.items():
+                ours, free = {"_id": name, "writer": writer}, {"$set": {"head": head, "until": 0.0}}
+                lost |= not self._scopes.update_one(ours, free, session=session).matched_count
+        if lost:
+            raise WriteUnknown("Another writer has taken over, because this one took too long; retry under the same id")
+
+    def _take(self, name: str, writer: str, session: Any) -> int:
+        """Waits for the scope, whose head it returns."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            now = time.time()
+            changes = {"$set": {"writer": writer, "until": now + LEASE_S}}
+            found = self._scopes.find_one_and_update({"_id": name, "until": {"$lt": now}}, changes, session=session)
+            if found:
+                return found["head"]
+            if time.monotonic() > deadline:
+                raise StoreBusy("Another writer does not give the scope back; try again later")
+            time.sleep(_PAUSE_S)

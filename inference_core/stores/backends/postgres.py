@@ -17,7 +17,16 @@ from inference_core.clock import Clock
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
-from inference_core.stores.backends.columns import (
+from inference_core.stores.backends.postgres_connections import (
+    SET_META,
+    WANTED,
+    Connections,
+    Refused,
+    has_tables,
+    migrate,
+)
+from inference_core.stores.backends.postgres_writes import Place, apply, discard, refusal
+from inference_core.stores.backends.sql import (
     ALIVE,
     CHANGE,
     KEY,
@@ -30,11 +39,7 @@ from inference_core.stores.backends.columns import (
     namespace_of,
     row_of,
 )
-from inference_core.stores.backends.postgres_connections import Connections, Refused
-from inference_core.stores.backends.postgres_schema import SET_META, WANTED, has_tables, migrate
-from inference_core.stores.backends.postgres_writes import Place, apply, discard, refusal
-from inference_core.stores.codec import pack_namespace
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest, pack_namespace
 from inference_core.stores.urls import shown_url
 
 _LARGEST: Final = 2**63 - 1

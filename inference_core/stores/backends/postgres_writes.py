@@ -15,12 +15,11 @@ import psycopg
 
 from inference_core.errors import StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document, Situation
+from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key, Outcome, Put, SetVector, Unreadable, Write
-from inference_core.stores.backends.columns import CLEARED, REPLACED, WRITTEN, columns_of
-from inference_core.stores.backends.postgres_connections import Connection
-from inference_core.stores.backends.postgres_schema import WANTED
-from inference_core.stores.cells import Cell, lost, staged
+from inference_core.stores.backends.postgres_connections import WANTED, Connection
+from inference_core.stores.backends.rows import RowState, lost, staged
+from inference_core.stores.backends.sql import CLEARED, REPLACED, WRITTEN, columns_of
 from inference_core.stores.codec import (
     UNREADABLE,
     expiry_of,
@@ -121,7 +120,7 @@ _Heads = dict[Namespace, tuple[int, int]]
 """The id and the sequence number of each scope that is there."""
 
 
-def _found(connection: Connection, batches: Sequence[Sequence[Write]]) -> tuple[_Heads, dict[Key, Cell]]:
+def _found(connection: Connection, batches: Sequence[Sequence[Write]]) -> tuple[_Heads, dict[Key, RowState]]:
     """Locks the scopes, and makes those that are missing; gives their heads and the cells of the keys."""
     writes = [write for batch in batches for write in batch]
     keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
@@ -136,7 +135,7 @@ def _found(connection: Connection, batches: Sequence[Sequence[Write]]) -> tuple[
     return heads, {(unpack_namespace(name), key): _cell(found) for name, key, *found in rows.fetchall()}
 
 
-def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], cells: dict[Key, Cell]) -> None:
+def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], cells: dict[Key, RowState]) -> None:
     """Stores the cells with a new sequence number, and of the others the expiry, which a Touch may have moved."""
     changed: list[tuple[Any, ...]] = []
     touched: list[tuple[Any, ...]] = []
@@ -156,12 +155,12 @@ def _store(connection: Connection, heads: _Heads, seqs: dict[Namespace, int], ce
         connection.execute(_NEW_SEQS, ([*moved], [*moved.values()]))
 
 
-def _cell(found: Sequence[Any]) -> Cell:
+def _cell(found: Sequence[Any]) -> RowState:
     """The cell whose columns are those of ``_FIND`` behind the address."""
     seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *of_text, model = found
-    document = None if text is None else Document(text, terms, analyzer, Situation(*of_text), model)
+    document = None if text is None else Document(text, terms, analyzer, DocumentMetadata(*of_text), model)
     try:
         times = from_micros(created), from_micros(updated)
-        return Cell(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
+        return RowState(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
     except UNREADABLE:
         return lost(seq, version)

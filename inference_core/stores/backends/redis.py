@@ -23,6 +23,9 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.redis_damage import discard, inspect, scope_of
 from inference_core.stores.backends.redis_layout import (
+    SCRIPT,
+    Argument,
+    Changed,
     Layout,
     Stored,
     address_of_member,
@@ -30,6 +33,7 @@ from inference_core.stores.backends.redis_layout import (
     cursor_of_member,
     encoded,
     instant,
+    invocation,
     key_of_member,
     new_stamp,
     newest_first,
@@ -39,13 +43,9 @@ from inference_core.stores.backends.redis_layout import (
     unpack_cell,
     unpack_change,
 )
-from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, invocation
 from inference_core.stores.backends.redis_server import Server, parse_address
-from inference_core.stores.cells import Staging
-from inference_core.stores.codec import check_schema, pack_namespace, to_micros
-from inference_core.stores.cursor import Cursor, PageRequest
-from inference_core.stores.scan import holding_most
-from inference_core.stores.table import tally
+from inference_core.stores.backends.rows import WriteSet, holding_most, tally
+from inference_core.stores.codec import Cursor, PageRequest, check_schema, pack_namespace, to_micros
 
 _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
@@ -270,7 +270,7 @@ class RedisBackend:
         Raises StoreError.
         """
         nothing = Stored()
-        staging = Staging(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
+        staging = WriteSet(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
         versions = staging.apply(batch)
         if lost := next((key for _, key in staging.cells if known.get((_, key), nothing).is_lost), None):
             raise StoreError(f"What is stored under {lost!r} cannot be read; inference-core repair removes it")

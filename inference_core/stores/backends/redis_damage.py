@@ -16,17 +16,21 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Row, Unreadable
 from inference_core.stores.backends.redis_layout import (
     DIGITS,
+    SCRIPT,
     STAMP_BYTES,
+    Argument,
+    Changed,
     Layout,
     Stored,
+    call_of,
     checked_cell,
     chunked,
+    invocation,
     new_stamp,
     pack_cell,
 )
-from inference_core.stores.backends.redis_script import SCRIPT, Argument, Changed, call_of, invocation
 from inference_core.stores.backends.redis_server import Server
-from inference_core.stores.cells import Cell
+from inference_core.stores.backends.rows import RowState
 from inference_core.stores.codec import UNREADABLE, fault_of, from_micros, is_vector, unpack_namespace
 
 _PORTION: Final = 500
@@ -125,7 +129,7 @@ def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
     number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
     cells, feed, vectors, tokens, age = (number[key] for key in keys[1:6])
     removals = [[b"ZREM", number[key], len(members), *members] for key, members in sets.items()]
-    tombstone = pack_cell(new_stamp(), Cell(0, 1, "", epoch, epoch, None))
+    tombstone = pack_cell(new_stamp(), RowState(0, 1, "", epoch, epoch, None))
     commands = [
         [b"HSET", cells, 2, field, tombstone],
         [b"HDEL", vectors, 1, field],

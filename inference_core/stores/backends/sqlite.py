@@ -19,7 +19,7 @@ from inference_core.clock import Clock
 from inference_core.errors import StoreError, in_one_line
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
-from inference_core.stores.backends.columns import (
+from inference_core.stores.backends.sql import (
     ALIVE,
     CHANGE,
     CREATED,
@@ -34,9 +34,8 @@ from inference_core.stores.backends.columns import (
 )
 from inference_core.stores.backends.sqlite_connections import Connections
 from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
-from inference_core.stores.codec import pack_namespace
-from inference_core.stores.cursor import Cursor, PageRequest
-from inference_core.stores.cursor import Place as Listed
+from inference_core.stores.codec import Cursor, PageRequest, pack_namespace
+from inference_core.stores.codec import Place as Listed
 
 _HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
 _SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"

@@ -12,9 +12,92 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError, StoreUnavailable, in_one_line
-from inference_core.stores.backends import sqlite_schema
-from inference_core.stores.backends.columns import Undecodable
+from inference_core.stores.backends.sql import Undecodable
+from inference_core.stores.codec import check_schema
 from inference_core.stores.locks import FileLock
+
+# The tables of a SQLite store, and their set-up. They may share a file with other tables, such as a checkpointer's.
+
+VERSION: Final = 4
+READABLE: Final = 3
+"""A file that cannot be written is read if it has this version or a later one: what came after are indexes alone."""
+_MIGRATIONS: Final = {
+    1: """
+    CREATE TABLE memory_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE memory_scopes (
+        id INTEGER PRIMARY KEY,
+        root TEXT NOT NULL,
+        namespace TEXT NOT NULL UNIQUE,
+        seq INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX memory_scopes_by_root ON memory_scopes (root);
+    CREATE TABLE memory_rows (
+        id INTEGER PRIMARY KEY,
+        scope INTEGER NOT NULL REFERENCES memory_scopes (id),
+        key TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        created INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        value TEXT,
+        text TEXT,
+        terms TEXT,
+        analyzer TEXT,
+        session TEXT NOT NULL DEFAULT '',
+        by_assistant INTEGER NOT NULL DEFAULT 0,
+        happened REAL,
+        importance REAL NOT NULL DEFAULT 0.5,
+        model TEXT NOT NULL DEFAULT '',
+        vector BLOB,
+        UNIQUE (scope, key)
+    );
+    CREATE TABLE memory_tokens (
+        row INTEGER PRIMARY KEY REFERENCES memory_rows (id) ON DELETE CASCADE,
+        tokens BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX memory_rows_by_seq ON memory_rows (scope, seq);
+    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created DESC, key) WHERE value IS NOT NULL;
+    CREATE INDEX memory_rows_by_model ON memory_rows (model) WHERE text IS NOT NULL;
+    """,
+    2: """
+    ALTER TABLE memory_rows ADD COLUMN expires INTEGER;
+    ALTER TABLE memory_rows ADD COLUMN ttl INTEGER;
+    CREATE INDEX memory_rows_by_expiry ON memory_rows (expires) WHERE expires IS NOT NULL;
+    """,
+    3: """
+    DROP INDEX memory_rows_by_age;
+    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created, key DESC) WHERE value IS NOT NULL;
+    ALTER TABLE memory_scopes DROP COLUMN seq;
+    """,
+    4: """
+    CREATE INDEX memory_rows_by_kind ON memory_rows (scope, kind, created, key DESC, expires) WHERE value IS NOT NULL;
+    """,
+}
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Brings the tables up to date, each step in one transaction. Call it while holding the store's set-up lock.
+
+    Raises UnsupportedSchema if a newer version of the package wrote the file.
+    """
+    connection.execute("PRAGMA journal_mode = WAL")
+    for step in range(checked_version(connection) + 1, VERSION + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};"
+            f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
+        )
+
+
+def checked_version(connection: sqlite3.Connection) -> int:
+    """The version of the tables, 0 if there are none. Raises UnsupportedSchema if this package does not know it."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memory_meta'"
+    if connection.execute(query).fetchone() is None:
+        return 0
+    version = int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])
+    check_schema(version, VERSION)
+    return version
+
 
 _BUSY_TIMEOUT_MS: Final = 5_000
 _LOG = logging.getLogger(__name__)
@@ -130,7 +213,7 @@ class Connections:
         with self._turns:
             self._writer = self._opened.enter_context(closing(self._connect("mode=rwc")))
             with translated():
-                sqlite_schema.migrate(self._writer)
+                migrate(self._writer)
 
     def _open_for_reading(self) -> None:
         """Finds out how the file can be read, and whether this version can read it.
@@ -148,7 +231,7 @@ class Connections:
                 raise
             self._mode, self._is_immutable = "mode=ro&immutable=1", True
             version = self._version()
-        if version < sqlite_schema.READABLE:
+        if version < READABLE:
             raise ConfigurationError(
                 f"The store at {self._path} has schema version {version}, which must be brought up to date first: "
                 "open it once where it may be written"
@@ -158,7 +241,7 @@ class Connections:
 
     def _version(self) -> int:
         with closing(self._connect(self._mode)) as connection, translated():
-            return sqlite_schema.checked_version(connection)
+            return checked_version(connection)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         with translated():

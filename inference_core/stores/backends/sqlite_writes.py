@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import VersionConflict
 from inference_core.stores.backend import Check, Delete, Expire, Put, SetVector, Unreadable, Write
-from inference_core.stores.backends.columns import CLEARED, REPLACED, WRITTEN, columns_of
+from inference_core.stores.backends.sql import CLEARED, REPLACED, WRITTEN, columns_of
 from inference_core.stores.codec import pack_namespace, to_micros
 
 _NEXT: Final = (

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Final
 
 from inference_core.errors import ConfigurationError
-from inference_core.testing.conformance.opening import Factory
 from inference_core.testing.conformance.runner import Outcome, Verdict, verdicts
+from inference_core.testing.conformance.subject import Factory
 
 _MARKS: Final = {Outcome.KEPT: "kept  ", Outcome.BROKEN: "BROKEN", Outcome.UNTRIED: "-     "}
 

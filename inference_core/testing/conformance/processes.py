@@ -10,9 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, cast
 
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
-from inference_core.testing.conformance.opening import Factory
-from inference_core.testing.conformance.subject import Location, Subject, trying
+from inference_core.testing.conformance.subject import Factory, Location, Subject, WatchedEmbeddings, trying
 
 _FINISH_S: Final = 120.0
 _READY: Final = "ready"

@@ -10,11 +10,17 @@ from enum import StrEnum
 from pathlib import Path
 from unittest import SkipTest
 
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
 from inference_core.testing.conformance.every import EveryPromise
-from inference_core.testing.conformance.opening import Factory
 from inference_core.testing.conformance.promises import Promise, Promises, promises_of
-from inference_core.testing.conformance.subject import MODES, Location, Mode, Subject, trying
+from inference_core.testing.conformance.subject import (
+    MODES,
+    Factory,
+    Location,
+    Mode,
+    Subject,
+    WatchedEmbeddings,
+    trying,
+)
 
 
 class Outcome(StrEnum):

@@ -3,19 +3,186 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+import functools
+import hashlib
+import inspect
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
+import numpy as np
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, Item, Op, SearchItem
+from numpy.typing import NDArray
 
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
-from inference_core.testing.conformance.loop import PATIENCE_S, LoopThread
-from inference_core.testing.conformance.opening import Factory, Made, entered
+from inference_core.errors import ConfigurationError
 from inference_core.testing.conformance.promises import NotApplicable
+
+if TYPE_CHECKING:
+    from langgraph.store.base import IndexConfig
+
+
+# Embeddings for the tried store: deterministic, without a model, and watched.
+
+DIMENSIONS: Final = 64
+_WORDS: Final = re.compile(r"\w+")
+
+
+class WatchedEmbeddings(Embeddings):
+    """A text is the sum of its words, each a fixed direction; of length 1. Safe for threads.
+
+    ``texts`` are the documents that were embedded. While ``seconds`` is set, embedding documents takes that long;
+    ``begun`` is set when it starts.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.begun = threading.Event()
+        self.texts: list[str] = []
+
+    @property
+    def index(self) -> IndexConfig:
+        """The ``index`` of a LangGraph store with these embeddings."""
+        return {"dims": DIMENSIONS, "embed": self, "fields": ["text"]}
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector of length 1 for each text."""
+        self.texts += texts
+        self.begun.set()
+        time.sleep(self.seconds)
+        return [_vector(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of one text."""
+        return _vector(text)
+
+
+def _vector(text: str) -> list[float]:
+    total = sum(map(_direction, _WORDS.findall(text.lower())), np.full(DIMENSIONS, 1e-3))
+    return (total / np.linalg.norm(total)).tolist()
+
+
+@functools.cache
+def _direction(word: str) -> NDArray[np.float64]:
+    digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=DIMENSIONS // 8).digest()
+    return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float64) * 2 - 1
+
+
+# An event loop in a thread of its own, for the async mode of a store.
+
+T = TypeVar("T")
+PATIENCE_S: Final = 120.0
+"""A call that takes longer counts as hanging."""
+
+
+class LoopThread:
+    """A context manager; coroutines can be handed over from any other thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="conformance-loop", daemon=True)
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts a coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result. Raises what it raises, TimeoutError if it hangs."""
+        return self.start(coroutine).result(PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(_rest())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+
+async def _rest() -> None:
+    """Ends what the stores left behind."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+# Opening the store to try: what a factory is called with, and what it may give back.
+
+Made = BaseStore | AbstractContextManager[BaseStore] | AbstractAsyncContextManager[BaseStore]
+"""What a factory gives: a store, or a context manager of one; an async one is entered on the suite's event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factory:
+    """A function that opens a store, by its address ``module:function``.
+
+    It is called with those of these arguments that it has: ``place`` (a folder, empty at first: the same place is the
+    same data, also from another process), ``embeddings`` (the suite's) and ``index`` (LangGraph's IndexConfig of them).
+    """
+
+    address: str
+
+    def function(self) -> Callable[..., Made]:
+        """The function itself. Raises ConfigurationError if there is none."""
+        module, _, name = self.address.partition(":")
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            found = getattr(import_module(module), name, None)
+        except (ImportError, ValueError) as error:
+            raise ConfigurationError(f"{module!r} cannot be imported: {error}") from error
+        if not callable(found):
+            raise ConfigurationError(f"{self.address!r} is not a function; write module:function")
+        return cast("Callable[..., Made]", found)
+
+    def keeps_data(self) -> bool:
+        """Whether it says where the data are, so that they can be opened again."""
+        return "place" in inspect.signature(self.function()).parameters
+
+    def make(self, place: Path, embeddings: WatchedEmbeddings) -> Made:
+        """What the function gives for ``place``."""
+        function = self.function()
+        offered: dict[str, Any] = {"place": place, "embeddings": embeddings, "index": embeddings.index}
+        wanted = inspect.signature(function).parameters
+        made = function(**{name: value for name, value in offered.items() if name in wanted})
+        return _owned(made) if isinstance(made, BaseStore) and isinstance(made, AbstractContextManager) else made
+
+
+@contextmanager
+def _owned(store: AbstractContextManager[BaseStore]) -> Generator[BaseStore]:
+    """A store that nobody else closes."""
+    with store as opened:
+        yield opened
+
+
+@contextmanager
+def entered(made: Made, loop: LoopThread) -> Generator[BaseStore]:
+    """The store that was made, within its context manager."""
+    if isinstance(made, BaseStore):
+        yield made
+    elif isinstance(made, AbstractContextManager):
+        with made as store:
+            yield store
+    else:
+        store = loop.run(made.__aenter__())
+        try:
+            yield store
+        finally:
+            loop.run(made.__aexit__(None, None, None))
+
 
 Mode = Literal["sync", "async"]
 MODES: Final[tuple[Mode, Mode]] = ("sync", "async")

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from inference_core.errors import ConfigurationError, MissingExtra
-from inference_core.testing.conformance.embeddings import WatchedEmbeddings
 from inference_core.testing.conformance.every import EveryPromise
-from inference_core.testing.conformance.opening import Factory, Made
-from inference_core.testing.conformance.subject import MODES, Location, Subject, trying
+from inference_core.testing.conformance.subject import (
+    MODES,
+    Factory,
+    Location,
+    Made,
+    Subject,
+    WatchedEmbeddings,
+    trying,
+)
 
 try:
     import pytest

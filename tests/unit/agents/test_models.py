@@ -12,7 +12,7 @@ from langchain.agents.middleware.types import ModelRequest
 from langchain_core.language_models import BaseChatModel
 from langgraph.errors import GraphBubbleUp
 
-from inference_core.agents.models import ModelErrors, explain, guards, make_chat_model
+from inference_core.agents.from_settings import ModelErrors, explain, guards, make_chat_model
 from inference_core.errors import ConfigurationError, MissingExtra, ModelError, StoreError
 from inference_core.settings import AgentSettings
 from inference_core.testing import ScriptedChatModel

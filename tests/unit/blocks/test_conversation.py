@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from inference_core.blocks.conversation import Conversation, Owners
 from inference_core.errors import ConfigurationError, IdentityError, InvalidId
+from inference_core.short_term.blocks.memory import Conversation, Owners
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 

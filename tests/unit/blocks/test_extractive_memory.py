@@ -11,11 +11,11 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from short_term_support import USER, calls, in_threads, mark_count, model_of, result, resumed, stored_texts
 
 from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore, open_store
-from inference_core.blocks import extractive
-from inference_core.blocks.conversation import Conversation
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.short_term.blocks import extractive
+from inference_core.short_term.blocks.memory import Conversation
 from inference_core.testing import call_tool
 
 TEA = {"content": "Likes tea", "topic": "drinks"}

@@ -8,8 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, SystemMessage
 from short_term_support import result
 
-from inference_core.blocks.passages import is_call, passage, passages
 from inference_core.ingestion.messages import Role
+from inference_core.short_term.blocks.filing import is_call, passage, passages
 
 
 def test_calls_are_kept_with_their_arguments():

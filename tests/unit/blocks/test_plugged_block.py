@@ -10,10 +10,9 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from short_term_support import USER, texts
 
 from inference_core import AgentMemory, FlushToLongTerm, MemoryStore, VectorMemory, open_store
-from inference_core.blocks.memory import Memory
-from inference_core.blocks.plugged import PluggedBlock, as_block
 from inference_core.errors import BlockFailed, ConfigurationError, IdentityError
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.short_term.blocks.memory import CustomBlock, Memory, as_block
 
 
 class Notebook:
@@ -116,7 +115,7 @@ def test_what_is_no_block_is_refused(notebook: Notebook):
         as_block(object())  # pyright: ignore[reportArgumentType]
     vector = VectorMemory()
     assert as_block(vector) is vector
-    assert isinstance(as_block(notebook), PluggedBlock)
+    assert isinstance(as_block(notebook), CustomBlock)
     assert isinstance(vector, Memory)
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from short_term_support import in_threads
 
 from inference_core import AgentMemoryStoreService, MemoryStore, StaticMemory, open_store
-from inference_core.blocks.memory import scope_of
 from inference_core.errors import ConfigurationError, InvalidId, InvalidMemory, ReadOnlyMemory, VersionConflict
 from inference_core.memory.namespaces import encode_label, global_namespace
 from inference_core.services.operations import update
+from inference_core.short_term.blocks.memory import scope_of
 from inference_core.stores.engine import StoreEngine
 
 FACTS = [f"Rule {number} of the house" for number in range(40)]

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inference_core.context.answers import answering
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.pruning import Pruning, chances
+from inference_core.context.relevance import Pruning, answering, chances
 from inference_core.memory.trust import Trust
 
 NOW = datetime(2024, 6, 1, tzinfo=UTC)

@@ -11,10 +11,9 @@ import pytest
 from context_support import NOW, item
 
 from inference_core import ContextEngineer, ContextItem, Pruning
-from inference_core.context.engineer import at_both_ends
+from inference_core.context.engineer import SUMMARY, at_both_ends, with_summary
 from inference_core.context.items import AssembledContext, DropReason
-from inference_core.context.summarizing import SUMMARY, with_summary
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
@@ -186,8 +185,8 @@ class TestContradictions:
         assert "[source: external]" in context.text
 
     def test_what_is_stored_as_superseded_is_not_told(self):
-        heir = memory("Prefers trains", supersedes=("Prefers cars",))
-        context = assembled(heir, memory("Prefers cars"), memory("Prefers boats", superseded_by="elsewhere"))
+        successor = memory("Prefers trains", supersedes=("Prefers cars",))
+        context = assembled(successor, memory("Prefers cars"), memory("Prefers boats", superseded_by="elsewhere"))
         assert told(context) == ["Prefers trains"]
         assert reasons(context)["Prefers boats"] == (DropReason.SUPERSEDED, "elsewhere")
 

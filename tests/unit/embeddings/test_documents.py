@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 from langchain_core.embeddings import Embeddings
 
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.embeddings.documents import (
     DocumentVectors,
     embed_documents,
     embed_documents_now,
     embed_query,
 )
-from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.tokens import TextEncoding
+from inference_core.embeddings.embedder import Embedder, TextEncoding
 from inference_core.errors import EmbeddingError
-from inference_core.retrieval.late_interaction import pack_tokens
-from inference_core.retrieval.passages import passages
-from inference_core.retrieval.vectors import Floats, pack_vectors
+from inference_core.retrieval.documents import passages
+from inference_core.retrieval.vectors import Floats, pack_tokens, pack_vectors
 
 LONG = "The tea is green. " * 60 + "The car is red. " * 60
 

@@ -16,17 +16,16 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
-from inference_core.drivers import Plan, arun, run
+from inference_core.effects import Operation, arun, run
 from inference_core.embeddings import embedder as module
-from inference_core.embeddings.embedder import Embedder, Encodings
-from inference_core.embeddings.tokens import TextEncoding
+from inference_core.embeddings.embedder import Embedder, Encodings, TextEncoding
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreUnavailable
 
-Driver = Callable[[Plan[Any]], Any]
+Driver = Callable[[Operation[Any]], Any]
 LATE = 10.0
 
 
-def _arun(plan: Plan[Any]) -> Any:
+def _arun(plan: Operation[Any]) -> Any:
     return asyncio.run(arun(plan))
 
 
@@ -314,7 +313,7 @@ def test_a_model_that_cannot_be_loaded_says_so(caplog: pytest.LogCaptureFixture)
 def test_the_end_of_the_process_waits_for_a_native_call_that_nobody_waits_for():
     program = """
 import threading, time
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.embeddings.embedder import Embedder
 from langchain_core.embeddings import Embeddings
 started = threading.Event()

@@ -12,7 +12,8 @@ from langchain_core.embeddings import Embeddings
 from langchain_openai import OpenAIEmbeddings
 from support import HashingEmbeddings
 
-from inference_core.embeddings import local, multilingual
+from inference_core.embeddings import local
+from inference_core.embeddings import local as multilingual
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings

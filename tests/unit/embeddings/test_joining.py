@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from inference_core.drivers import Pool
-from inference_core.embeddings.joining import JoinedCalls
-from inference_core.embeddings.tokens import TextEncoding
+from inference_core.effects import Pool
+from inference_core.embeddings.embedder import JoinedCalls, TextEncoding
 from inference_core.errors import EmbeddingError, StoreUnavailable
 
 

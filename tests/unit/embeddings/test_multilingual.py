@@ -10,9 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from inference_core.embeddings import model_files, multilingual
+from inference_core.embeddings import local as model_files
+from inference_core.embeddings import local as multilingual
 from inference_core.embeddings.factory import make_embedder
-from inference_core.embeddings.multilingual import (
+from inference_core.embeddings.local import (
     FILES,
     MAX_CHARACTERS,
     MULTILINGUAL_DIMENSIONS,

@@ -11,7 +11,7 @@ import pytest
 from support import DATA
 
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.atomic import load_atomic
+from inference_core.evaluation.formats import load_atomic
 
 MEMORY = {"id": "m1", "content": "x", "memory_type": "facts"}
 

@@ -12,7 +12,7 @@ import pytest
 from support import DATA
 
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.beam import load_beam
+from inference_core.evaluation.formats import load_beam
 from inference_core.memory.trust import Origin
 
 BEAM = DATA / "evaluation" / "own_in_beam_format"

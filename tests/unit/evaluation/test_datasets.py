@@ -10,7 +10,7 @@ from support import DATA
 
 from inference_core.errors import InvalidInput
 from inference_core.evaluation import DATASETS
-from inference_core.evaluation.datasets import load_dataset, load_transcript
+from inference_core.evaluation.formats import load_dataset, load_transcript
 from inference_core.ingestion.messages import Role
 
 FOLDER = DATA / "evaluation"

@@ -11,7 +11,7 @@ import pytest
 from support import DATA
 
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.locomo import load_locomo
+from inference_core.evaluation.formats import load_locomo
 from inference_core.memory.trust import Origin
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "demo" / "conversation.json"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from inference_core.evaluation import metrics
+from inference_core.evaluation import experiment as metrics
 
 RANKED = ["a", "b", "c", "d", "e"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import Figures, Relevance, RetrievalSummary
-from inference_core.evaluation.metrics import MEASURES
+from inference_core.evaluation.experiment import MEASURES, Figures, Relevance, RetrievalSummary
 from inference_core.evaluation.report import RetrievalReport
 
 MEANS: dict[str, float | None] = dict.fromkeys(MEASURES, 2 / 3)

@@ -16,7 +16,7 @@ from support import DATA
 from inference_core.errors import InvalidInput, MissingExtra
 from inference_core.evaluation import systems
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
-from inference_core.evaluation.locomo import load_locomo
+from inference_core.evaluation.formats import load_locomo
 from inference_core.evaluation.systems import BM25, Hit, LangGraphInMemory, MemoryService, make_system
 from inference_core.memory.trust import Origin
 
@@ -66,7 +66,7 @@ async def test_long_messages_are_kept_whole():
 
 
 async def test_all_vectors_are_there_before_the_first_question(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("inference_core.stores.texts.EMBED_TIMEOUT_S", 0.0001)
+    monkeypatch.setattr("inference_core.stores.vectors.EMBED_TIMEOUT_S", 0.0001)
     with closing(MemoryService("local")) as system:
         await system.ingest(conversation("a cat", "a boat"), lambda: None)
         engine = system._store.engine

@@ -8,7 +8,7 @@ from datetime import timedelta
 from outbox_support import Scripted, answering, pipeline_on, put, said, service_on, step
 
 from inference_core import open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.ingestion.analytics import MemoryStatistics, NamedUsage, statistics
 from inference_core.ingestion.candidates import Action, Candidate, Extraction
 from inference_core.ingestion.messages import Role

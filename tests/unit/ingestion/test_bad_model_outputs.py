@@ -10,7 +10,7 @@ from extraction_support import NOW, ROME, Driver, arun_now, reply_of, said
 from langchain_core.messages import AIMessage
 from support import load
 
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ModelError
 from inference_core.ingestion.candidates import Candidate
 from inference_core.ingestion.extraction import ModelExtractor

@@ -11,7 +11,7 @@ import pytest
 from outbox_support import ADA, Scripted, answering, candidates, contents, pipeline_on, put, said, service_on, step
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.candidates import (
     Action,
@@ -379,7 +379,7 @@ def test_regression_with_an_outbox_elsewhere_a_repetition_changes_nothing(world:
         write = elsewhere.engine.write
         calls = count()
 
-        def failing(batch: Sequence[Write]) -> Plan[list[int]]:
+        def failing(batch: Sequence[Write]) -> Operation[list[int]]:
             if next(calls) == SETTLING:
                 raise StoreUnavailable("down")
             return (yield from write(batch))

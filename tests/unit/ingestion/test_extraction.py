@@ -17,9 +17,9 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from support import expanded, load
 
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.ingestion.candidates import Action, Entity, Offered, Relation
+from inference_core.ingestion.candidates import Action, Entity, KnownMemory, Relation
 from inference_core.ingestion.extraction import MAX_MESSAGE, ModelExtractor
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, ExtractedMemories
 from inference_core.ingestion.messages import Role
@@ -254,7 +254,7 @@ def test_no_text_leaves_its_element(role: Role):
     for entry in load("hostile_contents.json"):
         text = expanded(entry["text"])[:MAX_MESSAGE]
         model = ScriptedChatModel(turns=[memories()])
-        offered = [Offered("k1", "i", text)]
+        offered = [KnownMemory("k1", "i", text)]
         run(ModelExtractor([model]).extract([said(text + " x", role, author=text + "x")], offered, NOW))
         shown = asked(model)
         assert re.findall(r"<(/?[a-z_]+)", shown) == [

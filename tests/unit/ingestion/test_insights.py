@@ -10,11 +10,12 @@ import pytest
 from periodic_support import DAY, Life, insight, names_in
 
 from inference_core import MemorySource, MemoryStore, Origin, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion import insights, jobs
-from inference_core.ingestion.groups import MAX_MEMBERS, groups_of
-from inference_core.ingestion.insights import INSIGHT, beliefs
+from inference_core.ingestion import jobs
+from inference_core.ingestion.periodic import insights
+from inference_core.ingestion.periodic.insight_writing import MAX_MEMBERS, groups_of
+from inference_core.ingestion.periodic.insights import INSIGHT, beliefs
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.testing import FrozenClock

@@ -11,7 +11,7 @@ import pytest
 from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put, said, service_on, step
 
 from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion import jobs
 from inference_core.ingestion.candidates import Action, Candidate
@@ -200,7 +200,7 @@ def test_undoing_survives_a_change_in_between(book: Book, times: int, monkeypatc
     write = book.store.engine.write
     left = [times]
 
-    def contended(batch: Any, **options: Any) -> Plan[list[int]]:
+    def contended(batch: Any, **options: Any) -> Operation[list[int]]:
         left[0] -= 1
         if left[0] >= 0:
             raise VersionConflict("somebody was faster")

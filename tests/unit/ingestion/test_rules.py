@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 
-from inference_core.ingestion.candidates import Action, Candidate, Offered
+from inference_core.ingestion.candidates import Action, Candidate, KnownMemory
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.rules import extract_by_rules
 from inference_core.memory.types import MemoryType
@@ -23,7 +23,7 @@ def _said(*texts: str, role: Role = Role.USER, author: str | None = None) -> lis
 
 
 def _found(*texts: str, offered: tuple[str, ...] = ()) -> list[Candidate]:
-    known = [Offered(f"M{place}", f"id{place}", content) for place, content in enumerate(offered)]
+    known = [KnownMemory(f"M{place}", f"id{place}", content) for place, content in enumerate(offered)]
     return list(extract_by_rules(_said(*texts), known, NOW).candidates)
 
 

@@ -12,20 +12,23 @@ from outbox_support import said, step
 from periodic_support import DAY, QUIET, Life, citing_all, names_in, summarizer, summary
 
 from inference_core import MemorySource, MemoryStore, Origin, open_store
-from inference_core.drivers import Plan, run
+from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs, queue
 from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.derived import Source
 from inference_core.ingestion.messages import NO_THREAD, Role
 from inference_core.ingestion.partitions import Partition
-from inference_core.ingestion.session_content import MAX_CITED
-from inference_core.ingestion.session_content import SessionContent as Content
-from inference_core.ingestion.sessions import all_said
-from inference_core.ingestion.summarizing import MAX_PORTIONS, MIN_WINDOW_TOKENS, ModelSummarizer
-from inference_core.ingestion.summary_extractive import ExtractiveSummarizer
+from inference_core.ingestion.periodic.sessions import MAX_CITED, all_said
+from inference_core.ingestion.periodic.sessions import SessionContent as Content
+from inference_core.ingestion.periodic.summaries import (
+    MAX_PORTIONS,
+    MIN_WINDOW_TOKENS,
+    ExtractiveSummarizer,
+    ModelSummarizer,
+)
 from inference_core.memory.trust import Trust
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -256,7 +259,7 @@ def test_a_summary_that_is_too_long_for_the_memory_is_cut_and_a_worthless_one_no
 class Worthless:
     """A summarizer of somebody else's."""
 
-    def summarize(self, content: Content, now: datetime, zone: tzinfo) -> Plan[Extraction]:
+    def summarize(self, content: Content, now: datetime, zone: tzinfo) -> Operation[Extraction]:
         yield from ()
         return Extraction([Candidate(content=" ")])
 

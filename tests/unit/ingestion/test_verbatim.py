@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 from support import FailingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.drivers import Plan
+from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, StoreError
 from inference_core.ingestion.messages import Message, Role, Transcript
 from inference_core.ingestion.verbatim import IngestReport, ingest
@@ -197,7 +197,7 @@ def test_what_another_process_ingests_in_between_is_not_written_twice(
     engine = service.scope.engine
     write = engine.write
 
-    def overtaken(batch: Sequence[Write], **options: bool) -> Plan[list[int]]:
+    def overtaken(batch: Sequence[Write], **options: bool) -> Operation[list[int]]:
         monkeypatch.setattr(engine, "write", write)
         ingested(AgentMemoryStoreService(own_store), [said("Hi")])
         return write(batch, **options)

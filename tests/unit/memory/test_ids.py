@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from inference_core.memory import ids
+from inference_core.memory import text as ids
 from inference_core.memory.text import canonical_id
 
 FORK = """
 import os
-from inference_core.memory.ids import new_id
+from inference_core.memory.text import new_id
 new_id()
 reader, writer = os.pipe()
 if os.fork() == 0:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference_core.memory.links import MAX_NAMES, entities_of, neighbours_of, tags_of
+from inference_core.memory.record import MAX_NAMES, entities_of, neighbours_of, tags_of
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from inference_core.errors import UnsupportedSchema
-from inference_core.memory.record import SCHEMA_VERSION, MemoryRecord
+from inference_core.memory.record import SCHEMA_VERSION, MemoryRecord, why_invalid
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import SINGULAR_TYPES, MemoryCategory, MemoryType
-from inference_core.memory.validity import why_invalid
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

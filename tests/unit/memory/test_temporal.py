@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from inference_core.memory.temporal import TimeBucket, time_bucket
+from inference_core.context.render import TimeBucket, time_bucket
 
 TODAY, YESTERDAY, DAYS, MONTHS, OLDER = TimeBucket
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)

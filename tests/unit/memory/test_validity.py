@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference_core.memory.validity import why_invalid
+from inference_core.memory.record import why_invalid
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from migration_support import ROW_TIME, TIMES, TYPES, UNUSABLE, item
 
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
-from inference_core.migration.flat import NO_CONTENT, NOT_AN_OBJECT, NOT_STORABLE, Unusable, moment, record_of_legacy
+from inference_core.transfer.flat import NO_CONTENT, NOT_AN_OBJECT, NOT_STORABLE, Unusable, moment, record_of_legacy
 
 BUILDER = MemoryNamespaceBuilder()
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from migration_support import item
 
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.migration.flat import record_of_legacy
-from inference_core.migration.report import SHOWN, MigrationReport
+from inference_core.transfer.flat import record_of_legacy
+from inference_core.transfer.migrate import SHOWN, MigrationReport
 
 
 def filled() -> MigrationReport:

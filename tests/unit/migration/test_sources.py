@@ -15,7 +15,7 @@ from langgraph.store.sqlite import SqliteStore
 from inference_core import MemoryStore
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.migration.sources import (
+from inference_core.transfer.sources import (
     NOT_JSON,
     NOT_UNICODE,
     PAGE,

@@ -20,7 +20,7 @@ from inference_core.retrieval.analysis import (
     is_content_token,
     query_alternatives,
 )
-from inference_core.retrieval.stopwords import META_WORDS, STOP_WORDS
+from inference_core.retrieval.languages import META_WORDS, STOP_WORDS
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from inference_core.retrieval.languages import LATIN_LANGUAGES, MAX_SAMPLE, STEMMERS, language_of, stop_words
-from inference_core.retrieval.stopword_lists import LATIN, OTHER
+from inference_core.retrieval.languages import (
+    LATIN,
+    LATIN_LANGUAGES,
+    MAX_SAMPLE,
+    OTHER,
+    STEMMERS,
+    language_of,
+    stop_words,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from retrieval_support import EAST, NORTH, WEST, floats
 
-from inference_core.retrieval.late_interaction import Interaction, dimensions_of, interact, pack_tokens
+from inference_core.retrieval.vectors import Interaction, dimensions_of, interact, pack_tokens
 
 QUERY = floats(EAST, NORTH)
 

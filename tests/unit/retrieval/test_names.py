@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference_core.retrieval.names import Named, asks_something, author_of, by_canonical, canonical_name
+from inference_core.retrieval.query import Named, asks_something, author_of, by_canonical, canonical_name
 
 
 @pytest.mark.parametrize(

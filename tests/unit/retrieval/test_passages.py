@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference_core.retrieval.passages import MAX_PASSAGES, PASSAGE_WORDS, passages
+from inference_core.retrieval.documents import MAX_PASSAGES, PASSAGE_WORDS, passages
 
 HAN = "\u5b57"
 FULL_STOP = "\u3002"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.retrieval import postings
+from inference_core.retrieval import columns as postings
+from inference_core.retrieval.columns import Postings, PostingsView
 from inference_core.retrieval.documents import Term
-from inference_core.retrieval.postings import Postings, PostingsView
 
 Texts = list[list[str]]
 

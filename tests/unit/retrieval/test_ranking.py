@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from retrieval_support import EAST, NORTH, NOW, WEST, Vector, delete, floats, index_of, keys_of, put, scores_of
 
-from inference_core.retrieval.documents import Change, Document, Situation
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.index import ScopeView
-from inference_core.retrieval.late_interaction import pack_tokens
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import CANDIDATES, Hit, TokensOf, rank
+from inference_core.retrieval.vectors import pack_tokens
 from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL
 
 TEA = Query(["tea"])
@@ -327,5 +327,7 @@ def test_feedback_favours_what_is_like_the_best():
 )
 def test_a_query_in_any_script_finds_its_text(text: str):
     texts = ["something else entirely", text[:40], "cars"]
-    index = index_of(*(Change(1, str(at), "facts", 0, Document.of(text, Situation())) for at, text in enumerate(texts)))
+    index = index_of(
+        *(Change(1, str(at), "facts", 0, Document.of(text, DocumentMetadata())) for at, text in enumerate(texts))
+    )
     assert keys_of([index], Query.of(text, NOW)) == ["1"]

@@ -8,7 +8,7 @@ import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.memory.trust import MemorySource, Origin
-from inference_core.retrieval.recency import asks_for_present, newest_first
+from inference_core.retrieval.similarity import asks_for_present, newest_first
 
 QUOTA = "What is my daily call quota for the weather API?"
 OLD = "My weather API key has a daily quota of 1,000 calls, and the daily quota counts each call of the API"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.documents import BaseDocumentCompressor, Document
 
-from inference_core.retrieval.reranking import as_reranker, reordered
+from inference_core.stores.search import as_reranker, reordered
 
 TEXTS = ["tea", "coffee", "water"]
 

@@ -36,9 +36,7 @@ from inference_core import (
     VectorMemory,
     open_store,
 )
-from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import scope_of
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import (
     ConfigurationError,
     IdentityError,
@@ -50,6 +48,7 @@ from inference_core.errors import (
 from inference_core.services.operations.update import ATTEMPTS
 from inference_core.short_term import agent_memory, sessions
 from inference_core.short_term.agent_memory import TIMESTAMP
+from inference_core.short_term.blocks.memory import Conversation, scope_of
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 

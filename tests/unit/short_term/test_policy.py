@@ -11,21 +11,20 @@ from langchain_core.messages import AnyMessage, SystemMessage
 from short_term_support import USER, dialogue, lost_words, marker, markers, model_of, texts
 
 from inference_core import Delete, FlushToLongTerm, MemoryStore, StaticMemory, Summarize, Trim, VectorMemory, open_store
-from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import scope_of
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError
 from inference_core.short_term import policy as policies
-from inference_core.short_term.overflow import Relief
-from inference_core.short_term.policy import OverflowPolicy
+from inference_core.short_term.blocks.memory import Conversation, scope_of
+from inference_core.short_term.policy import OverflowPolicy, OverflowResult
 from inference_core.short_term.strategies import Eviction
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.window import Window
+from inference_core.short_term.window import Window, count_tokens
 
 SMALL = SimpleNamespace(profile={"max_input_tokens": 1_000})
 
 
-def relief_of(policy: OverflowPolicy, messages: Sequence[AnyMessage], store: MemoryStore | None = None) -> Relief:
+def relief_of(
+    policy: OverflowPolicy, messages: Sequence[AnyMessage], store: MemoryStore | None = None
+) -> OverflowResult:
     scope = scope_of(store) if store else None
     eviction = Eviction(room=policy.room(), conversation=Conversation(USER, "s1"), scope=scope)
     return run(policy.relieved(Window(messages, count_tokens), eviction))
@@ -126,7 +125,7 @@ def test_after_a_failure_the_model_has_a_rest(monkeypatch: pytest.MonkeyPatch):
     messages = dialogue(4)
     assert relief_of(policy, messages).notice is not None
     now[0] += 29
-    assert relief_of(policy, messages) == Relief(messages)
+    assert relief_of(policy, messages) == OverflowResult(messages)
     assert len(model.requests) == 1
     now[0] += 2
     assert texts(relief_of(policy, messages).messages)[0] == "CONVERSATION SUMMARY: They talked."

@@ -9,12 +9,11 @@ from langchain_core.messages import AnyMessage
 from short_term_support import USER, dialogue, resumed
 
 from inference_core import MemoryStore, open_store
-from inference_core.blocks.conversation import Conversation
-from inference_core.blocks.memory import scope_of
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import VersionConflict
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term import sessions
+from inference_core.short_term.blocks.memory import Conversation, scope_of
 from inference_core.stores.backend import Delete
 
 SESSION = Conversation(USER, "s1")

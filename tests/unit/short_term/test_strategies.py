@@ -10,15 +10,13 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from short_term_support import USER, calls, dialogue, earlier_summary, model_of, result, texts
 
 from inference_core import Delete, FlushToLongTerm, StaticMemory, Summarize, Trim, VectorMemory
-from inference_core.blocks.conversation import Conversation
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, IdentityError, ModelError
 from inference_core.memory.text import text_tokens
-from inference_core.short_term.overflow import Relief, relieved
-from inference_core.short_term.strategies import Eviction, OverflowStrategy
-from inference_core.short_term.summary import DEFAULT_SUMMARY_PROMPT, HEAD, shortened
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.window import Window, is_summary
+from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.policy import OverflowResult, relieved
+from inference_core.short_term.strategies import DEFAULT_SUMMARY_PROMPT, HEAD, Eviction, OverflowStrategy, shortened
+from inference_core.short_term.window import Window, count_tokens, is_summary
 from inference_core.testing import ScriptedChatModel
 
 CAT = "\U0001f431"
@@ -26,7 +24,7 @@ CAT = "\U0001f431"
 
 def relief_of(
     messages: Sequence[AnyMessage], *strategies: OverflowStrategy, room: int = 10_000, **options: Any
-) -> Relief:
+) -> OverflowResult:
     eviction = Eviction(room=room, conversation=Conversation(USER, "s1"), **options)
     return run(relieved(Window(messages, count_tokens), strategies, eviction))
 

@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from short_term_support import calls
 
-from inference_core.short_term import tokens
-from inference_core.short_term.tokens import MEDIA_TOKENS, MESSAGE_TOKENS, count_tokens, model_window, tool_tokens
+from inference_core.short_term import window as tokens
+from inference_core.short_term.window import MEDIA_TOKENS, MESSAGE_TOKENS, count_tokens, model_window, tool_tokens
 
 HAN = "\u8bb0\u5fc6"
 

@@ -8,9 +8,7 @@ import pytest
 from langchain_core.messages import AnyMessage, HumanMessage
 from short_term_support import calls, check_valid, dialogue, result, texts
 
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.view import view
-from inference_core.short_term.window import Window
+from inference_core.short_term.window import Window, count_tokens, view
 
 
 def shown(messages: Sequence[AnyMessage], room: int) -> list[AnyMessage]:

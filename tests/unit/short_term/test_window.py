@@ -9,8 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
 from short_term_support import calls, dialogue, earlier_summary, result, texts
 
-from inference_core.short_term.tokens import count_tokens
-from inference_core.short_term.window import Window, valid
+from inference_core.short_term.window import Window, count_tokens, valid
 
 
 def window_of(*messages: AnyMessage) -> Window:

@@ -14,9 +14,9 @@ from flaky import FlakyBackend
 from inference_core import AgentMemoryStoreService, MemoryLifecycle, MemoryStore, open_store
 from inference_core.errors import StoreUnavailable
 from inference_core.services.user_memories import purge_user_memories
-from inference_core.stores import accesses
+from inference_core.stores import maintenance as accesses
 from inference_core.stores.backend import Delete, Put
-from inference_core.stores.cursor import PageRequest
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
@@ -57,7 +57,7 @@ def test_a_recall_writes_nothing_and_is_counted_later(store: MemoryStore, clock:
     service.sync.recall_memories("ada", "", 1)
     service.sync.format_context_for_prompt("ada", "tea", max_memories=3)
     service.sync.get_user_context("ada", ["general"])
-    service.sync.recall_memories("ada", "tea", 1, by_itself=True)
+    service.sync.recall_memories("ada", "tea", 1, ignore_session=True)
     assert counts(store) == {}
     found = MemoryLifecycle(service).sync.usage("ada")
     assert [(one.document.id, one.count, one.last) for one in found] == [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.drivers import run
+from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
@@ -106,15 +106,15 @@ def test_many_read_while_one_writes():
 
     def read(text: str) -> int:
         rounds = 0
-        search = Search(groups=[[USER]], text=text, limit=30, fills=True, patience=60)
+        search = Search(groups=[[USER]], text=text, limit=30, backfill=True, wait_seconds=60)
         while not is_over.is_set() or not rounds:
             (found,) = run(engine.search(search)).groups
             assert len({hit.row.key for hit in found}) == 30
-            assert len(run(engine.read([USER], lambda one: one.newest([USER], limit=50), patience=60))) == 50
+            assert len(run(engine.read([USER], lambda one: one.newest([USER], limit=50), wait_seconds=60))) == 50
             rounds += 1
         return rounds
 
-    run(engine.search(Search(groups=[[USER]], text="tea", limit=1, patience=60)))
+    run(engine.search(Search(groups=[[USER]], text="tea", limit=1, wait_seconds=60)))
     with ThreadPoolExecutor() as pool:
         readers = [pool.submit(read, text) for text in ("tea", "boat", "kettle tea")]
         try:

@@ -1,0 +1,233 @@
+"""The short-term memory of `AgentService`, as settings name it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
+from langgraph.errors import GraphBubbleUp
+
+from inference_core.agents.middleware.calls import AsyncHandler, Handler
+from inference_core.agents.middleware.capture import CaptureMiddleware
+from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
+from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError, in_one_line
+from inference_core.ingestion.outbox import Limits
+from inference_core.ingestion.periodic.insight_writing import ModelInsights
+from inference_core.ingestion.periodic.sessions import Summarizer
+from inference_core.ingestion.periodic.tasks import PeriodicWork
+from inference_core.ingestion.pipeline import Extractor
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.settings import AgentSettings, MemorySettings
+from inference_core.short_term.policy import Overflow
+from inference_core.short_term.strategies import Delete, FlushToLongTerm, OverflowStrategy, Summarize, Trim
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+
+# The chat model that settings name, those to ask when it fails, and what its failures mean.
+
+_LOG = logging.getLogger(__name__)
+_EXTRAS: Final = ("openai", "ollama")
+_NAME: Final = re.compile(r"[a-z0-9_]+:\S+", re.ASCII)
+_KEY_MISSING: Final = re.compile(r"api.?key|credential", re.IGNORECASE)
+_REFUSED: Final = (401, 403)
+_CLIENT_FAULT: Final = 400
+_SERVER_FAULT: Final = 500
+_ADVICE: Final = {
+    404: "is not known there: check AGENT_MODEL",
+    429: "is busy or its quota is used up: wait, or set AGENT_MODEL_FALLBACKS",
+}
+
+
+def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None = None) -> BaseChatModel:
+    """``model``, by name or as it is, or else the one that ``settings`` name.
+
+    Raises ConfigurationError if there is none or if it cannot be made, MissingExtra if its provider's package is not
+    installed.
+    """
+    chosen = settings.model if model is None else model
+    if not chosen:
+        raise ConfigurationError("No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, or pass model=")
+    return _named(chosen) if isinstance(chosen, str) else chosen
+
+
+def make_chat_models(names: Sequence[str]) -> list[BaseChatModel]:
+    """The chat models with these names. Raises what `make_chat_model` raises."""
+    return [_named(name) for name in names]
+
+
+def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
+    """What stands between an agent and its model: the fallbacks that ``settings`` name, and typed errors.
+
+    A fallback gets the same messages and tools. In a stream, what the first model had said before it failed stays, and
+    the fallback's answer follows as a message of its own. Raises what `make_chat_model` raises.
+    """
+    fallbacks = make_chat_models(settings.model_fallbacks)
+    if not fallbacks:
+        return [ModelErrors()]
+    from langchain.agents.middleware import ModelFallbackMiddleware  # noqa: PLC0415 - only for those who have some
+
+    class ConfiguredFallbacks(ModelFallbackMiddleware[Any, Any]):
+        """Has a name of its own, so that an agent may bring fallbacks besides these."""
+
+    return [ConfiguredFallbacks(*fallbacks), ModelErrors(are_logged=True)]
+
+
+class ModelErrors(AgentMiddleware[Any, Any, Any]):
+    """Raises ModelError for whatever goes wrong between here and the chat model; the original is its cause.
+
+    ``are_logged``: each is logged too, for an agent that goes on with another model.
+    """
+
+    def __init__(self, *, are_logged: bool = False) -> None:
+        super().__init__()
+        self._are_logged = are_logged
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
+        """Asks the model. Raises ModelError."""
+        with self._typed(request.model):
+            return handler(request)
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
+        """Like `wrap_model_call`."""
+        with self._typed(request.model):
+            return await handler(request)
+
+    @contextmanager
+    def _typed(self, model: BaseChatModel) -> Generator[None]:
+        try:
+            yield
+        except (GraphBubbleUp, InferenceCoreError):
+            raise
+        except Exception as error:
+            explained = explain(model, error)
+            if self._are_logged:
+                _LOG.warning("%s", explained)
+            raise ModelError(explained) from error
+
+
+def explain(model: BaseChatModel, error: Exception) -> str:
+    """What went wrong between us and ``model``, and what to do about it, in one line."""
+    name = getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__
+    key = next(iter(model.lc_secrets.values()), "")
+    status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
+    if not isinstance(status, int) or status < _CLIENT_FAULT:
+        if any(isinstance(one, OSError) for one in _causes(error)):
+            address = key.replace("_API_KEY", "_BASE_URL") or "its address"
+            failure = f"cannot be reached: is its server running, and {address} right?"
+        else:
+            what = f"{type(error).__name__}: {in_one_line(error)}"
+            failure = f"failed or answered nonsense; is that the right server? ({what})"
+    elif status in _REFUSED:
+        failure = f"refused the key ({status}): check {key or 'that of its provider'}"
+    elif status in _ADVICE:
+        failure = f"{_ADVICE[status]} ({status})"
+    elif status >= _SERVER_FAULT:
+        failure = f"failed at its server: try again, or set AGENT_MODEL_FALLBACKS ({status})"
+    else:
+        failure = f"refused the request ({status}): {in_one_line(error)}"
+    return f"The chat model {name} {failure}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _named(name: str) -> BaseChatModel:
+    from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
+
+    provider = name.partition(":")[0]
+    unknown = f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini"
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(unknown)
+    try:
+        return init_chat_model(name)
+    except ImportError as error:
+        if provider in _EXTRAS:
+            raise MissingExtra(f"The chat model {name!r}", provider) from error
+        raise ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}") from error
+    except Exception as error:
+        problem = f"The chat model {name!r} cannot be made: {in_one_line(error)}"
+        if "model provider" in str(error):
+            problem = unknown
+        elif provider == "openai" and _KEY_MISSING.search(str(error)):
+            problem = (
+                f"The chat model {name!r} needs a key: set OPENAI_API_KEY. "
+                "For a compatible server set OPENAI_BASE_URL too, and whatever key it wants"
+            )
+        raise ConfigurationError(problem) from error
+
+
+# What finds memories in what is said, as settings name it.
+
+_HOUR_S: Final = 3_600.0
+
+
+def make_extractor(settings: MemorySettings) -> Extractor:
+    """A language model's, if ``settings`` name one, else rules. Raises ConfigurationError, MissingExtra."""
+    if settings.model:
+        from inference_core.ingestion.extraction import ModelExtractor  # noqa: PLC0415 - only for those who have one
+
+        return ModelExtractor(make_chat_models(settings.model))
+    from inference_core.ingestion.rules import RuleExtractor  # noqa: PLC0415 - slow to import
+
+    return RuleExtractor()
+
+
+def make_periodic(settings: MemorySettings) -> PeriodicWork:
+    """The periodic work that ``settings`` ask for. Raises ConfigurationError, MissingExtra.
+
+    A language model sums up sessions, if they name one, else an extractive summarizer does; insights need a model.
+    """
+    summarizer: Summarizer | None = None
+    if settings.summaries and settings.model:
+        from inference_core.ingestion.periodic.summaries import ModelSummarizer  # noqa: PLC0415 - only for those who have one
+
+        summarizer = ModelSummarizer(make_chat_models(settings.model))
+    elif settings.summaries:
+        from inference_core.ingestion.periodic.summaries import ExtractiveSummarizer  # noqa: PLC0415 - slow to import
+
+        summarizer = ExtractiveSummarizer()
+    insights = ModelInsights(make_chat_models(settings.model or ())) if settings.insights else None
+    return PeriodicWork(summarizer, insights, settings.session_quiet, settings.insights_hours * _HOUR_S)
+
+
+def make_capture(
+    settings: MemorySettings, memory: AgentMemoryStoreService, user_id: str | UUID | None
+) -> CaptureMiddleware:
+    """The middleware that captures as ``settings`` say. Raises ConfigurationError, MissingExtra."""
+    return CaptureMiddleware(
+        make_extractor(settings),
+        interval_s=settings.worker_interval,
+        limits=limits_of(settings),
+        periodic=make_periodic(settings),
+        memory_service=memory,
+        user_id=user_id,
+    )
+
+
+def limits_of(settings: MemorySettings) -> Limits:
+    """The sizes of batches that ``settings`` name."""
+    return Limits(batch_messages=settings.batch_messages, batch_tokens=settings.batch_tokens)
+
+
+ShortTerm = Overflow | ShortTermMemoryMiddleware
+
+
+def named(settings: AgentSettings, *, recalls: bool) -> list[OverflowStrategy]:
+    """The strategies that ``settings`` name; ``recalls``: what is flushed is put into prompts by the flush itself."""
+    made = {
+        "flush": lambda: FlushToLongTerm(into_system_prompt=recalls),
+        "summarize": Summarize,
+        "trim": Trim,
+        "delete": Delete,
+    }
+    return [made[name]() for name in settings.short_term]

@@ -1,1 +1,0 @@
-"""Long-term memory in pluggable blocks: static, extracted and verbatim knowledge, and an application's own."""

@@ -1,0 +1,219 @@
+"""``migrate``: copies memories of the old flat namespace to the categories of their types."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from inference_core.cli.options import Agent, AsJson, Url, User, Users, existing_settings, opened
+from inference_core.cli.output import harmless, note, print_json, print_numbered, print_result, progress_bar
+from inference_core.errors import MemoryNotFound
+
+if TYPE_CHECKING:
+    from inference_core.lifecycle.policy import EvictionCandidate
+
+
+# ``forget`` and ``restore``: apply a forgetting policy, and bring memories back.
+
+
+def forget(
+    user: User,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be forgotten, and why.")] = False,
+    most: Annotated[
+        str | None,
+        typer.Option("--max", metavar="N", help="Most memories: 5000, or 5000,context=200 for single types."),
+    ] = None,
+    max_tokens: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="The same in tokens.")] = None,
+    half_life: Annotated[
+        float | None,
+        typer.Option("--half-life", metavar="DAYS", help="The time in which an unused memory loses half its strength."),
+    ] = None,
+    below: Annotated[
+        float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget what is weaker than this.")
+    ] = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Forget what has expired, has faded or exceeds a limit, for every agent. restore brings it back.
+
+    What you do not give is taken from the settings AGENT_MEMORY_FORGET_…. Pinned memories stay.
+    """
+    from inference_core.lifecycle.forgetting import MemoryLifecycle
+    from inference_core.lifecycle.policy import ForgettingPolicy
+
+    given = {
+        "forget_max_memories": most,
+        "forget_max_tokens": max_tokens,
+        "forget_half_life": half_life,
+        "forget_below": below,
+    }
+    with opened(url, embeds=False) as memory, ExitStack() as bar:
+        update = {name: value for name, value in given.items() if value is not None}
+        policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=update))
+        advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
+        report = MemoryLifecycle(memory.service).sync.forget(user, policy, dry_run=dry_run, progress=advance)
+    if json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "forgotten": [_as_json(one) for one in report.forgotten],
+                "kept": report.kept,
+                "erased": report.erased,
+                "remaining": report.remaining,
+            }
+        )
+        return
+    print_numbered(
+        (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
+    )
+    kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
+    erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
+    note(f"{'Would forget' if dry_run else 'Forgot'} {len(report.forgotten)}, {report.remaining} remain{kept}{erased}")
+
+
+def _as_json(one: EvictionCandidate) -> dict[str, Any]:
+    return {
+        "id": one.record.id,
+        "content": one.record.content,
+        "memory_type": one.record.memory_type.value,
+        "agent_name": one.record.agent_name,
+        "reason": one.reason.value,
+        "detail": one.detail,
+        "strength": round(one.strength, 4),
+        "recalls": one.usage.count,
+        "last_recalled": one.usage.last,
+    }
+
+
+def restore(
+    user: User,
+    memory_ids: Annotated[list[str] | None, typer.Argument(help="The ids that forget and restore print.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that can be restored.")] = False,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Bring back what was forgotten. Without ids and --all: show what can be restored."""
+    from inference_core.lifecycle.forgetting import MemoryLifecycle
+
+    if memory_ids and everything:
+        raise typer.BadParameter("Give ids, or --all")
+    with opened(url, embeds=False) as memory:
+        lifecycle = MemoryLifecycle(memory.service).sync
+        if not memory_ids and not everything:
+            found = [(one.document, one.reason, one.forgotten_at) for one in lifecycle.forgotten(user)]
+            if json:
+                fields = [
+                    {"id": document.id, "content": document.content, "reason": reason, "forgotten_at": at}
+                    for document, reason, at in found
+                ]
+                print_json({"forgotten": fields})
+                return
+            print_numbered(
+                (document.content, [f"id {document.id}", f"{reason}, forgotten {at:%Y-%m-%d}"])
+                for document, reason, at in found
+            )
+            note(f"{len(found) or 'Nothing'} can be restored")
+            return
+        report = lifecycle.restore(user, memory_ids or None)
+    taken = f", {len(report.taken)} stay forgotten because their ids are in use" if report.taken else ""
+    print_result(asdict(report), f"Restored {len(report.restored)}{taken}", as_json=json)
+    if report.missing:
+        raise MemoryNotFound(report.missing[0])
+
+
+# ``repair``: removes what of a store cannot be read, after showing it.
+
+_SHOWN: Final = 50
+
+
+def repair(
+    users: Users = None,
+    newer: Annotated[
+        bool, typer.Option("--newer", help="Also remove what a newer version of this package wrote; updating reads it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only shown.")] = False,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Remove what cannot be read: damaged rows and vectors, and damaged lines of files.
+
+    Without --yes it only shows them. Removed data cannot be restored; if you have a backup, restore that instead.
+    """
+    from inference_core.lifecycle.damage import find_damage, mend
+    from inference_core.stores.factory import open_backend
+
+    settings = existing_settings(url)
+    with closing(open_backend(settings.store_url, encryption_key=settings.encryption_key_text)) as backend:
+        with progress_bar("Rows") as advance:
+            found = list(find_damage(backend, users or (), advance))
+        chosen = [one for one in found if newer or not one.is_newer]
+        removed = mend(backend, chosen) if yes else 0
+    if json:
+        print_json({"found": [one.to_json() for one in found], "removed": removed})
+        return
+    for one in found[:_SHOWN]:
+        note(str(one))
+    if len(found) > _SHOWN:
+        note(f"… and {len(found) - _SHOWN} more; --json shows all")
+    if not found:
+        note("Everything can be read.")
+    elif yes:
+        note(f"Removed {removed} of {len(found)}.")
+    else:
+        note(f"{len(chosen)} of {len(found)} would be removed: run it again with --yes.")
+
+
+# ``reembed``: embed all texts of a store with another model.
+
+
+def reembed(
+    embeddings: Annotated[str, typer.Option("--embeddings", metavar="NAME", help="The new model.")],
+    place: Annotated[str | None, typer.Argument(metavar="URL", help="The store; the same as --url.")] = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Embed all texts with another model. An interrupted run continues where it stopped."""
+    from inference_core.transfer.copying import reembed as embed_anew
+
+    settings = existing_settings(place or url, embeddings)
+    key = settings.encryption_key_text
+    with progress_bar("Embedding texts") as advance:
+        done = embed_anew(settings.store_url, settings.embeddings_spec, advance, encryption_key=key)
+    print_result({"embedded": done}, f"Embedded {done} texts.", as_json=json)
+
+
+def migrate(
+    users: Users = None,
+    legacy_namespace: Annotated[str, typer.Option("--legacy-namespace", metavar="NAME")] = "memories",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+    agent: Agent = None,
+    url: Url = None,
+    json: AsJson = False,
+) -> None:
+    """Copy memories of the old flat namespace (user, "memories") to the categories of their types.
+
+    The old ones stay. Safe to repeat.
+    """
+    from inference_core.transfer.migrate import migrate_flat
+
+    settings = existing_settings(url)
+    with progress_bar("Memories") as advance:
+        report = migrate_flat(
+            settings.store_url,
+            user_ids=users,
+            legacy_namespace=legacy_namespace,
+            agent_name=agent,
+            dry_run=dry_run,
+            progress=advance,
+            encryption_key=settings.encryption_key_text,
+        )
+    if json:
+        print_json(report.to_json())
+    else:
+        sys.stdout.write(harmless(report.to_text()) + "\n")
+    if report.failed:
+        raise typer.Exit(1)

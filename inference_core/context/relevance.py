@@ -1,0 +1,244 @@
+"""Leaves out what is unlikely to be needed for the question."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+from inference_core.context.items import ContextItem, Dropped, DropReason
+from inference_core.errors import ConfigurationError
+from inference_core.memory.text import text_tokens
+from inference_core.memory.trust import Trust
+from inference_core.memory.types import MemoryCategory
+from inference_core.retrieval.analysis import analyze
+from inference_core.slots.words import PEOPLE, word_set
+
+# Leaves out statements that answer another question: about somebody else, or about how it was before.
+#
+# It knows short English statements; whatever it does not recognise stays.
+
+MAX_CHARACTERS: Final = 300
+"""A longer text says more than one thing."""
+_SHARED: Final = 0.5
+_AS_RELEVANT: Final = 0.6
+_ALIKE: Final = 0.3
+_KIN: Final = 2
+_RELATIVES: Final = PEOPLE | word_set(
+    "mother father mom mum dad parent parents grandmother grandfather grandma grandpa granny wife husband partner"
+    " girlfriend boyfriend fiancé fiancée boss manager director intern landlord landlady parents-in-law mother-in-law"
+    " father-in-law"
+)
+_NOBODY: Final = word_set(
+    "user it that this there here what who he she they let everything nothing something today tomorrow tonight i we you"
+)
+_FIRST_PERSON: Final = re.compile(r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user)\b", re.IGNORECASE)
+_SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
+_POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
+_NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
+_PERSONS: Final = re.compile(r"[A-Z][a-z]+(?:['\u2019]s\s|\s.*\b(?:he|she|his|her|him)\b)")
+_ALONE: Final = re.compile(r"\b(?:I|me|my|mine)\b", re.IGNORECASE)
+_ASKS: Final = re.compile(
+    r"\s*(?:(?:in|on|at|to|from|above|below|for|with|by) )?(?:what|which|who|where|when|how)\b", re.IGNORECASE
+)
+_NOT_NOW: Final = re.compile(
+    r"\b(?:did|was|were|had|ever|been|(?:have|has) (?:I|we|you|he|she|it|they|my|our))\b", re.IGNORECASE
+)
+_CHANGE: Final = re.compile(
+    r"\b(?:now|new|anymore|any more|no longer|instead|since|as of|from now on|stopped|started|starting|switched|moved|"
+    r"changed|went (?:up|down)|raised|lowered|increased|decreased|reduced|dropped|replaced|became|got|"
+    r"from (?:today|January|February|March|April|May|June|July|August|September|October|November|December)|"
+    r"this (?:week|month|year)|last week)\b",
+    re.IGNORECASE,
+)
+_WORD: Final = re.compile(r"[\w-]+")
+_NUMBER: Final = re.compile(r"\d[\d.,:]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps."""
+
+    item: ContextItem
+    stems: frozenset[str]
+    numbers: frozenset[str]
+    is_somebodys: bool
+    is_others: bool
+
+    @classmethod
+    def of(cls, item: ContextItem, query: str) -> _Statement:
+        numbers = frozenset(_NUMBER.findall(item.text))
+        somebodys, others = _is_of_somebody(item.text, query), _may_be_of_another(item.text, query)
+        return cls(item, _stems(item.text), numbers, somebodys, others)
+
+    @property
+    def is_users(self) -> bool:
+        """Whether nothing speaks against its being about the user."""
+        return not (self.is_somebodys or self.is_others)
+
+
+def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[ContextItem], list[Dropped]]:
+    """``items`` without those that answer another question, and these.
+
+    A user who asks about themselves does not get what is somebody else's, nor what may be while another item says as
+    much about the question. A user who asks how it is does not get what a newer statement has changed.
+    """
+    if not query:
+        return list(items), []
+    asked = _stems(query)
+    # What was said in a conversation, or at length, says more than one thing.
+    short = [item for item in items if len(item.text) <= MAX_CHARACTERS]
+    notes = [item for item in short if item.record is None or item.record.category is not MemoryCategory.EPISODIC]
+    statements = [_Statement.of(item, query) for item in notes]
+    most = max((len(one.stems & asked) for one in statements if one.is_users), default=0)
+    dropped = {
+        one.item.id: Dropped(one.item, DropReason.IRRELEVANT)
+        for one in statements
+        if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most)
+    }
+    if _ASKS.match(query) and not _NOT_NOW.search(query):
+        dropped |= {one.item.id: one for one in _outdated([one for one in statements if one.is_users], asked)}
+    return [item for item in items if item.id not in dropped], list(dropped.values())
+
+
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(analyze(text))
+
+
+def _is_of_somebody(text: str, query: str) -> bool:
+    """Whether ``text`` begins with a person whom the user, asking about what is theirs, has not named.
+
+    That is a relative or the like; if the user asks about themselves alone, also a name with a possession or a pronoun.
+    """
+    found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
+    if found is not None and found["who"].casefold() in _RELATIVES:
+        return not _stems(found["who"]) & _stems(query)
+    is_person = _PERSONS.match(text) is not None and _ALONE.search(query) is not None
+    return is_person and _may_be_of_another(text, query)
+
+
+def _may_be_of_another(text: str, query: str) -> bool:
+    """The same of anybody or anything with a name or a possession, unless the text mentions the user as well."""
+    is_of_user = _FIRST_PERSON.search(query) and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
+    found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_of_user else None
+    if found is None or found["who"].casefold() in _NOBODY or _FIRST_PERSON.search(text[found.end() :]):
+        return False
+    return not _stems(found["who"]) & _stems(query)
+
+
+def _outdated(statements: Sequence[_Statement], asked: frozenset[str]) -> Iterator[Dropped]:
+    for old, new in permutations(statements, 2):
+        one, other = old.item.happened_at, new.item.happened_at
+        is_later = one is not None and other is not None and one < other and new.item.trust >= old.item.trust
+        is_as_relevant = (new.item.relevance or 0.0) >= _AS_RELEVANT * (old.item.relevance or 0.0)
+        if is_later and is_as_relevant and _replaces(old, new, asked):
+            yield Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
+
+
+def _replaces(old: _Statement, new: _Statement, asked: frozenset[str]) -> bool:
+    """Whether both answer the question, each in its own way, and ``new`` says or shows that something has changed."""
+    if not (old.stems - new.stems - asked and new.stems - old.stems - asked):
+        return False
+    said, changes = old.stems & asked, _CHANGE.search(new.item.text) is not None
+    counts = bool(old.numbers and new.numbers) and old.numbers != new.numbers
+    if not said or len(said & new.stems) < _SHARED * len(said):
+        return bool(said) and changes and counts and len(old.stems & new.stems) >= _KIN
+    numbers = _stems(" ".join(old.numbers | new.numbers))
+    one, other = old.stems - numbers, new.stems - numbers
+    return changes or (counts and len(one & other) >= _ALIKE * len(one | other))
+
+
+Chances = Mapping[tuple[str, str], float]
+"""By source and id of an item, how likely it is needed, from 0 to 1."""
+_OUT_OF_REACH: Final = 2.0
+_MAX_EXTERNAL: Final = 5
+_SURE: Final = 0.995
+# Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
+_BASE: Final = 0.18
+_RELEVANCE: Final = 0.37
+_AMONG: Final = 0.34
+_PLACE: Final = -0.84
+_DISTANCE: Final = 0.14
+_USUAL_TOKENS: Final = 25
+"""An item of up to this size is judged by its chance alone; a longer one has to be likelier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """How likely an item has to be needed, from 0 to 1.
+
+    ``min_chance`` holds for every item (`chances`); the default keeps the first that recall found, and 97 % of what is
+    needed. The others are off, as they cost evidence, most of all where a user has few memories: ``min_relevance`` is
+    a least calibrated relevance; if the best item is less relevant than ``min_best``, nothing judged is kept. Of what
+    tools, documents and the web said, the ``max_external`` likeliest are kept, as poison comes in numbers. Raises
+    ConfigurationError for shares outside 0 to 1, or a negative number.
+    """
+
+    min_chance: float = 0.01
+    min_relevance: float = 0.0
+    min_best: float = 0.0
+    max_external: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("min_chance", "min_relevance", "min_best"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ConfigurationError(f"{name} must be from 0 to 1, not {value}")
+        if self.max_external < 0:
+            raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
+
+    def least(self, items: Sequence[ContextItem]) -> float:
+        """The chance from which on an item is kept among ``items``."""
+        best = max((item.relevance or 0.0 for item in items), default=0.0)
+        return _OUT_OF_REACH if best < self.min_best else self.min_chance
+
+
+def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> Chances:
+    """How likely each judged item is needed; 0 for one that is less relevant than ``min_relevance``.
+
+    It depends on the item's relevance, also compared with the most relevant item, on its place, and on how far its
+    score is below the best of its source; a long item is less likely. More relevant items of other sources go before
+    it. Items from outside count for few places: a flood of texts that repeat the question would push out all others.
+    """
+    judged = [item for item in items if item.relevance is not None]
+    best = max((item.relevance or 0.0 for item in judged), default=0.0)
+    found: dict[tuple[str, str], float] = {}
+    for source in dict.fromkeys(item.source for item in judged):
+        own = sorted((item for item in judged if item.source == source), key=lambda item: item.score, reverse=True)
+        others = [item.relevance or 0.0 for item in judged if item.source != source and item.trust > Trust.EXTERNAL]
+        vouched = external = 0
+        for item in own:
+            relevance = item.relevance or 0.0
+            before = vouched + min(external, _MAX_EXTERNAL) + sum(other > relevance for other in others)
+            evidence = _BASE + _RELEVANCE * _logit(relevance) + _AMONG * (_logit(relevance) - _logit(best))
+            evidence += _PLACE * math.log1p(before) + _DISTANCE * (item.score - own[0].score)
+            brevity = min(1.0, math.sqrt(_USUAL_TOKENS / max(text_tokens(item.text), 1)))
+            found[source, item.id] = brevity / (1 + math.exp(-evidence)) if relevance >= min_relevance else 0.0
+            vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
+    return found
+
+
+def _logit(share: float) -> float:
+    bounded = min(max(share, 1 - _SURE), _SURE)
+    return math.log(bounded / (1 - bounded))
+
+
+def pruned(
+    items: Sequence[ContextItem], chance: Chances, least: float, max_external: int
+) -> tuple[list[ContextItem], list[Dropped]]:
+    """The items that are likely enough, with at most ``max_external`` judged ones from outside, and the others."""
+    likely = [item for item in items if is_likely(item, chance, least)]
+    dropped = [Dropped(item, DropReason.IRRELEVANT) for item in items if not is_likely(item, chance, least)]
+    external = [item for item in likely if item.trust <= Trust.EXTERNAL and (item.source, item.id) in chance]
+    external.sort(key=lambda item: chance[item.source, item.id], reverse=True)
+    over = {(item.source, item.id) for item in external[max_external:]}
+    dropped += [Dropped(item, DropReason.UNCONFIRMED) for item in likely if (item.source, item.id) in over]
+    return [item for item in likely if (item.source, item.id) not in over], dropped
+
+
+def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
+    """Whether ``item`` is likely enough to be needed; a pinned memory, and what no source has judged, always is."""
+    is_pinned = item.record is not None and item.record.pinned
+    return is_pinned or chance.get((item.source, item.id), math.inf) >= least

@@ -1,0 +1,289 @@
+"""Runs an operation, sync or async: the only place where the two part.
+
+An operation is a generator function, a *plan*. It yields `Effect` effects, gets their results and returns its own.
+`run` drives a plan in the caller's thread, `arun` on an event loop. Blocking work runs on a `Pool` that the store owns,
+never on the loop's default executor.
+
+A caller who went away, a caller whose time is up and a database that does not answer are three things. In the first two
+cases a call that is still queued is dropped and one that runs goes on; neither says anything about the database, so
+neither is held against it. A call hangs once it has been *running* for `HANG_S`, whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from inference_core.errors import DeadlineExceeded, StoreUnavailable
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Operation = Generator["Effect[Any]", Any, T]
+"""A generator that yields effects and returns a T."""
+HANG_S: Final = 10.0
+"""A call that has been running for so long hangs. A healthy database answers within milliseconds, in a checkpoint or
+behind another process's large transaction within a second or two; by now a caller with the usual deadline has left."""
+
+
+def any_thread() -> None:
+    """Every thread may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Generic[T]):
+    """Something to wait for, at most ``timeout`` seconds: started by ``start``.
+
+    ``inline`` is the same for a sync caller without a deadline, in its own thread; ``native`` is the same for an async
+    caller. ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain.
+    """
+
+    start: Callable[[], Future[T]]
+    inline: Callable[[], T] | None = None
+    native: Callable[[], Awaitable[T]] | None = None
+    timeout: float | None = None
+    may_block: Callable[[], None] = any_thread
+
+
+class Deadline:
+    """A point in time, ``seconds`` from now; None means never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def remaining(self, limit: float | None = None) -> float | None:
+        """Seconds that are left, at most ``limit``. Raises DeadlineExceeded if none are."""
+        if self._at is None:
+            return limit
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded("The operation's deadline passed")
+        return left if limit is None else min(left, limit)
+
+
+class Pool:
+    """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
+
+    While the calls of all of them hang, each for ``hang_s`` seconds, it refuses further ones. ``may_block`` is called
+    before a sync caller's thread waits for one of them.
+    """
+
+    def __init__(
+        self, workers: int, name: str, may_block: Callable[[], None] = any_thread, *, hang_s: float = HANG_S
+    ) -> None:
+        self._workers = workers
+        self._name = name
+        self.may_block = may_block
+        self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._wake = threading.Condition()
+        self._hang_s = hang_s
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._began: dict[int, float] = {}
+        self._closed = False
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Runs ``call`` on a worker. Raises StoreUnavailable if the pool is closed or every worker hangs."""
+        future: Future[T] = Future()
+        with self._wake:
+            if self._closed:
+                raise StoreUnavailable(f"{self._name} is closed")
+            if self._hangs():
+                raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
+            self._tasks.append((future, call))
+            if len(self._tasks) > self._idle and len(self._threads) < self._workers:
+                name = f"{self._name}-{len(self._threads) + 1}"
+                thread = threading.Thread(target=self._work, args=(len(self._threads),), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._wake.notify()
+        return future
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        """A plan that runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
+        task = partial(function, *args, **kwargs)
+        result: T = yield Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
+        return result
+
+    def close(self, timeout: float = 0.0) -> None:
+        """Ends the workers after the calls that wait already, which get ``timeout`` seconds; refuses later ones."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _hangs(self) -> bool:
+        if len(self._began) < self._workers:
+            return False
+        latest = time.monotonic() - self._hang_s
+        return all(began <= latest for began in self._began.values())
+
+    def _work(self, worker: int) -> None:
+        while (task := self._next(worker)) is not None:
+            settle(*task)
+            del task  # else this thread would keep alive whatever the call was of, until it gets another one
+
+    def _next(self, worker: int) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._wake:
+            self._began.pop(worker, None)
+            self._idle += 1
+            self._wake.wait_for(lambda: self._tasks or self._closed)
+            self._idle -= 1
+            if not self._tasks:
+                return None
+            self._began[worker] = time.monotonic()
+            return self._tasks.popleft()
+
+
+def settle(future: Future[T], call: Callable[[], T]) -> None:
+    """Runs ``call`` and puts its result or its error into ``future``, unless that was cancelled before."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - the error belongs to whoever waits for the future
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def in_thread(call: Callable[[], T], timeout: float | None = None) -> Effect[T]:
+    """``call`` on a thread of its own, without the context of the caller; in the caller's if there is no deadline."""
+    return Effect(partial(_started, call), inline=None if timeout else call, timeout=timeout)
+
+
+def _started(call: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    threading.Thread(target=settle, args=(future, call), name="memory-call", daemon=True).start()
+    return future
+
+
+def run(plan: Operation[T], timeout: float | None = None) -> T:
+    """Runs ``plan`` in this thread. Raises DeadlineExceeded after ``timeout`` seconds, else what the plan raises."""
+    deadline = Deadline(timeout)
+    advance = partial(next, plan)
+    while True:
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            advance = partial(plan.send, _wait(effect, deadline))
+        except BaseException as error:  # noqa: BLE001 - thrown into the plan, which decides
+            advance = partial(plan.throw, error)
+
+
+async def arun(plan: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - one for both drivers
+    """Runs ``plan`` on the running event loop; otherwise like ``run``."""
+    deadline = Deadline(timeout)
+    advance = partial(next, plan)
+    while True:
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            advance = partial(plan.send, await _await(effect, deadline))
+        except BaseException as error:  # noqa: BLE001 - thrown into the plan, which decides
+            advance = partial(plan.throw, error)
+
+
+def _wait(effect: Effect[T], deadline: Deadline) -> T:
+    effect.may_block()
+    left = deadline.remaining(effect.timeout)
+    if left is None and effect.inline is not None:
+        return effect.inline()
+    future = effect.start()
+    try:
+        return future.result(left)
+    except TimeoutError as error:
+        if future.done():
+            return future.result()
+        raise _given_up(future) from error
+
+
+async def _await(effect: Effect[T], deadline: Deadline) -> T:
+    left = deadline.remaining(effect.timeout)
+    if effect.native is None:
+        return await _settled(effect.start(), left)
+    limit = asyncio.timeout(left)
+    try:
+        async with limit:
+            return await effect.native()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise DeadlineExceeded("The call did not finish within its deadline") from error
+
+
+async def _settled(future: Future[T], seconds: float | None) -> T:
+    """What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: two of these are in each operation."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    future.add_done_callback(partial(_postbox(loop).wake, waiter))
+    timer = None if seconds is None else loop.call_later(seconds, _finish, waiter)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+    if not future.done():
+        raise _given_up(future)
+    return future.result()
+
+
+def _given_up(future: Future[Any]) -> DeadlineExceeded:
+    if future.cancel():
+        return DeadlineExceeded("The call did not begin within its deadline; it is not made")
+    return DeadlineExceeded("The call did not finish within its deadline")
+
+
+class _Postbox:
+    """Wakes what waits on one event loop; those that are due together, as after a transaction, by one call into it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._due: list[asyncio.Future[None]] = []
+
+    def wake(self, waiter: asyncio.Future[None], _: Future[Any]) -> None:
+        """Called by the thread that made the result."""
+        with self._lock:
+            self._due.append(waiter)
+            if len(self._due) > 1:
+                return  # whoever put in the first has called the loop
+        with suppress(RuntimeError):  # the loop is closed, and with it gone who waited
+            waiter.get_loop().call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        with self._lock:
+            due, self._due = self._due, []
+        for waiter in due:
+            _finish(waiter)
+
+
+_postboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Postbox] = WeakKeyDictionary()
+
+
+def _postbox(loop: asyncio.AbstractEventLoop) -> _Postbox:
+    box = _postboxes.get(loop)
+    if box is None:
+        box = _postboxes[loop] = _Postbox()
+    return box
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

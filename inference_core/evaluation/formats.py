@@ -1,0 +1,242 @@
+"""The data sets by name, and their splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from inference_core.clock import aware
+from inference_core.errors import InvalidInput
+from inference_core.evaluation import DATASETS
+from inference_core.evaluation.conversations import (
+    Conversation,
+    ConversationTurn,
+    Question,
+    conversation_of,
+    parse_json,
+)
+from inference_core.ingestion import FORMATS
+from inference_core.ingestion.messages import Transcript
+from inference_core.ingestion.transcripts import read_messages
+from inference_core.memory.trust import Origin
+from inference_core.memory.types import validate_memory_type
+
+# Reads short saved memories of users, and requests to an agent with the ids of the memories that they need.
+#
+# A file is an object with ``users``; a user has ``user_id``, ``memories`` (``id``, ``content``, ``memory_type``,
+# ``created_at``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``kind``).
+
+_FORMAT: Final = "a file of saved memories, an object with 'users', each with 'user_id', 'memories' and 'queries'"
+
+
+def load_atomic(path: Path) -> list[Conversation]:
+    """Each user's memories as a conversation without sessions. Raises InvalidInput if the file has another format."""
+    return parse_json(path, _FORMAT, lambda data: [_saved(user) for user in data["users"]])
+
+
+def _saved(user: Mapping[str, Any]) -> Conversation:
+    turns: list[ConversationTurn] = []
+    for memory in user["memories"]:
+        created_at, kind = memory.get("created_at"), validate_memory_type(memory["memory_type"])
+        at = None if created_at is None else aware(datetime.fromisoformat(created_at))
+        name, text = str(memory["id"]), str(memory["content"])
+        turns.append(ConversationTurn(name, None, at, None, text, Origin.APPLICATION, kind))
+    questions: list[Question] = []
+    for query in user["queries"]:
+        relevant = tuple(map(str, query["relevant"]))
+        kind = str(query.get("kind", "unclassified"))
+        questions.append(Question(str(query["query"]), None, kind, relevant, names_evidence=bool(relevant)))
+    return conversation_of(str(user["user_id"]), turns, questions)
+
+
+# Reads chats in BEAM's format (Tavakoli et al., "Beyond a Million Tokens", arXiv 2510.27246).
+#
+# A split is a folder of numbered folders, each with ``chat.json`` (batches of user and assistant messages with ids) and
+# ``probing_questions.json`` (questions by ability, with the ids of their messages in ``source_chat_ids``).
+
+_CHAT: Final = "a BEAM chat, a list of batches with 'turns' of messages that have 'id', 'role' and 'content'"
+_QUESTIONS: Final = "a file of BEAM questions, an object of lists by ability, each entry with a 'question'"
+_MARKER: Final = re.compile(r"\s*->->[^\n>]*\Z")
+_DAYS: Final = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
+
+
+def load_beam(path: Path, split: str | None = None, *, with_questions: bool = True) -> list[Conversation]:
+    """The chats below ``path``: numbered folders, or folders of such; ``split`` names one of the latter.
+
+    ``path`` may also be the folder of one chat. Raises InvalidInput if there are none, or a file in them cannot be read
+    or is not in BEAM's format.
+    """
+    if split is None and (path / "chat.json").is_file():
+        return [_chat(path, with_questions=with_questions)]
+    root = path if split is None or path.name == split else path / split
+    chats = _numbered(root) or [chat for folder in _folders(root) for chat in _numbered(folder)]
+    if not chats:
+        raise InvalidInput(f"{root} holds no BEAM chats; give the folder of the numbered folders, or the one above")
+    return [_chat(chat, with_questions=with_questions) for chat in chats]
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+
+
+def _numbered(path: Path) -> list[Path]:
+    return sorted((folder for folder in _folders(path) if folder.name.isdecimal()), key=lambda chat: int(chat.name))
+
+
+def _chat(folder: Path, *, with_questions: bool) -> Conversation:
+    turns = parse_json(folder / "chat.json", _CHAT, lambda batches: tuple(_messages(batches)))
+    questions: list[Question] = []
+    if with_questions:
+        questions = parse_json(
+            folder / "probing_questions.json",
+            _QUESTIONS,
+            lambda data: [_question(entry, ability) for ability, found in data.items() for entry in found],
+        )
+    return conversation_of(f"{folder.parent.name}-{folder.name}", turns, questions)
+
+
+def _question(entry: Mapping[str, Any], ability: str) -> Question:
+    sources: Any = entry.get("source_chat_ids")
+    named = tuple(_ids(sources))
+    superseded: Iterable[str] = ()
+    if isinstance(sources, dict):
+        given = cast("dict[str, Any]", sources)
+        newer = set(_ids(given.get("updated_info")))
+        superseded = (name for name in _ids(given.get("original_info")) if name not in newer)
+    answer = entry.get("answer", entry.get("ideal_answer"))
+    text, answered = str(entry["question"]), None if answer is None else str(answer)
+    return Question(text, answered, ability, named, bool(named), superseded=tuple(superseded))
+
+
+def _ids(evidence: Any) -> Iterator[str]:
+    """The message ids in ``evidence``, which may be a list, or an object of lists, of any depth."""
+    if isinstance(evidence, int | str):
+        yield str(evidence)
+    elif evidence is not None:
+        parts: Iterable[Any] = cast("dict[str, Any]", evidence).values() if isinstance(evidence, dict) else evidence
+        for part in parts:
+            yield from _ids(part)
+
+
+def _messages(batches: Sequence[Mapping[str, Any]]) -> Iterator[ConversationTurn]:
+    """The messages; a time anchor holds until the next one."""
+    at: datetime | None = None
+    for number, batch in enumerate(batches, 1):
+        at = _day(batch.get("time_anchor")) or at
+        session = f"batch-{batch.get('batch_number', number)}"
+        for turn in batch["turns"]:
+            for message in cast("list[Mapping[str, Any]]", turn if isinstance(turn, list) else [turn]):
+                at = _day(message.get("time_anchor")) or at
+                is_user = message["role"] == "user"
+                text = _MARKER.sub("", message["content"]) if is_user else message["content"]
+                if text.strip():
+                    origin = Origin.USER if is_user else Origin.AGENT
+                    yield ConversationTurn(str(message["id"]), session, at, None, text, origin)
+
+
+def _day(anchor: Any) -> datetime | None:
+    """The day of a time anchor such as ``March-15-2024``; None if it names none."""
+    for form in _DAYS if isinstance(anchor, str) else ():
+        try:
+            return datetime.strptime(anchor.strip(), form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    return None
+
+
+# Reads conversations in LoCoMo's format (Maharana et al., arXiv 2402.17753).
+#
+# A file is a list of samples; a sample has sessions of turns with a ``dia_id``, and questions with the ids of the turns
+# that answer them. Malformed evidence is read leniently; what cannot be resolved is counted.
+
+ADVERSARIAL: Final = "5"
+"""The category of questions that attribute something to the wrong speaker; reported beside the headline."""
+_FORMAT_LOCOMO: Final = "in LoCoMo's format, a list of samples with 'sample_id', 'conversation' and 'qa'"
+_SESSION: Final = re.compile(r"session_(\d+)\Z")
+_DIALOGUE_ID: Final = re.compile(r"D(\d+):(\d+)")
+_SPOKEN_AT: Final = "%I:%M %p on %d %B, %Y"
+_AGENTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
+
+
+def load_locomo(path: Path) -> list[Conversation]:
+    """The samples of a file, or a single one. Raises InvalidInput if it cannot be read or has another format."""
+
+    def read(data: Any) -> list[Conversation]:
+        samples: list[Mapping[str, Any]] = [data] if isinstance(data, dict) else data
+        return [_sample(sample) for sample in samples]
+
+    return parse_json(path, _FORMAT_LOCOMO, read)
+
+
+def _sample(sample: Mapping[str, Any]) -> Conversation:
+    questions: list[Question] = []
+    unreadable = 0
+    for entry in sample.get("qa", []):
+        items: list[Any] = entry.get("evidence") or []
+        named: list[list[tuple[str, str]]] = [_DIALOGUE_ID.findall(str(item)) for item in items]
+        unreadable += sum(not ids for ids in named)
+        answer, category = entry.get("answer"), entry.get("category")
+        questions.append(
+            Question(
+                text=str(entry["question"]),
+                answer=None if answer is None else str(answer),
+                category="uncategorized" if category is None else str(category),
+                evidence=tuple(f"D{int(session)}:{int(turn)}" for ids in named for session, turn in ids),
+                names_evidence=bool(named),
+                in_overall=str(category) != ADVERSARIAL,
+            )
+        )
+    return conversation_of(str(sample["sample_id"]), _spoken(sample["conversation"]), questions, unreadable)
+
+
+def _spoken(conversation: Mapping[str, Any]) -> Iterator[ConversationTurn]:
+    """The turns of all sessions in their order."""
+    sessions = sorted((int(found[1]), name) for name in conversation if (found := _SESSION.match(name)))
+    for number, name in sessions:
+        at = datetime.strptime(conversation[f"session_{number}_date_time"].strip(), _SPOKEN_AT).replace(tzinfo=UTC)
+        for turn in conversation[name]:
+            caption = f" [shares a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
+            origin = Origin.AGENT if turn["speaker"].casefold() in _AGENTS else Origin.USER
+            yield ConversationTurn(str(turn["dia_id"]), name, at, turn["speaker"], turn["text"] + caption, origin)
+
+
+_HALVES: Final = ("all", "first-half", "second-half")
+
+
+def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = None) -> list[Conversation]:
+    """The conversations of a data set, at most ``limit`` of the ``split``: all, first-half or second-half.
+
+    The halves follow the order of the conversations, the first one gets the odd one; any other split is the name of a
+    folder of BEAM. Raises InvalidInput for an unknown name or split, or if nothing is left or can be read.
+    """
+    if name not in DATASETS:
+        raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    if split not in _HALVES and name != "beam":
+        raise InvalidInput(f"Unknown split {split!r} of {name}; known: {', '.join(_HALVES)}")
+    if name == "beam":
+        conversations = load_beam(path, None if split in _HALVES else split)
+    else:
+        conversations = load_locomo(path) if name == "locomo" else load_atomic(path)
+    middle = (len(conversations) + 1) // 2
+    halves = {"first-half": slice(middle), "second-half": slice(middle, None)}
+    chosen = conversations[halves.get(split, slice(None))][:limit]
+    if not any(conversation.questions for conversation in chosen):
+        raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
+    return chosen
+
+
+def load_transcript(name: str, path: Path) -> Transcript:
+    """The messages of all conversations in a file of LoCoMo's format, or of the chats in a folder of BEAM.
+
+    Raises InvalidInput for an unknown name or if it cannot be read.
+    """
+    if name not in FORMATS:
+        raise InvalidInput(f"Unknown format {name!r}; known: {', '.join(FORMATS)}")
+    if name == "messages":
+        return read_messages(path)
+    conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
+    messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
+    return Transcript(messages, len(messages))

@@ -1,0 +1,1 @@
+"""Periodic work of the worker: summaries of sessions, and insights."""

@@ -1,0 +1,74 @@
+"""PeriodicWork: what a worker does from time to time besides making memories of messages, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from inference_core.effects import Operation
+from inference_core.ingestion.messages import NO_THREAD, Message, Role
+from inference_core.ingestion.outbox import Claim, Outbox
+from inference_core.ingestion.partitions import INSIGHTS, SESSIONS, Partition
+from inference_core.ingestion.periodic.insight_writing import ModelInsights
+from inference_core.ingestion.periodic.insights import InsightWork
+from inference_core.ingestion.periodic.sessions import SessionWork, Summarizer
+from inference_core.ingestion.work import TaskHandler
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.backend import Write
+
+QUIET_S: Final = 1_800.0
+EVERY_S: Final = 86_400.0
+_TICK: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicWork:
+    """Summaries of sessions by ``summarizer``, higher-level memories by ``insights``; None disables either.
+
+    A session is summarized when none of its messages has become memory for ``quiet_s`` seconds. Higher-level memories
+    are made and checked at most every ``every_s`` seconds per user.
+    """
+
+    summarizer: Summarizer | None = None
+    insights: ModelInsights | None = None
+    quiet_s: float = QUIET_S
+    every_s: float = EVERY_S
+
+    def works(self, outbox: Outbox) -> Mapping[str, TaskHandler]:
+        """The enabled kinds of work, by task."""
+        found: dict[str, TaskHandler] = {}
+        if self.summarizer:
+            found[SESSIONS] = SessionWork(outbox, self.summarizer)
+        if self.insights:
+            found[INSIGHTS] = InsightWork(outbox, self.insights, self.every_s)
+        return found
+
+    def following(self, scope: MemoryScope, outbox: Outbox, claim: Claim) -> Operation[list[Write]]:
+        """The outbox writes that schedule this work once the claimed messages are memories. Raises StoreError."""
+        writes: list[Write] = []
+        session, zone = claim.batch[0].message.session_id, claim.batch[0].zone
+        now = scope.clock.now()
+        if self.summarizer and session and session != NO_THREAD:
+            for at, one in enumerate(claim.batch):
+                message = replace(one.message, at=one.message.at or now)
+                writes.append(replace(one, message=message).put(claim.partition.said, now + at * _TICK))
+            due = now + timedelta(seconds=self.quiet_s)
+            writes += yield from outbox.planned(*session_work(claim.partition, session), due, zone, puts_off=True)
+        if self.insights:
+            due = now + timedelta(seconds=self.every_s)
+            writes += yield from outbox.planned(*insight_work(claim.partition.user_id), due, zone)
+        return writes
+
+
+def session_work(partition: Partition, session_id: str) -> tuple[Partition, Message]:
+    """The summary of a session of ``partition`` as work."""
+    work = Message(session_id=session_id, role=Role.USER, text=f"Summary of session {session_id}")
+    return replace(partition, task=SESSIONS), work
+
+
+def insight_work(user_id: str) -> tuple[Partition, Message]:
+    """The higher-level memories of a user as work: one for all agents, since they share semantic memory."""
+    work = Message(session_id=None, role=Role.USER, text="Higher-level memories")
+    return Partition(user_id, task=INSIGHTS), work

@@ -1,1 +1,0 @@
-"""From the flat namespace of earlier versions, ``(user, "memories")``, to the CoALA categories."""

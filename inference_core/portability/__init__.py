@@ -1,1 +1,0 @@
-"""Moving memories between stores: to and from JSON Lines, and from one database to another."""

@@ -1,0 +1,1 @@
+"""Long-term memory in pluggable blocks: static, extracted, verbatim, or your own."""

@@ -1,0 +1,128 @@
+"""Which sessions have told a memory, and removing what one of them alone has told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
+
+from inference_core.effects import Operation
+from inference_core.ingestion.messages import Message, Role, label, traced
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory
+from inference_core.services.operations.delete import PORTION
+from inference_core.services.operations.list import all_of
+from inference_core.services.operations.scope import MemoryScope, put_of
+from inference_core.services.operations.update import retried
+from inference_core.short_term.blocks.memory import Conversation
+from inference_core.stores.backend import Delete, Write
+
+# Messages of a conversation as what ingestion makes memories of, word for word.
+
+_MAX_REFERENCE: Final = 300
+_CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
+_THOUGHTS: Final = ("reasoning", "thinking")
+
+
+def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
+    """What ``message`` says, tool calls and what it shows besides text as text too."""
+    is_result = isinstance(message, ToolMessage | FunctionMessage)
+    is_answer = isinstance(message, AIMessage)
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    told = (f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})" for call in calls)
+    return Message(
+        session_id=session_id,
+        role=Role.TOOL if is_result else Role.ASSISTANT if is_answer else Role.USER,
+        text="\n".join(part for part in (text_in(message), *told) if part),
+        id=message.id,
+        position=position,
+        author=label(message.name) if is_result or isinstance(message, HumanMessage) else None,
+    )
+
+
+def passages(messages: Sequence[AnyMessage], session_id: str) -> list[Message]:
+    """The passages of ``messages``, in their order."""
+    return list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
+
+
+def text_in(message: AnyMessage) -> str:
+    """The content of ``message``, what it shows besides text as the name of it."""
+    content: Any = message.content
+    parts = [content] if isinstance(content, str) else map(_part, content)
+    return "\n".join(part for part in parts if part)
+
+
+def is_call(block: str | Mapping[str, Any]) -> bool:
+    """Whether ``block`` of a message's content is one of its tool calls, in the form of some provider."""
+    return not isinstance(block, str) and block.get("type") in _CALLS
+
+
+def _part(block: str | Mapping[str, Any]) -> str:
+    if isinstance(block, str):
+        return block
+    text = block.get("text")
+    if isinstance(text, str):
+        return text
+    kind = str(block.get("type", "data"))
+    if kind in (*_CALLS, *_THOUGHTS):
+        return ""
+    return f"[{kind}{_reference(block)}]"
+
+
+def _reference(block: Mapping[str, Any]) -> str:
+    """Where what ``block`` shows can be found, or of what kind it is; not what it holds."""
+    inner: Any = block.get(str(block.get("type")))
+    fields: dict[str, Any] = {**block, **(inner if isinstance(inner, Mapping) else {"url": block.get("url") or inner})}
+    url = fields.get("url")
+    name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
+    return f" {name or ''}".rstrip()[:_MAX_REFERENCE]
+
+
+_BLOCK: Final = "block"
+_SESSIONS: Final = "sessions"
+
+
+def told_in(block: str, sessions: Sequence[str]) -> dict[str, Any]:
+    """The metadata of a memory that ``block`` took in from ``sessions``."""
+    return {_BLOCK: block, _SESSIONS: list(sessions)}
+
+
+def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
+    """The sessions that have told ``record``; None if it is not one of ``block``."""
+    sessions: Any = record.extra_metadata.get(_SESSIONS)
+    is_ours = record.extra_metadata.get(_BLOCK) == block and isinstance(sessions, list)
+    return [str(one) for one in cast("list[Any]", sessions)] if is_ours else None
+
+
+def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> MemoryRecord:
+    """``record`` as told in ``sessions``."""
+    return replace(record, extra_metadata={**record.extra_metadata, **told_in(block, sessions)})
+
+
+def forget_session(
+    scope: MemoryScope, conversation: Conversation, block: str, category: MemoryCategory
+) -> Operation[None]:
+    """Removes the memories of ``block`` that this session alone has told; others only lose the session.
+
+    Raises StoreError; what was removed before stays removed.
+    """
+    scopes = scope.namespaces.read_scopes(conversation.user_id, category)
+
+    def attempt() -> Operation[None]:
+        writes: list[Write] = []
+        for record in (yield from all_of(scope.engine, scopes)):
+            sessions = sessions_of(record, block) or []
+            if conversation.session_id not in sessions:
+                continue
+            others = [one for one in sessions if one != conversation.session_id]
+            if others:
+                writes.append(put_of(with_sessions(record, block, others), expected=record.version))
+            else:
+                writes.append(Delete(namespace=record.namespace, key=record.id, expected=record.version))
+        for at in range(0, len(writes), PORTION):
+            yield from scope.engine.write(writes[at : at + PORTION])
+
+    yield from retried(attempt)

@@ -1,0 +1,296 @@
+"""PluggedBlock: a block of the application's own, which knows no more than the documents' interface."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
+from uuid import UUID
+
+from langchain_core.messages import AnyMessage, BaseMessage, MessageLikeRepresentation, convert_to_messages
+from langgraph.store.base import BaseStore
+
+from inference_core.effects import Operation, arun, in_thread, run
+from inference_core.errors import BlockFailed, ConfigurationError, IdentityError, InferenceCoreError, in_one_line
+from inference_core.ingestion.verbatim import mark, marks_of, unmarked
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import encode_label
+from inference_core.memory.text import digest_of
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.scope import MemoryScope
+
+# Whose conversation it is: the documents' blocks know a session, memories belong to a user.
+
+Owner = Callable[[str], str | UUID | None]
+"""Gives the user of a session; may raise, or give None for a session of nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A session of a user. Raises InvalidId for ids that cannot be ones."""
+
+    user_id: str
+    session_id: str
+
+    def __post_init__(self) -> None:
+        encode_label(self.user_id)
+        encode_label(self.session_id, what="session_id")
+
+
+class Owners:
+    """Finds the user of a session: always ``user_id``, or whom ``owner`` names.
+
+    Raises ConfigurationError if both are given.
+    """
+
+    def __init__(self, user_id: str | UUID | None = None, owner: Owner | None = None) -> None:
+        if user_id is not None and owner is not None:
+            raise ConfigurationError("Give user_id= or owner=, not both")
+        if user_id is not None:
+            encode_label(user_id)
+        self._user_id = user_id
+        self._owner = owner
+
+    def conversation(self, session_id: str | UUID) -> Conversation:
+        """The conversation of this session. Raises ConfigurationError, IdentityError, InvalidId."""
+        session = str(session_id) if isinstance(session_id, UUID) else session_id
+        user = self._user_id
+        if user is None:
+            if self._owner is None:
+                raise ConfigurationError("Whose memory is it? Pass user_id=, or owner=, a function of the session id")
+            user = self._owner(session)
+            if not user:
+                raise IdentityError(f"owner gives no user for session {session[:80]!r}")
+        return Conversation(str(user) if isinstance(user, UUID) else user, session)
+
+
+# Memory, the documents' interface of all memory, and Block, what this package's own blocks have in common.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="_Timed")
+M = TypeVar("M", bound=Callable[..., Any])
+DEFAULT_RESULTS: Final = 5
+DEFAULT_MAX_TOKENS: Final = 2_000
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """What a block of your own must do. It is called on a thread of its own, so it may block.
+
+    Messages keep their ids, and `update` may get the same message again after a crash.
+    """
+
+    def get(self, session_id: str, message: Any) -> Any:
+        """What the block knows that fits ``message``: texts, messages or JSON data."""
+        ...
+
+    def update(self, session_id: str, message: Any) -> None:
+        """Adds ``message`` to what is known."""
+        ...
+
+    def delete(self, session_id: str) -> None:
+        """Forgets what this session alone has told."""
+        ...
+
+
+class _Timed(Protocol):
+    timeout: float | None
+
+
+def synchronous(plan: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
+    """The method that runs ``plan`` within the object's ``timeout`` and blocks."""
+
+    def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(plan(self, *args, **kwargs), self.timeout)
+
+    return _documented(method, plan)
+
+
+def asynchronous(
+    plan: Callable[Concatenate[S, P], Operation[T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """The method that runs ``plan`` within the object's ``timeout`` and is awaited."""
+
+    async def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(plan(self, *args, **kwargs), self.timeout)
+
+    return _documented(method, plan)
+
+
+def _documented(method: M, plan: Callable[..., Any]) -> M:
+    """``method`` with the name, the text and the signature of ``plan``; it returns what the plan does."""
+    wraps(plan)(method)
+    method.__name__ = plan.__name__.removeprefix("_")
+    returned = plan.__annotations__["return"].removeprefix("Operation[").removesuffix("]")
+    method.__annotations__ = {**plan.__annotations__, "return": returned}
+    vars(method)["__signature__"] = signature(plan).replace(return_annotation=returned)
+    return method
+
+
+class Block(ABC):
+    """A block on a LangGraph store. Each method has an async twin: `aget`, `aupdate`, `adelete`.
+
+    Args:
+        store: Where it keeps memories. None: the store of the `AgentMemory` or agent that uses it.
+        name: Tells it from other blocks on the store. None: its `section`.
+        max_results: Recall at most so many memories.
+        max_tokens: Recall at most about so many tokens.
+        user_id: The user, if the block is used alone; an `AgentMemory` or agent passes its own.
+        owner: A function that takes a session id and returns its user, in place of ``user_id``.
+        timeout: Seconds that each call may take. None: no limit.
+    """
+
+    section: str
+    """The element of a prompt that holds what it recalls."""
+    is_read_only: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        store: BaseStore | AgentMemoryStoreService | None = None,
+        *,
+        name: str | None = None,
+        max_results: int = DEFAULT_RESULTS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        user_id: str | UUID | None = None,
+        owner: Owner | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.name = name or self.section
+        self.max_results = max_results
+        self.max_tokens = max_tokens
+        self.timeout = timeout
+        self._owners = Owners(user_id, owner)
+        self._scope = None if store is None else scope_of(store)
+
+    @abstractmethod
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Operation[list[MemoryStoreDocument]]:
+        """What fits ``message``, the best first; without one, the newest."""
+
+    @abstractmethod
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
+        """Makes ``messages`` memory, durable when it ends; those that are already are left out.
+
+        Raises StoreError, and ModelError if it needs a model and that fails.
+        """
+
+    @abstractmethod
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+        """Removes what this session alone has told."""
+
+    @property
+    def has_store(self) -> bool:
+        """Whether it has a store of its own."""
+        return self._scope is not None
+
+    def scope(self, default: MemoryScope | None = None) -> MemoryScope:
+        """The block's own view of its store, else ``default``. Raises ConfigurationError if there is neither."""
+        chosen = self._scope or default
+        if chosen is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} has no store: pass store=open_store('sqlite:///memory.db')"
+            )
+        return chosen
+
+    def _get(
+        self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
+    ) -> Operation[list[MemoryStoreDocument]]:
+        """What fits ``message``, the best first. Raises InvalidInput, StoreUnavailable, ConfigurationError."""
+        asked = None if message is None else one_message(message)
+        return self.recall(self.scope(), self._owners.conversation(session_id), asked)
+
+    def _update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> Operation[None]:
+        """Makes ``message`` memory, durable when it returns. Raises what `get` raises, and ModelError."""
+        return self.absorb(self.scope(), self._owners.conversation(session_id), [one_message(message)])
+
+    def _delete(self, session_id: str | UUID) -> Operation[None]:
+        """Removes what this session alone has told. Raises what `get` raises."""
+        return self.forget(self.scope(), self._owners.conversation(session_id))
+
+    get, aget = synchronous(_get), asynchronous(_get)
+    update, aupdate = synchronous(_update), asynchronous(_update)
+    delete, adelete = synchronous(_delete), asynchronous(_delete)
+
+
+def scope_of(store: BaseStore | AgentMemoryStoreService) -> MemoryScope:
+    """The view of ``store`` that a service has of it, or an agent without a name."""
+    return (store if isinstance(store, AgentMemoryStoreService) else AgentMemoryStoreService(store)).scope
+
+
+def one_message(message: MessageLikeRepresentation) -> AnyMessage:
+    """``message`` as LangChain's; a mapping with role and content, a pair of them, or a text of the user will do."""
+    converted: Any = convert_to_messages([message])[0]
+    return converted
+
+
+def text_of(message: BaseMessage | None) -> str:
+    """The text of ``message``; "" without one."""
+    return "" if message is None else message.text
+
+
+class CustomBlock(Block):
+    """Calls ``memory`` on a thread of its own; a message that it has taken in is marked, and not given again."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.section = str(getattr(memory, "name", type(memory).__name__))
+        super().__init__()
+        self._memory = memory
+
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Operation[list[MemoryStoreDocument]]:
+        """What the memory gives for ``message``. Raises BlockFailed."""
+        del scope
+        found = yield from self._call(self._memory.get, conversation.session_id, message)
+        return [_document(at, item) for at, item in enumerate(_items(found)) if item is not None]
+
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
+        """Gives the memory each message that it has not taken in yet. Raises BlockFailed, StoreError."""
+        marks = marks_of(conversation.user_id)
+        for message in messages:
+            key = digest_of([self.name, conversation.session_id, message.id, message.text])
+            if (yield from unmarked(scope.engine, marks, [key])):
+                yield from self._call(self._memory.update, conversation.session_id, message)
+                yield from scope.engine.write([mark(marks, key, scope.clock)])
+
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+        """Has the memory delete the session. Raises BlockFailed."""
+        del scope
+        yield from self._call(self._memory.delete, conversation.session_id)
+
+    def _call(self, function: Callable[..., T], *args: Any) -> Operation[T]:
+        try:
+            result: T = yield in_thread(partial(function, *args))
+        except InferenceCoreError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {in_one_line(error)}"
+            raise BlockFailed(f"The block {self.name!r} failed: {reason}") from error
+        return result
+
+
+def as_block(memory: Memory | Block) -> Block:
+    """``memory`` as a block. Raises ConfigurationError if it lacks one of the interface's methods."""
+    if isinstance(memory, Block):
+        return memory
+    if not isinstance(memory, Memory):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise ConfigurationError(f"A memory block needs get, update and delete; {type(memory).__name__} lacks some")
+    return CustomBlock(memory)
+
+
+def _items(found: Any) -> Iterable[Any]:
+    return found if isinstance(found, Iterable) and not isinstance(found, str) else [found]  # pyright: ignore[reportUnknownVariableType] - of whatever
+
+
+def _document(at: int, item: Any) -> MemoryStoreDocument:
+    if isinstance(item, MemoryStoreDocument):
+        return item
+    text = item.text if isinstance(item, BaseMessage) else item
+    content = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+    return MemoryStoreDocument(id=str(at), value={"content": content}, metadata={})

@@ -1,0 +1,173 @@
+"""StaticMemory: what the application knows from the start, the same for every user and never changed by one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NoReturn
+from weakref import WeakSet
+
+from langchain_core.messages import AnyMessage, BaseMessage
+from langgraph.store.base import BaseStore
+
+from inference_core.clock import in_zone
+from inference_core.effects import Operation
+from inference_core.errors import ReadOnlyMemory
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import Namespace, global_namespace
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_id, canonical_text
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.list import all_of
+from inference_core.services.operations.recall import MAX_RESULTS
+from inference_core.services.operations.scope import MemoryScope, put_of, records_of
+from inference_core.services.operations.update import retried
+from inference_core.short_term.blocks.memory import (
+    DEFAULT_MAX_TOKENS,
+    Block,
+    Conversation,
+    asynchronous,
+    synchronous,
+    text_of,
+)
+from inference_core.stores.backend import Delete, Write
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.search import Search
+
+_POSITION: Final = "position"
+StaticFact = str | Mapping[str, Any] | Sequence[Any] | float | None
+"""A text, a mapping with ``content`` (and ``id``) or with ``key`` and ``value``, or any other JSON data."""
+
+
+class StaticMemory(Block):
+    """Facts that the application states, the same for all users; read-only for conversations.
+
+    Recall gives all of them in their order or, if that is more than about ``max_tokens``, those that fit the message.
+
+    Args:
+        facts: All facts of the block of this ``name``, stored when it is first used or by `load`; those of an earlier
+            version are removed. None: whatever is stored.
+        store: As for `Block`, like the other arguments.
+
+    Raises:
+        InvalidMemory: A fact cannot be stored.
+    """
+
+    section: str = "static_memory"
+    is_read_only: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        facts: Sequence[StaticFact] | None = None,
+        store: BaseStore | AgentMemoryStoreService | None = None,
+        *,
+        name: str | None = None,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(store, name=name, max_tokens=max_tokens, owner=lambda _: "anyone", timeout=timeout)
+        self._namespace: Namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
+        self._facts = None if facts is None else dict(map(_identified, facts))
+        self._loaded: WeakSet[StoreEngine] = WeakSet()
+
+    def _load(self) -> Operation[None]:
+        """Stores the facts; does nothing if they are there. Raises StoreError, ConfigurationError."""
+        return self._store(self.scope())
+
+    load, aload = synchronous(_load), asynchronous(_load)
+
+    def recall(
+        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+    ) -> Operation[list[MemoryStoreDocument]]:
+        """The facts, whatever the conversation."""
+        del conversation
+        if self._facts is not None and scope.engine not in self._loaded:
+            yield from self._store(scope)
+        records = yield from self._records(scope)
+        budget = self.max_tokens * CHARACTERS_PER_TOKEN
+        if sum(len(record.content) for record in records) <= budget:
+            return list(map(MemoryStoreDocument.of, records))
+        search = Search(
+            groups=[[self._namespace]],
+            text=text_of(message),
+            limit=MAX_RESULTS,
+            backfill=True,
+            max_characters=budget,
+            now=in_zone(scope.clock.now(), scope.zone),
+        )
+        result = yield from scope.engine.search(search)
+        return [
+            MemoryStoreDocument.of(record, found.score)
+            for found in result.groups[0]
+            for record in records_of([found.row])
+        ]
+
+    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> NoReturn:
+        """Raises ReadOnlyMemory."""
+        del scope, conversation, messages
+        raise ReadOnlyMemory("Static memory does not support update operation")
+
+    def forget(self, scope: MemoryScope, conversation: Conversation) -> NoReturn:
+        """Raises ReadOnlyMemory."""
+        del scope, conversation
+        raise ReadOnlyMemory("Static memory does not support delete operation")
+
+    def _records(self, scope: MemoryScope) -> Operation[list[MemoryRecord]]:
+        return sorted((yield from all_of(scope.engine, [self._namespace])), key=_position)
+
+    def _store(self, scope: MemoryScope) -> Operation[None]:
+        facts = self._facts or {}
+
+        def attempt() -> Operation[None]:
+            known = {record.id: record for record in (yield from self._records(scope))}
+            writes: list[Write] = [
+                Delete(namespace=self._namespace, key=record.id, expected=record.version)
+                for record in known.values()
+                if record.id not in facts
+            ]
+            now = scope.clock.now()
+            for position, (fact_id, content) in enumerate(facts.items()):
+                old = known.get(fact_id)
+                if old is None or old.content != content or _position(old) != position:
+                    record = MemoryRecord(
+                        id=fact_id,
+                        content=content,
+                        memory_type=MemoryType.FACTS,
+                        category=MemoryCategory.SEMANTIC,
+                        namespace=self._namespace,
+                        created_at=now,
+                        updated_at=now,
+                        extra_metadata={_POSITION: position},
+                    )
+                    writes.append(put_of(record, expected=old.version if old else 0))
+            yield from scope.engine.write(writes)
+
+        yield from retried(attempt)
+        self._loaded.add(scope.engine)
+
+
+def _identified(fact: StaticFact) -> tuple[str, str]:
+    """The id and the text of ``fact``; facts without an id have one that follows from the text."""
+    if isinstance(fact, str):
+        given, text = None, fact
+    elif not isinstance(fact, Mapping):
+        given, text = None, _as_text(fact)
+    elif "content" in fact:
+        given, text = fact.get("id"), fact["content"]
+    elif set(fact) == {"key", "value"}:
+        given, text = fact["key"], f"{fact['key']}: {_as_text(fact['value'])}"
+    else:
+        given, text = None, _as_text(fact)
+    content = canonical_text(text)
+    return canonical_id(given) if given is not None else hashlib.sha256(content.encode()).hexdigest()[:32], content
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _position(record: MemoryRecord) -> int:
+    position = record.extra_metadata.get(_POSITION)
+    return position if isinstance(position, int) else 0

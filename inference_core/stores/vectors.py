@@ -1,0 +1,293 @@
+"""What a store makes of texts before they are written and before they are searched for: terms and vectors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from inference_core.effects import Operation, Pool
+from inference_core.embeddings.documents import (
+    DocumentVectors,
+    embed_documents,
+    embed_documents_now,
+    embed_query,
+    embed_query_now,
+)
+from inference_core.embeddings.embedder import Embedder
+from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
+from inference_core.memory.namespaces import Namespace
+from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, Put, SetVector, Write
+from inference_core.stores.search import QuestionVectors
+from inference_core.stores.writer import GroupWriter
+
+# Gives vectors, in the background, to texts that were stored while the embedding model was away or another one.
+
+PORTION: Final = 32
+_FEW: Final = 3
+_PAUSE_S: Final = 0.5
+
+
+class Backfill:
+    """Embeds what is pending, portion by portion; ``wake`` has it called again after so many seconds."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        writer: GroupWriter,
+        embedder: Embedder,
+        *,
+        with_tokens: bool,
+        wake: Callable[[float], None],
+    ) -> None:
+        self._backend = backend
+        self._writer = writer
+        self._embedder = embedder
+        self._with_tokens = with_tokens
+        self._wake = wake
+        self._running: Future[bool] | None = None
+        self._refused: set[tuple[Namespace, str, int]] = set()
+
+    def fill_portion(self) -> bool:
+        """Has the model's own thread embed some of what is pending; whether to go on at once.
+
+        Called again when that is done. Raises then what it raised: EmbeddingError if the model fails or refuses what is
+        left, StoreError.
+        """
+        # Never in the thread of the chores: a model that hangs would hold up all of them.
+        running = self._running
+        if running is not None and not running.done():
+            return False
+        self._running = None
+        if running is not None:
+            return self._is_more_left(filled=running.result())
+        if not self._embedder.is_loaded:
+            return False  # whoever loads it has the chore woken
+        if not self._embedder.is_ready:
+            self._wake(_PAUSE_S)
+            return False
+        self._running = self._embedder.in_background(self._fill_some)
+        self._running.add_done_callback(lambda _: self._wake(0.0))
+        return False
+
+    def _is_more_left(self, *, filled: bool) -> bool:
+        if not filled and self._refused:
+            count = len(self._refused)
+            self._refused.clear()
+            raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
+        return filled
+
+    def _fill_some(self) -> bool:
+        """Embeds some of what is pending; texts that the model refuses wait until all others are done.
+
+        A store that was given another model meanwhile is left to those who have that.
+        """
+        if self._backend.get_meta(EMBEDDING_META) not in (None, self._embedder.fingerprint):
+            return False
+        found = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
+        portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
+        try:
+            if portion:
+                self._fill(portion)
+        except EmbeddingError:
+            if not self._fill_singly(portion):
+                raise
+        return bool(portion)
+
+    def _fill(self, portion: Sequence[Pending]) -> None:
+        fill(self._writer, self._embedder, portion, with_tokens=self._with_tokens)
+
+    def _fill_singly(self, portion: Sequence[Pending]) -> bool:
+        """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could.
+
+        In any order, so that the first few that are refused, after which the model counts as away, are not always the
+        same.
+        """
+        refused: list[Pending] = []
+        is_answering = False
+        for row in random.sample(portion, len(portion)):
+            try:
+                self._fill([row])
+                is_answering = True
+            except EmbeddingError:
+                refused.append(row)
+                if not is_answering and len(refused) == _FEW:
+                    return False
+        if is_answering:
+            self._refused.update((row.namespace, row.key, row.version) for row in refused)
+        return is_answering
+
+
+def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending], *, with_tokens: bool) -> None:
+    """Embeds ``portion`` and stores the vectors. Raises EmbeddingError, StoreError."""
+    made = embed_documents_now(embedder, [pending.text for pending in portion], with_tokens=with_tokens)
+    writer.submit(
+        [
+            SetVector(
+                namespace=row.namespace,
+                key=row.key,
+                version=row.version,
+                model=embedder.fingerprint,
+                vector=vectors.vector,
+                tokens=vectors.tokens,
+            )
+            for row, vectors in zip(portion, made, strict=True)
+        ]
+    ).result()
+
+
+# The vector space of a store: the model that made its vectors, and how many dimensions they have.
+
+DIMENSIONS_META: Final = "embedding_dimensions"
+"""The setting of a store that says how many dimensions its vectors have; missing until the first one was stored."""
+_SCOPES_LOOKED_AT: Final = 20
+
+
+class VectorSpace:
+    """Holds ``embedder`` to the vectors of ``backend``. Raises EmbeddingMismatch if they are another model's.
+
+    A class of one's own is known by its name alone, so a second model behind that name shows only in its vectors: one
+    with other dimensions than the store's is refused when it answers for the first time.
+    """
+
+    def __init__(self, backend: Backend, embedder: Embedder) -> None:
+        self._backend = backend
+        self._embedder = embedder
+        known = backend.get_meta(EMBEDDING_META)
+        if known is not None and known != embedder.fingerprint:
+            raise EmbeddingMismatch(
+                f"The vectors of {backend.name} were made by {known!r}, not by {embedder.fingerprint!r}. Open it with "
+                f"the first, or embed all texts anew: python -m inference_core reembed {backend.name} --embeddings NAME"
+            )
+        if known is None and backend.capabilities.writable:
+            backend.set_meta(EMBEDDING_META, embedder.fingerprint)
+        dimensions = None if known is None else self._recorded() or self._of_a_stored_vector()
+        if dimensions:
+            self._expect(dimensions)
+        self.is_recorded = dimensions is not None and self._recorded() is not None
+
+    def record(self) -> None:
+        """Records the dimensions of the model's first vectors, unless another process was first.
+
+        Raises EmbeddingMismatch if that one's model gives others, StoreError.
+        """
+        dimensions = self._embedder.dimensions
+        known = self._recorded()
+        if known:
+            self._expect(known)
+        elif dimensions:
+            self._backend.set_meta(DIMENSIONS_META, str(dimensions))
+        self.is_recorded = True
+
+    def _expect(self, dimensions: int) -> None:
+        name = self._embedder.fingerprint
+        self._embedder.expect(
+            dimensions,
+            f"The vectors of {self._backend.name} have {dimensions} dimensions, and {name!r} gives others now. Open it "
+            "with the model that made them, or name the new one, Embedder(model, 'my-model-2'), and embed all texts "
+            "anew with inference_core.transfer.copying.reembed(url, embedder)",
+        )
+
+    def _recorded(self) -> int | None:
+        found = self._backend.get_meta(DIMENSIONS_META)
+        return int(found) if found and found.isdecimal() else None
+
+    def _of_a_stored_vector(self) -> int | None:
+        """Of a store that was made before dimensions were recorded: those of the first vector that is found."""
+        from inference_core.retrieval.vectors import is_packed, unpack_vectors  # noqa: PLC0415 - numpy is slow to import
+
+        if not self._backend.capabilities.change_feed:
+            return None
+        for scope in islice(self._backend.namespaces(), _SCOPES_LOOKED_AT):
+            for change in islice(self._backend.changes(scope, 0), _SCOPES_LOOKED_AT):
+                document = change.document
+                if document is None or document.model != self._embedder.fingerprint:
+                    continue
+                if document.vector and is_packed(document.vector):
+                    return unpack_vectors(document.vector).shape[1]
+        return None
+
+
+EMBED_TIMEOUT_S: Final = 1.0
+"""Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
+
+
+class Texts:
+    """Analyses and embeds for the store of ``backend``, outside of every lock and transaction.
+
+    A text whose model is slow, fails or is away goes without its vectors, and gets them later. ``with_tokens``: also
+    token vectors, for late interaction. Raises EmbeddingMismatch if ``embedder`` is not the store's.
+    """
+
+    def __init__(self, backend: Backend, embedder: Embedder | None, pool: Pool, *, with_tokens: bool) -> None:
+        self._embedder = embedder
+        self._space = VectorSpace(backend, embedder) if embedder else None
+        self._pool = pool
+        self._with_tokens = with_tokens
+
+    def prepared(self, batch: Sequence[Write], *, embeds: bool) -> Operation[Sequence[Write]]:
+        """``batch`` with the terms of its texts and, if it ``embeds``, their vectors."""
+        if not all(map(_is_analysed, batch)):
+            batch = yield from self._pool.call(_analysed, batch)
+        return (yield from self._embedded(batch)) if embeds else batch
+
+    def question(self, text: str, wait_seconds: float) -> Operation[QuestionVectors]:
+        """The vectors of a question, within ``wait_seconds`` seconds."""
+        if self._embedder is None or not text.strip():
+            return self.question_now(text)
+        try:
+            vectors = yield from embed_query(self._embedder, text, wait_seconds, with_tokens=self._with_tokens)
+        except (EmbeddingError, StoreUnavailable) as error:
+            return QuestionVectors(problem=str(error))
+        return QuestionVectors(vectors)
+
+    def question_now(self, text: str) -> QuestionVectors:
+        """The vectors of a question, made in the caller's thread."""
+        if self._embedder is None or not text.strip():
+            return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
+        try:
+            return QuestionVectors(embed_query_now(self._embedder, text, with_tokens=self._with_tokens))
+        except EmbeddingError as error:
+            return QuestionVectors(problem=str(error))
+
+    def _embedded(self, batch: Sequence[Write]) -> Operation[list[Write]]:
+        texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
+        if not texts or self._embedder is None:
+            return list(batch)
+        try:
+            vectors = yield from embed_documents(self._embedder, texts, EMBED_TIMEOUT_S, with_tokens=self._with_tokens)
+        except (EmbeddingError, StoreUnavailable):
+            return list(batch)
+        if self._space and not self._space.is_recorded:
+            with suppress(StoreError):  # if the database is away, the write will say so
+                yield from self._pool.call(self._space.record)
+        model = self._embedder.fingerprint
+        made = iter(vectors)
+        return [_with_vector(write, model, made) for write in batch]
+
+
+def _is_analysed(write: Write) -> bool:
+    return not isinstance(write, Put) or write.document is None or write.document.is_analysed
+
+
+def _analysed(batch: Sequence[Write]) -> list[Write]:
+    return [
+        replace(write, document=write.document.analysed()) if isinstance(write, Put) and write.document else write
+        for write in batch
+    ]
+
+
+def waits_for_vector(write: Write) -> bool:
+    """Whether ``write`` puts a text that has no vector yet."""
+    return isinstance(write, Put) and write.document is not None and write.document.vector is None
+
+
+def _with_vector(write: Write, model: str, vectors: Iterator[DocumentVectors]) -> Write:
+    if not isinstance(write, Put) or write.document is None:
+        return write
+    vector, tokens = next(vectors)
+    return replace(write, document=write.document._replace(model=model, vector=vector, tokens=tokens))

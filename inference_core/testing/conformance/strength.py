@@ -1,0 +1,302 @@
+"""Beyond the contract: searches that find all and only what there is, also in large tables and with odd filters."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+
+from langgraph.store.base import GetOp, PutOp
+
+from inference_core.testing.conformance.processes import started
+from inference_core.testing.conformance.promises import (
+    Promises,
+    expect,
+    expect_equal,
+    expect_same,
+    is_refused,
+    strength,
+)
+from inference_core.testing.conformance.subject import NS, Call, Subject, call
+
+# Beyond the contract: many callers at once, several store objects, several processes, and a death.
+
+_EMBEDDING_S: Final = 0.8
+
+
+class CompanyStrength(Promises):
+    """A store that is shared."""
+
+    processes: ClassVar[int] = 2
+    writes: ClassVar[int] = 40
+    """Puts of each of several processes."""
+
+    @strength
+    def test_a_bad_call_fails_alone(self, subject: Subject) -> None:
+        """A call that is refused does not fail the calls beside it.
+
+        LangGraph's async stores run all calls of one turn of the event loop as one batch: one user's bad filter or
+        value fails every other user's get and put, which are then not stored.
+        """
+        subject.put(("bob",), "tea", {"n": 1})
+        good = [call("put", ("bob",), f"k{n}", {"n": n}) for n in range(4)]
+        bad = [call("search", NS, filter={"n": {"$bad": 1}}), call("put", NS, "bad", {"n": object(), "s": "\ud800"})]
+        for one in bad:
+            answers = subject.together(*good[:2], one, *good[2:], call("get", ("bob",), "tea"))
+            failed = [type(answer).__name__ for at, answer in enumerate(answers) if at != 2 and _is_error(answer)]
+            expect_equal(failed, [], f"calls that failed beside a bad {one.name}")
+            expect_equal(len(subject.keys(("bob",))), 5, f"items of the other user after a bad {one.name}")
+            for key in range(4):
+                subject.delete(("bob",), f"k{key}")
+
+    @strength
+    def test_embedding_holds_up_nobody(self, subject: Subject) -> None:
+        """While one user's text is being embedded, another user's get does not wait.
+
+        SqliteStore, PostgresStore and the async stores embed inside their lock or batch: a slow embedding server stops
+        everybody.
+        """
+        subject.embedded().put(("bob",), "tea", {"n": 1})
+        subject.embeddings.begun.clear()
+        subject.embeddings.seconds = _EMBEDDING_S
+        slow = subject.start(call("put", NS, "a", {"text": "tea"}))
+        expect(subject.embeddings.begun.wait(10), "the put did not begin to embed")
+        begun = time.monotonic()
+        subject.get(("bob",), "tea")
+        waited = time.monotonic() - begun
+        slow.result(60)
+        subject.embeddings.seconds = 0
+        expect(waited < _EMBEDDING_S / 2, f"waited {waited:.2f} s for an embedding of {_EMBEDDING_S} s")
+
+    @strength
+    def test_many_callers(self, subject: Subject) -> None:
+        """Callers that write, read, search and list at once get what they asked for, without an error.
+
+        InMemoryStore raises "dictionary changed size during iteration" in threads.
+        """
+        with _restless():
+            for turn in range(6):
+                calls: list[Call] = []
+                for user in range(8):
+                    name = (f"u{user}", f"t{turn}")
+                    calls += [call("put", name, f"k{n}", {"text": f"tea {n}"}) for n in range(3)]
+                    calls += [call("search", (), limit=50), call("list_namespaces", limit=500)]
+                errors = [repr(answer) for answer in subject.together(*calls) if _is_error(answer)]
+                expect_equal(errors[:1], [], f"errors in {len(calls)} calls at once")
+        for user in range(8):
+            expect_equal(len(subject.search((f"u{user}",), limit=100)), 18, f"items of user {user}")
+
+    @strength
+    def test_a_batch_reads_its_own_writes(self, subject: Subject) -> None:
+        """A batch takes effect in its order: what it put before, it gets.
+
+        LangGraph's stores do all gets before all puts.
+        """
+        found = subject.batch([PutOp(NS, "a", {"n": 1}), GetOp(NS, "a"), PutOp(NS, "a", None), GetOp(NS, "a")])
+        expect_equal(
+            [found[at] and found[at].value for at in (1, 3)], [{"n": 1}, None], "got after the put, the delete"
+        )
+
+    @strength
+    def test_results_are_not_shared(self, subject: Subject) -> None:
+        """Two callers who ask the same at once can each change what they got.
+
+        The async stores answer equal calls of one turn with the very same list and items.
+        """
+        subject.put(NS, "a", {"tags": ["x"]})
+        one, other = subject.together(call("search", NS), call("search", NS))
+        one[0].value["tags"].append("y")
+        one.clear()
+        expect_equal([item.value for item in other], [{"tags": ["x"]}], "what the other caller has")
+
+    @strength
+    def test_two_stores_on_the_same_data(self, subject: Subject) -> None:
+        """What one store object has acknowledged, another one on the same data sees at once."""
+        with subject.again() as other:
+            for turn in range(3):
+                subject.put(NS, "a", {"text": f"tea {turn}"})
+                expect_equal(other.value(NS, "a"), {"text": f"tea {turn}"}, "get through the other store")
+                expect_equal(
+                    [item.value for item in other.search(NS, query="tea")], [{"text": f"tea {turn}"}], "search"
+                )
+                other.delete(NS, "a")
+                expect_equal(subject.value(NS, "a"), None, "get after the other store deleted it")
+                expect_equal(subject.keys(NS, query="tea"), [], "search after the other store deleted it")
+
+    @strength
+    def test_several_processes_write_at_once(self, subject: Subject) -> None:
+        """Processes that write to the same data at once lose nothing and fail nowhere.
+
+        SqliteStore as it opens its file fails with "database is locked" under load.
+        """
+        with started(subject, self.processes, self.writes) as writers:
+            for writer in writers:
+                expect_equal(writer.finished(), "", f"errors of process {writer.number}")
+        for writer in writers:
+            found = subject.keys((f"p{writer.number}",), limit=self.writes + 1)
+            expect_same(found, writer.acknowledged, f"keys of process {writer.number}")
+
+    @strength
+    def test_a_killed_process_loses_nothing(self, subject: Subject) -> None:
+        """Whatever put has acknowledged is there after kill -9, whole, and the store opens again."""
+        with started(subject, 1, 1_000_000) as (writer,):
+            writer.kill(after=25)
+        with subject.again() as other:
+            for key in writer.acknowledged:
+                expect_equal(other.value(("p0",), key), {"text": f"tea {key}", "n": int(key)}, f"item {key}")
+            beyond = int(writer.acknowledged[-1]) + 2
+            found = other.keys(("p0",), limit=10_000)
+            expect(len(found) <= beyond, f"{len(found)} items after {beyond - 1} puts")
+
+
+def _is_error(answer: object) -> bool:
+    return isinstance(answer, BaseException)
+
+
+@contextmanager
+def _restless() -> Generator[None]:
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+_BATCH: Final = 500
+
+
+class SearchStrength(Promises):
+    """Searches where stores are known to come short."""
+
+    crowd: ClassVar[int] = 2_000
+    """Items of the other users in the table where a small user, with a tenth as many, must still find its own."""
+
+    def settle(self, subject: Subject) -> None:
+        """Called when the crowd is in: a database may gather here the statistics by which it plans."""
+
+    @strength
+    def test_pages_with_a_query_reach_everything(self, subject: Subject) -> None:
+        """Pages of a search with a query give every item once.
+
+        SqliteStore 3.1.2 reaches 20 of 50 items in pages of 10, PostgresStore 3.2.0 21; Redis repeats the first page.
+        """
+        subject.ranking().batch([PutOp(NS, f"k{n:02}", {"text": f"tea number {n}"}) for n in range(50)])
+        pages = [subject.keys(NS, query="tea number", limit=10, offset=at) for at in range(0, 60, 10)]
+        found = [key for page in pages for key in page]
+        expect_equal((len(set(found)), len(found)), (50, 50), f"reached, and given, in pages of {[*map(len, pages)]}")
+
+    @strength
+    def test_a_query_with_a_filter_fills_the_page(self, subject: Subject) -> None:
+        """A search with a query and a filter gives as many items as there are, up to the limit.
+
+        A store that filters the best few after ranking loses the rest.
+        """
+        values = [{"text": f"tea number {n}", "rare": n % 10 == 0} for n in range(60)]
+        subject.ranking().batch([PutOp(NS, f"k{n:02}", value) for n, value in enumerate(values)])
+        found = subject.keys(NS, query="tea number 7", filter={"rare": True}, limit=10)
+        expect_same(found, [f"k{n:02}" for n in range(0, 60, 10)], "the rare ones")
+
+    @strength
+    def test_a_small_user_is_not_starved(self, subject: Subject) -> None:
+        """A user with few items in a large table finds them, also with a query that fits others' items better.
+
+        PostgresStore's default HNSW index looks at the 40 nearest of all users and drops the strangers afterwards: a
+        user with 3 to 30 % of the table gets few results or none, without an error, once the table has statistics.
+        """
+        share = self.crowd // 10
+        subject.ranking()
+        _fill(
+            subject,
+            [PutOp((f"big{n % 4}",), f"k{n}", {"text": f"tea ceremony in kyoto {n}"}) for n in range(self.crowd)],
+        )
+        _fill(subject, [PutOp(("small",), f"k{n}", {"text": f"tea bicycle mountain {n}"}) for n in range(share)])
+        self.settle(subject)
+        found = subject.search(("small",), query="tea ceremony in kyoto", limit=10)
+        expect_equal(len(found), 10, f"results for a user with {share} items beside {self.crowd}")
+        expect({item.namespace[0] for item in found} == {"small"}, "items of other users among them")
+
+    @strength
+    def test_identical_texts_in_one_batch(self, subject: Subject) -> None:
+        """A batch may hold the same text several times.
+
+        InMemoryStore raises ValueError (langgraph#8822).
+        """
+        subject.ranking().batch([PutOp(NS, key, {"text": "the same tea"}) for key in "abc"])
+        expect_same(subject.keys(NS, query="tea"), "abc", "keys")
+
+    @strength
+    def test_filters_with_missing_fields(self, subject: Subject) -> None:
+        """A missing field meets no comparison, and is no error.
+
+        InMemoryStore 4.3.2 raises TypeError when one item lacks the field.
+        """
+        subject.put(NS, "with", {"n": 5, "x": None})
+        subject.put(NS, "without", {"m": 5})
+        for conditions, wanted in (
+            ({"$gt": 1}, ["with"]),
+            ({"$lte": 9}, ["with"]),
+            (5, ["with"]),
+            ({"$eq": 5}, ["with"]),
+        ):
+            expect_same(subject.keys(NS, filter={"n": conditions}), wanted, f"n: {conditions}")
+
+    @strength
+    def test_what_is_missing_is_not_equal(self, subject: Subject) -> None:
+        """$ne finds the items that lack the field too.
+
+        SqliteStore and PostgresStore leave them out, as SQL does with NULL; InMemoryStore finds them.
+        """
+        subject.put(NS, "five", {"n": 5})
+        subject.put(NS, "six", {"n": 6})
+        subject.put(NS, "none", {"m": 5})
+        expect_same(subject.keys(NS, filter={"n": {"$ne": 5}}), ["six", "none"], "n: {'$ne': 5}")
+
+    @strength
+    def test_filters_know_null(self, subject: Subject) -> None:
+        """A filter for null finds the items that hold null.
+
+        Whether a missing field is null differs between LangGraph's stores and is left open here.
+        """
+        subject.put(NS, "null", {"x": None})
+        subject.put(NS, "zero", {"x": 0})
+        subject.put(NS, "empty", {"x": ""})
+        expect_equal(subject.keys(NS, filter={"x": None}), ["null"], "x: None")
+
+    @strength
+    def test_filters_keep_types_apart(self, subject: Subject) -> None:
+        """In a filter true is not 1, and "10" is not 10."""
+        for key, value in {"true": True, "one": 1, "text": "1", "yes": "true"}.items():
+            subject.put(NS, key, {"x": value})
+        for value, wanted in ((True, "true"), (1, "one"), ("1", "text"), ("true", "yes")):
+            expect_equal(subject.keys(NS, filter={"x": value}), [wanted], f"x: {value!r}")
+
+    @strength
+    def test_filters_compare_whole_values(self, subject: Subject) -> None:
+        """A map or list in a filter is compared as a whole.
+
+        SqliteStore and PostgresStore raise ValueError for a map.
+        """
+        subject.put(NS, "a", {"place": {"city": "Oslo"}, "tags": ["x", "y"]})
+        subject.put(NS, "b", {"place": {"city": "Rome"}, "tags": ["x"]})
+        expect_equal(subject.keys(NS, filter={"place": {"city": "Oslo"}}), ["a"], "a map")
+        expect_equal(subject.keys(NS, filter={"tags": ["x"]}), ["b"], "a list")
+
+    @strength
+    def test_unknown_operators_are_refused(self, subject: Subject) -> None:
+        """A filter that the store does not understand is an error, not an empty result.
+
+        A misspelt operator must not look like an empty memory.
+        """
+        subject.put(NS, "a", {"n": 1})
+        questions: list[dict[str, Any]] = [{"n": {"$regex": "."}}, {"n": {"$gtt": 0}}, {"$nor": [{"n": 1}]}]
+        for conditions in questions:
+            expect(is_refused(subject.keys, NS, filter=conditions), f"{conditions} was not refused")
+
+
+def _fill(subject: Subject, ops: list[PutOp]) -> None:
+    for at in range(0, len(ops), _BATCH):
+        subject.batch(ops[at : at + _BATCH])

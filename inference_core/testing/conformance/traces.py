@@ -1,0 +1,254 @@
+"""Beyond the contract: what is forgotten leaves nothing behind, and what is refused is not half stored."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from langgraph.store.base import Item, PutOp, SearchOp
+
+from inference_core.testing.conformance.promises import (
+    NotApplicable,
+    Promises,
+    expect,
+    expect_equal,
+    expect_invalid_namespace,
+    expect_same,
+    fail,
+    is_refused,
+    strength,
+)
+from inference_core.testing.conformance.subject import NS, Subject
+
+# Beyond the contract: times that can be relied on, and items that expire when they should.
+
+_MINUTE_S: Final = 60.0
+_TICK_S: Final = 1.1
+"""After so long, times in whole seconds have moved, too."""
+_BRIEF_S: Final = 1.2
+_LONG_S: Final = 2.4
+
+
+class TimeStrength(Promises):
+    """When something was created, changed, and is over."""
+
+    @strength
+    def test_updates_keep_the_creation_time(self, subject: Subject) -> None:
+        """An update keeps created_at and moves updated_at.
+
+        InMemoryStore and SqliteStore reset created_at, so that nobody knows how old a memory is.
+        """
+        subject.put(NS, "a", {"n": 1})
+        first = _got(subject, "a")
+        time.sleep(_TICK_S)
+        subject.put(NS, "a", {"n": 2})
+        second = _got(subject, "a")
+        expect_equal(second.created_at, first.created_at, "created_at after an update")
+        expect(second.updated_at > first.updated_at, "updated_at did not move")
+
+    @strength
+    def test_times_have_a_zone(self, subject: Subject) -> None:
+        """Times are aware, and now.
+
+        SqliteStore gives naive ones: compared with an aware one they raise TypeError.
+        """
+        subject.put(NS, "a", {"n": 1})
+        for item in (_got(subject, "a"), *subject.search(NS)):
+            expect(item.created_at.tzinfo and item.updated_at.tzinfo, f"{item.updated_at!r} is naive")
+            away = abs(datetime.now(UTC) - item.updated_at)
+            expect(away < timedelta(minutes=1), f"updated_at is {away} from now")
+
+    @strength
+    def test_times_are_finer_than_a_second(self, subject: Subject) -> None:
+        """Items that were put a twentieth of a second apart have different times, in their order.
+
+        SqliteStore counts whole seconds: what an agent learnt within one has no order.
+        """
+        for key in "abc":
+            subject.put(NS, key, {"n": 1})
+            time.sleep(0.05)
+        times = [_got(subject, key).updated_at for key in "abc"]
+        expect(times[0] < times[1] < times[2], f"times do not rise: {[f'{at:%H:%M:%S.%f}' for at in times]}")
+
+    @strength
+    def test_expired_items_are_gone(self, subject: Subject) -> None:
+        """An item whose time is over is not found, swept or not, and reading does not revive it.
+
+        SqliteStore and PostgresStore give it until it is swept, by default by nobody; a get makes it live on.
+        PostgresStore hides it if it was opened with ttl={"omit_expired": True}.
+        """
+        subject.expiring().put(NS, "kept", {"text": "tea"})
+        for key in ("got", "peeked"):
+            subject.put(NS, key, {"text": "tea"}, ttl=_BRIEF_S / _MINUTE_S)
+        time.sleep(_BRIEF_S / 2)
+        subject.get(NS, "peeked", refresh_ttl=False)
+        time.sleep(_BRIEF_S)
+        expect_equal(subject.value(NS, "got"), None, "get of an expired item")
+        expect_equal(subject.value(NS, "peeked", refresh_ttl=False), None, "get after a look without refresh")
+        expect_equal(subject.keys(NS), ["kept"], "search")
+        expect_equal(subject.keys(NS, query="tea"), ["kept"], "search with a query")
+
+    @strength
+    def test_reading_extends_a_life(self, subject: Subject) -> None:
+        """A read starts an item's time anew, also one of seconds.
+
+        PostgresStore keeps whole minutes: 0.2 becomes 0, and with omit_expired the first read ends the item.
+        """
+        subject.expiring()
+        for key in ("got", "found"):
+            subject.put(NS, key, {"n": 1}, ttl=_LONG_S / _MINUTE_S)
+        started = time.monotonic()
+        time.sleep(_LONG_S / 2)
+        subject.get(NS, "got")
+        expect_same(subject.keys(NS), ["found", "got"], "half-way")
+        if time.monotonic() - started > _LONG_S * 0.9:
+            raise NotApplicable("this machine is too slow for lives of seconds")
+        time.sleep(_LONG_S / 2 + 0.3)
+        reached = time.monotonic() - started
+        if reached > _LONG_S * 1.4:
+            raise NotApplicable("this machine is too slow for lives of seconds")
+        expect_same(subject.keys(NS, refresh_ttl=False), ["found", "got"], "after the time that was given first")
+
+
+def _got(subject: Subject, key: str) -> Item:
+    item = subject.get(NS, key)
+    if item is None:
+        fail(f"{key!r} is not there")
+    return item
+
+
+class TraceStrength(Promises):
+    """Vectors and namespaces that outlive their items; values between stored and refused."""
+
+    @strength
+    def test_no_vector_after_index_false(self, subject: Subject) -> None:
+        """After put(index=False) the item is not found by its former text.
+
+        InMemoryStore (langgraph#8214), SqliteStore and PostgresStore keep the old vector: a secret that was replaced is
+        still found, with a score of 1.
+        """
+        subject.ranking().put(NS, "a", {"text": "secret saxophone"})
+        subject.put(NS, "a", {"text": "plain piano"}, index=False)
+        _expect_unranked(subject, "secret saxophone")
+
+    @strength
+    def test_no_vector_of_a_removed_field(self, subject: Subject) -> None:
+        """After a put without the field that was indexed the item is not found by its former text."""
+        subject.ranking().put(NS, "a", {"text": "secret saxophone", "m": 1}, index=["text"])
+        subject.put(NS, "a", {"m": 2}, index=["text"])
+        _expect_unranked(subject, "secret saxophone")
+
+    @strength
+    def test_no_vector_after_a_delete(self, subject: Subject) -> None:
+        """After a delete the vector is gone too: a new item under the key is not found by the old text.
+
+        SqliteStore leaves vectors behind (foreign_keys is off), and a later put brings them back.
+        """
+        subject.ranking().put(NS, "a", {"text": "secret saxophone"})
+        subject.delete(NS, "a")
+        expect_equal(subject.keys(NS, query="secret saxophone"), [], "after the delete")
+        subject.put(NS, "a", {"text": "plain piano"}, index=False)
+        _expect_unranked(subject, "secret saxophone")
+
+    @strength
+    def test_reading_leaves_no_namespace(self, subject: Subject) -> None:
+        """Reading a key that is not there does not make its namespace.
+
+        InMemoryStore lists a namespace that was only read: a lookup shows up as a user.
+        """
+        subject.get(("ghost", "notes"), "a")
+        subject.search(("ghost", "other"))
+        subject.delete(("ghost", "third"), "a")
+        expect_equal(subject.list_namespaces(), [], "namespaces")
+
+    @strength
+    def test_deleting_leaves_no_namespace(self, subject: Subject) -> None:
+        """A namespace whose last item was deleted is not listed.
+
+        InMemoryStore lists it for ever: who was erased is still named.
+        """
+        subject.put(NS, "a", {"n": 1})
+        subject.delete(NS, "a")
+        expect_equal(subject.list_namespaces(), [], "namespaces")
+
+    @strength
+    def test_nan_and_infinity(self, subject: Subject) -> None:
+        """NaN and infinity are refused, or kept.
+
+        SqliteStore turns them into null.
+        """
+        _expect_kept_or_refused(subject, {"nan": float("nan"), "infinity": float("inf"), "inner": [[float("-inf")]]})
+
+    @strength
+    def test_nul_and_lone_surrogates(self, subject: Subject) -> None:
+        """Texts with NUL or lone surrogates are refused, or kept.
+
+        Tools and web pages give such texts; a refusal must leave what was there before.
+        """
+        _expect_kept_or_refused(subject, {"nul": "a\x00b", "surrogate": "\ud800", "inner": [{"k": "\udfff"}]})
+
+    @strength
+    def test_large_integers(self, subject: Subject) -> None:
+        """Integers beyond 64 bits are refused, or kept.
+
+        Turned into a float, an account number is another one.
+        """
+        _expect_kept_or_refused(subject, {"63 bits": 2**63, "64 bits": -(2**64), "200 bits": 2**200})
+
+    @strength
+    def test_what_is_not_json(self, subject: Subject) -> None:
+        """Dates, sets and bytes are refused, or kept as what they are.
+
+        SqliteStore turns dates into text: what was put is not what is got.
+        """
+        odd = {"date": datetime(2026, 1, 1, tzinfo=UTC), "set": {1}, "bytes": b"x"}
+        _expect_kept_or_refused(subject, odd)
+
+    @strength
+    def test_a_refused_batch_leaves_nothing(self, subject: Subject) -> None:
+        """If a put of a batch is refused, none of its puts is stored.
+
+        Half a batch is a state that nobody wrote.
+        """
+        bad = {"o": object(), "nul": "\x00", "nan": float("nan"), "surrogate": "\ud800"}
+        puts = [PutOp(NS, "a", {"n": 1}), PutOp(NS, "b", bad), PutOp(NS, "c", {"n": 1})]
+        left = "" if is_refused(subject.batch, puts) else "abc"
+        expect_same(subject.keys(NS), left, "keys")
+
+    @strength
+    def test_odd_keys(self, subject: Subject) -> None:
+        """Keys of any text are refused, or kept apart from each other.
+
+        Keys come from file names, titles and models.
+        """
+        kept: dict[str, dict[str, Any]] = {}
+        for key in ("", " ", "a", "A", "a ", "a\x00", "\ud800", "é", "e\u0301", "k" * 5_000, "'", "%", "../x"):
+            if not is_refused(subject.put, NS, key, {"key": ascii(key)}):
+                kept[key] = {"key": ascii(key)}
+        for key, value in kept.items():
+            expect_equal(subject.value(NS, key), value, f"the value of {ascii(key)[:20]}")
+        expect_equal(len(subject.keys(NS, limit=100)), len(kept), "number of items")
+
+    @strength
+    def test_raw_batches_are_checked(self, subject: Subject) -> None:
+        """Operations that are passed to batch directly are checked like calls.
+
+        InMemoryStore takes ("a.b",) from a raw batch, which no call can read again.
+        """
+        for op in (PutOp(("a.b",), "k", {"n": 1}), SearchOp(("a.b",)), PutOp(("",), "k", {"n": 1})):
+            expect_invalid_namespace(f"{type(op).__name__} of an invalid namespace", subject.batch, [op])
+
+
+def _expect_unranked(subject: Subject, query: str) -> None:
+    ranked = [(item.key, item.score) for item in subject.search(NS, query=query) if item.score is not None]
+    expect_equal(ranked, [], f"ranked by {query!r}")
+
+
+def _expect_kept_or_refused(subject: Subject, values: dict[str, Any]) -> None:
+    for name, odd in values.items():
+        subject.put(NS, name, {"before": True})
+        if is_refused(subject.put, NS, name, {"odd": odd}):
+            expect_equal(subject.value(NS, name), {"before": True}, f"the item whose {name} was refused")
+        else:
+            expect_equal(repr(subject.value(NS, name)), repr({"odd": odd}), name)

@@ -1,0 +1,1 @@
+"""Memories on the move: copies, exports, imports, and migration from other layouts."""

@@ -1,0 +1,216 @@
+"""Gives every text of a store a vector of another embedding model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from itertools import chain, islice
+from typing import Any, Final
+
+from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
+from inference_core.errors import ConfigurationError, InvalidInput, StoreError, VersionConflict
+from inference_core.memory.namespaces import encode_label
+from inference_core.memory.text import encode_json
+from inference_core.stores.backend import EMBEDDING_META, Backend, Put, Row, Unreadable
+from inference_core.stores.codec import unpack_value
+from inference_core.stores.factory import open_backend
+from inference_core.stores.vectors import DIMENSIONS_META, VectorSpace, fill
+from inference_core.stores.vectors import PORTION as PORTION_BACKFILL
+from inference_core.stores.writer import GroupWriter
+
+# Writes rows into a store beside those that are there; any number of times, interrupted or not.
+
+
+class ConflictPolicy(str, Enum):
+    """What happens to a row if another one stands under its key."""
+
+    NEWER = "newer"
+    """The one that was written later stays."""
+    KEEP = "keep"
+    """What is there stays."""
+    REPLACE = "replace"
+    """What comes goes in its place."""
+    FAIL = "fail"
+    """Nothing of the portion is written."""
+
+
+@dataclass(slots=True)
+class TransferReport:
+    """Counts of rows. ``already_there`` are equal ones; ``kept`` are those whose place another one has kept.
+
+    ``unreadable`` are those of the source that cannot be read, which were left out.
+    """
+
+    read: int = 0
+    written: int = 0
+    already_there: int = 0
+    kept: int = 0
+    unreadable: int = 0
+    total: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as JSON data."""
+        return asdict(self)
+
+
+class Writer:
+    """Writes portions into ``backend``. Vectors go along if they are of the store's model, or it has none yet."""
+
+    def __init__(self, backend: Backend, policy: ConflictPolicy, report: TransferReport) -> None:
+        self._backend = backend
+        self._policy = policy
+        self._report = report
+        self._model = backend.get_meta(EMBEDDING_META)
+
+    def adopt_model(self, model: str | None) -> None:
+        """Makes ``model`` the store's, if it has none yet."""
+        if self._model is None and model:
+            self._backend.set_meta(EMBEDDING_META, model)
+            self._model = model
+
+    def write(self, puts: Sequence[Put]) -> None:
+        """Writes what the policy lets in; rows that others change meanwhile are looked at again.
+
+        Raises InvalidInput at a conflict if it is to fail, StoreError.
+        """
+        self._report.read += len(puts)
+        while puts:
+            rows = self._backend.get([(put.namespace, put.key) for put in puts])
+            decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
+            chosen = [put for put in decided if put]
+            outcomes = self._backend.apply([[put] for put in chosen]) if chosen else []
+            failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
+            self._report.written += len(chosen) - len(failed)
+            for _, error in failed:
+                if not isinstance(error, VersionConflict):
+                    raise error if isinstance(error, StoreError) else StoreError(str(error))
+            puts = [put for put, _ in failed]
+
+    def _decided(self, put: Put, row: Row | None) -> Put | None:
+        """The write, or None if the row stays as it is."""
+        document = put.document
+        if document and document.model and document.model != self._model:
+            document = document._replace(model="", vector=None, tokens=None)
+        if row is None:
+            return replace(put, document=document, expected=0)
+        known = (row.updated_at, row.created_at, row.value)
+        if known == (put.updated_at, put.created_at, unpack_value(put.value)):
+            self._report.already_there += 1
+            return None
+        if self._policy is ConflictPolicy.FAIL:
+            raise InvalidInput(f"Another memory stands under {put.key!r}; choose which one stays with --conflicts")
+        is_older = self._policy is ConflictPolicy.NEWER and put.updated_at <= row.updated_at
+        if is_older or self._policy is ConflictPolicy.KEEP:
+            self._report.kept += 1
+            return None
+        return replace(put, document=document, expected=row.version)
+
+
+# All rows of a store, as the puts that would make them anew.
+
+PORTION: Final = 200
+
+
+def puts_of(
+    backend: Backend, user_ids: Sequence[str], report: TransferReport, *, with_vectors: bool
+) -> Iterator[list[Put]]:
+    """The rows of these users, or of all, in portions: by namespace, in the order of their last writes.
+
+    Sets the report's total, and at the end how many rows cannot be read. Raises InvalidId, StoreError.
+    """
+    labels = [encode_label(user_id) for user_id in user_ids]
+    scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
+    report.total = backend.count(scopes)
+    for scope in scopes:
+        changes = iter(backend.changes(scope, 0))
+        while portion := list(islice(changes, PORTION)):
+            keys = [(scope, change.key) for change in portion]
+            tokens: Sequence[bytes | None] = backend.tokens(keys) if with_vectors else [None] * len(keys)
+            yield [
+                Put(
+                    namespace=row.namespace,
+                    key=row.key,
+                    value=encode_json(row.value, what="value"),
+                    document=change.document and change.document._replace(tokens=own),
+                    kind=change.kind,
+                    created_at=row.created_at,
+                    updated_at=row.updated_at,
+                    expiry=row.expiry,
+                )
+                for row, change, own in zip(backend.get(keys), portion, tokens, strict=True)
+                if row
+            ]
+    found = chain.from_iterable(backend.inspect(label) for label in labels) if labels else backend.inspect()
+    report.unreadable = sum(isinstance(one, Unreadable) and not one.only_index for one in found)
+
+
+# Copies a store into another one.
+
+Progress = Callable[[int, int], None]
+"""Hears how many rows are done, and of how many."""
+
+
+def copy_store(
+    source: Backend,
+    target: Backend,
+    *,
+    user_ids: Sequence[str] = (),
+    policy: ConflictPolicy = ConflictPolicy.NEWER,
+    progress: Progress | None = None,
+) -> TransferReport:
+    """Copies the rows of ``source``, of these users or of all, into ``target``.
+
+    Instants, expiry and, if both have the same model or the target has none, vectors go along; versions start anew.
+    What is written or deleted at the source meanwhile may be missed: run it again, which copies what differs; what was
+    deleted at the source stays in the target. Raises InvalidInput, StoreError; what was copied
+    stays.
+    """
+    if source.name == target.name and source.capabilities.durable:
+        raise InvalidInput("Source and target are the same store")
+    report = TransferReport()
+    writer = Writer(target, policy, report)
+    writer.adopt_model(source.get_meta(EMBEDDING_META))
+    for portion in puts_of(source, user_ids, report, with_vectors=True):
+        writer.write(portion)
+        if progress:
+            progress(report.read, max(report.total or 0, report.read))
+    return report
+
+
+def reembed(
+    url: str,
+    embeddings: EmbeddingsSpec,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    encryption_key: str | bytes | None = None,
+) -> int:
+    """Embeds all texts of the store at ``url`` that have no vector of this model; how many there were.
+
+    Resumable: the store belongs to the new model from the start, and what an interruption left over is embedded by the
+    next call or, in the background, by whoever opens the store. ``progress`` hears (done, total). Raises
+    ConfigurationError, EmbeddingMismatch, EmbeddingError, StoreError.
+    """
+    embedder = make_embedder(embeddings)
+    if embedder is None:
+        raise ConfigurationError("Name the embedding model, for example 'local' or 'openai:text-embedding-3-small'")
+    backend = open_backend(url, encryption_key=encryption_key)
+    writer = GroupWriter(backend)
+    try:
+        if backend.get_meta(EMBEDDING_META) == embedder.fingerprint:
+            VectorSpace(backend, embedder)  # refuses another model behind the same name, whose texts look embedded
+        embedder.embed_now(["test"])
+        backend.set_meta(EMBEDDING_META, embedder.fingerprint)
+        backend.set_meta(DIMENSIONS_META, str(embedder.dimensions))
+        total = backend.count(backend.namespaces())
+        done = 0
+        while portion := backend.pending(embedder.fingerprint, PORTION_BACKFILL):
+            fill(writer, embedder, portion, with_tokens=True)
+            done += len(portion)
+            if progress:
+                progress(done, total)
+    finally:
+        writer.close()
+        embedder.close()
+        backend.close()
+    return done

@@ -1,0 +1,248 @@
+"""Exports: a store as JSON Lines that people can read, with checksums, and back.
+
+The first line names format and version, the last one counts the rows; each row has a checksum of its own, and the last
+line one of all. A name that ends in ``.gz`` is compressed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from io import TextIOWrapper
+from itertools import count, islice
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
+from inference_core.memory.text import encode_json, is_encodable
+from inference_core.retrieval.documents import Document, DocumentMetadata
+from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
+from inference_core.stores.codec import from_micros, micros_of, to_micros, unpack_value
+from inference_core.transfer.copying import PORTION, ConflictPolicy, Progress, TransferReport, Writer, puts_of
+
+# A Put as JSON data: what exports hold.
+
+_MAX_LABELS: Final = 32
+
+
+def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
+    """``put`` without what it expects; its text is analysed anew when it is read. Instants are microseconds."""
+    found = put.document
+    made: dict[str, Any] = {
+        "namespace": list(put.namespace),
+        "key": put.key,
+        "kind": put.kind,
+        "value": unpack_value(put.value),
+        "created_at": None if put.created_at is None else to_micros(put.created_at),
+        "updated_at": to_micros(put.updated_at),
+    }
+    if found:
+        made |= {"text": found.text, "situation": list(found.situation)}
+    if put.expiry:
+        made["expiry"] = [to_micros(put.expiry.at), micros_of(put.expiry.ttl)]
+    if with_vectors and found and found.vector:
+        tokens = base64.b85encode(found.tokens).decode() if found.tokens else None
+        made["vector"] = [found.model, base64.b85encode(found.vector).decode(), tokens]
+    return made
+
+
+def put_from_json(stored: Any) -> Put:
+    """The put that `put_to_json` wrote. Raises InvalidInput for anything else."""
+    try:
+        created = stored["created_at"]
+        put = Put(
+            namespace=tuple(_label(label) for label in stored["namespace"][: _MAX_LABELS + 1]),
+            key=_label(stored["key"]),
+            value=_value(stored["value"]),
+            document=_document(stored),
+            kind=_text(stored["kind"]),
+            created_at=None if created is None else from_micros(created),
+            updated_at=from_micros(stored["updated_at"]),
+            expiry=_expiry(stored.get("expiry")),
+        )
+        if not 0 < len(put.namespace) <= _MAX_LABELS:
+            raise InvalidInput(f"a namespace must have 1 to {_MAX_LABELS} labels")
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error) as error:
+        raise InvalidInput(f"Not a stored memory: {without_quotes(error)}") from error
+    return put
+
+
+def _value(value: Any) -> str:
+    if type(value) is not dict:
+        raise TypeError("a value must be an object")
+    encoded = encode_json(cast("dict[str, Any]", value), what="value")
+    if len(encoded.encode()) > MAX_VALUE_BYTES:
+        raise ValueError(f"a value may take {MAX_VALUE_BYTES} bytes")
+    return encoded
+
+
+def _document(stored: dict[str, Any]) -> Document | None:
+    if "text" not in stored:
+        return None
+    session, by_assistant, happened, importance = stored["situation"]
+    situation = DocumentMetadata(
+        _text(session), bool(by_assistant), None if happened is None else float(happened), float(importance)
+    )
+    document = Document.of(_text(stored["text"]), situation)
+    if "vector" not in stored:
+        return document
+    model, vector, tokens = stored["vector"]
+    packed = None if tokens is None else base64.b85decode(tokens)
+    return document._replace(model=_text(model), vector=base64.b85decode(vector), tokens=packed)
+
+
+def _expiry(stored: Any) -> Expiry | None:
+    return None if stored is None else Expiry(from_micros(stored[0]), timedelta(microseconds=stored[1]))
+
+
+def _label(value: Any) -> str:
+    if not _text(value) or len(value) > MAX_KEY_LENGTH or "\x00" in value:
+        raise ValueError(f"a label or key must have 1 to {MAX_KEY_LENGTH} characters without NUL")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not is_encodable(value):
+        raise TypeError("text must be valid Unicode")
+    return value
+
+
+FORMAT: Final = "inference-core-memory"
+VERSION: Final = 1
+_LONGEST_LINE: Final = 64 * 1024 * 1024
+_CHECKSUM: Final = 16
+
+
+def export_store(
+    backend: Backend,
+    path: Path,
+    *,
+    user_ids: Sequence[str] = (),
+    with_vectors: bool = False,
+    progress: Progress | None = None,
+) -> TransferReport:
+    """Writes the rows of ``backend``, of these users or of all, into the file ``path``.
+
+    The file appears when it is whole, and only its owner may read it. Vectors are left out unless asked for; an import
+    makes them anew. Rows that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
+    """
+    report = TransferReport()
+    total = hashlib.sha256()
+    with _new_file(path) as file:
+        model = backend.get_meta(EMBEDDING_META) if with_vectors else None
+        file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
+        for portion in puts_of(backend, user_ids, report, with_vectors=with_vectors):
+            for put in portion:
+                row = put_to_json(put, with_vectors=with_vectors)
+                encoded = _encoded(row)
+                total.update(encoded.encode())
+                file.write(_encoded({"row": row, "sha256": _checksum(encoded)}))
+            report.read += len(portion)
+            if progress:
+                progress(report.read, max(report.total or 0, report.read))
+        file.write(_encoded({"rows": report.read, "sha256": total.hexdigest()}))
+    report.written = report.read
+    return report
+
+
+def import_store(
+    path: Path, backend: Backend, *, policy: ConflictPolicy = ConflictPolicy.NEWER, progress: Progress | None = None
+) -> TransferReport:
+    """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
+
+    Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
+    a newer version; StoreError. What stood before the fault was written and stays.
+    """
+    report = TransferReport()
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as file:
+        writer = Writer(backend, policy, report)
+        puts = _puts(cast("IO[str]", file), writer, path)
+        while portion := list(islice(puts, PORTION)):
+            writer.write(portion)
+            if progress:
+                progress(report.read, report.read)
+    report.total = report.read
+    return report
+
+
+def _puts(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
+    """The rows of the file. Raises InvalidInput behind the last good one."""
+    total = hashlib.sha256()
+    rows = 0
+    for number, found in enumerate(_objects(file, path), 1):
+        if number == 1:
+            version, model = found.get("version"), found.get("embedding")
+            if found.get("format") != FORMAT:
+                raise InvalidInput(f"{path} is no export of this package")
+            if not isinstance(version, int) or version > VERSION:
+                raise UnsupportedSchema(f"{path} has version {version!r:.20}; this package reads up to {VERSION}")
+            writer.adopt_model(model if isinstance(model, str) else None)
+        elif "row" in found:
+            row = _encoded(found["row"])
+            if found.get("sha256") != _checksum(row):
+                raise InvalidInput(f"{path} is damaged in line {number}: its checksum does not fit")
+            total.update(row.encode())
+            rows += 1
+            try:
+                yield put_from_json(found["row"])
+            except InvalidInput as error:
+                raise InvalidInput(f"{path}, line {number}: {error}") from error
+        elif found == {"rows": rows, "sha256": total.hexdigest()}:
+            return
+        else:
+            raise InvalidInput(f"{path} is damaged: it ends with {found.get('rows')!r:.20} rows, and {rows} were read")
+    raise InvalidInput(f"{path} is cut off after {rows} rows; they were imported, the rest is missing")
+
+
+def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of the file, each of which is a JSON object."""
+    for number in count(1):
+        try:
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            found = json.loads(line)
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"{path} cannot be read on: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error
+        if not isinstance(found, dict):
+            raise InvalidInput(f"{path} is no export of this package: line {number} is not an object")
+        yield cast("dict[str, Any]", found)
+
+
+def _encoded(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _checksum(row: str) -> str:
+    return hashlib.sha256(row.encode()).hexdigest()[:_CHECKSUM]
+
+
+@contextmanager
+def _new_file(path: Path) -> Generator[IO[str]]:
+    """A file that takes its name when it is whole."""
+    part = path.with_name(path.name + ".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            binary = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw
+            with TextIOWrapper(binary, encoding="utf-8", newline="\n") as file:  # pyright: ignore[reportArgumentType] - GzipFile is one
+                yield file
+                file.flush()
+                if binary is not raw:
+                    binary.close()
+                raw.flush()
+                os.fsync(raw.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
