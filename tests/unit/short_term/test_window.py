@@ -1,15 +1,27 @@
-"""What of a conversation belongs together, and what has to stay."""
+"""The window of a conversation: what belongs together, how many tokens it takes, and what the model is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
-from short_term_support import calls, dialogue, earlier_summary, result, texts
+from langchain_core.tools import tool
+from short_term_support import calls, check_valid, dialogue, earlier_summary, result, texts
 
-from inference_core.short_term.window import Window, count_tokens, valid
+from inference_core.short_term import window as tokens
+from inference_core.short_term.window import (
+    MEDIA_TOKENS,
+    MESSAGE_TOKENS,
+    Window,
+    count_tokens,
+    model_window,
+    tool_tokens,
+    valid,
+    view,
+)
 
 
 def window_of(*messages: AnyMessage) -> Window:
@@ -117,3 +129,121 @@ def test_a_window_may_be_empty_or_without_a_question():
     empty = window_of()
     assert (empty.tokens, empty.last, empty.start_for(1), empty.leaving(0), empty.summary()) == (0, 0, 0, [], None)
     assert window_of(AIMessage("Welcome")).asked == -1
+
+
+HAN = "\u8bb0\u5fc6"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", 0),
+        ("four", 1),
+        ("fours", 2),
+        (HAN * 50, 100),
+        ("\ud800", 1),
+        (["four", {"type": "text", "text": "four"}], 2),
+        ([{"type": "image_url", "image_url": {"url": "data:,"}}], MEDIA_TOKENS),
+        ([{"type": "tool_use", "id": "a", "name": "find", "input": {}}], 0),
+        ([{"type": "thinking", "thinking": "x" * 400}], 110),
+    ],
+    ids=["empty", "a word", "two", "Chinese", "surrogate", "parts", "picture", "call", "thoughts"],
+)
+def test_a_message_is_counted_by_what_it_holds(content: Any, expected: int):
+    assert count_tokens([AIMessage(content)]) == pytest.approx(MESSAGE_TOKENS + expected, abs=2 if expected > 99 else 0)
+
+
+def test_calls_are_counted_with_their_arguments():
+    assert count_tokens([calls("a")]) == MESSAGE_TOKENS + 2
+    assert count_tokens([HumanMessage("four"), calls("a", "b")]) == MESSAGE_TOKENS * 2 + 5
+
+
+def test_a_tool_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
+    @tool
+    def find(word: str) -> str:
+        """Finds a word."""
+        return word
+
+    looked_at: list[object] = []
+    convert = tokens.convert_to_openai_tool
+
+    def noted(given: Any) -> dict[str, Any]:
+        looked_at.append(given)
+        return convert(given)
+
+    monkeypatch.setattr(tokens, "_tool_tokens", {})
+    monkeypatch.setattr(tokens, "_MAX_TOOLS", 1)
+    monkeypatch.setattr(tokens, "convert_to_openai_tool", noted)
+    size = tool_tokens([find])
+    assert tool_tokens([find, find]) == 2 * size > 20
+    assert len(looked_at) == 1
+    assert tool_tokens([{"type": "a_providers_own"}, find]) > size
+    assert len(looked_at) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (SimpleNamespace(profile={"max_input_tokens": 8_000}), 8_000),
+        (SimpleNamespace(profile={"max_input_tokens": 0}), None),
+        (SimpleNamespace(profile={"max_input_tokens": "many"}), None),
+        (SimpleNamespace(profile=None), None),
+        (None, None),
+    ],
+    ids=["known", "none", "odd", "no profile", "no model"],
+)
+def test_the_window_of_a_model_is_what_its_profile_says(model: object, expected: int | None):
+    assert model_window(model) == expected
+
+
+def shown(messages: Sequence[AnyMessage], room: int) -> list[AnyMessage]:
+    return view(Window(messages, count_tokens), room)
+
+
+def test_what_fits_is_shown_as_it_is():
+    messages = dialogue(3)
+    assert shown(messages, count_tokens(messages)) == messages
+
+
+def test_else_the_newest_turns_that_fit():
+    messages = dialogue(3)
+    assert shown(messages, count_tokens(messages) - 1) == messages[2:]
+
+
+def test_of_a_long_result_start_and_end_are_shown():
+    long = "start " + "middle " * 1_000 + "end"
+    messages = [HumanMessage("question"), calls("a"), result("a", long)]
+    cut = shown(messages, 200)
+    assert 150 < count_tokens(cut) <= 200
+    assert cut[-1].text.startswith("start middle")
+    assert cut[-1].text.endswith("middle end")
+    assert " characters cut] " in cut[-1].text
+    assert messages[-1].text == long
+
+
+@pytest.mark.parametrize(("room", "shortest"), [(1, 199), (3_600, 201)], ids=["no room", "little room"])
+def test_any_number_of_results_is_cut_the_longest_first(room: int, shortest: int):
+    names = [f"call{number}" for number in range(60)]
+    results = [result(name, "x" * (201 + number)) for number, name in enumerate(names)]
+    cut = shown([HumanMessage("question"), calls(*names), *results], room)
+    check_valid(cut)
+    lengths = [len(one.text) for one in cut[2:]]
+    assert (lengths[0], max(lengths) < 250) == (shortest, True)
+    assert max(lengths) <= 200 or count_tokens(cut) <= room
+
+
+def test_pictures_that_tools_show_are_named_if_there_is_no_room():
+    picture = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
+    answer = result("a").model_copy(update={"content": [{"type": "text", "text": "A cat"}, picture]})
+    messages = [HumanMessage("question"), calls("a"), answer]
+    assert shown(messages, 2_000) == messages
+    assert texts(shown(messages, 100)) == ["question", "", "A cat\n[image image/png]"]
+
+
+def test_an_answer_in_place_of_a_missing_result_needs_room_too():
+    messages = [HumanMessage("old"), calls("a"), HumanMessage("question")]
+    assert texts(shown(messages, count_tokens(messages))) == ["question"]
+
+
+def test_nothing_can_be_shown_of_results_alone():
+    assert shown([result("a")], 100) == []
