@@ -1,4 +1,4 @@
-"""Asks a chat model on behalf of the memory itself, from a plan: nothing that it says reaches the user's stream."""
+"""Questions that the memory itself puts to a chat model: nothing of the answer reaches the user's stream."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Runs an operation, sync or async: the only place where the two part.
+"""Operations as generators of effects, and the two that run them, sync and async: the only place where these part.
 
-An operation is a generator function, a *plan*. It yields `Effect` effects, gets their results and returns its own.
-`run` drives a plan in the caller's thread, `arun` on an event loop. Blocking work runs on a `Pool` that the store owns,
-never on the loop's default executor.
+An `Operation` yields an `Effect` whenever it has to wait, gets its result and returns its own. `run` drives it in the
+caller's thread, `arun` on an event loop. Blocking work runs on a `WorkerPool` that the store owns, never on the loop's
+default executor.
 
 A caller who went away, a caller whose time is up and a database that does not answer are three things. In the first two
 cases a call that is still queued is dropped and one that runs goes on; neither says anything about the database, so
@@ -69,7 +69,7 @@ class Deadline:
         return left if limit is None else min(left, limit)
 
 
-class Pool:
+class WorkerPool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
     While the calls of all of them hang, each for ``hang_s`` seconds, it refuses further ones. ``may_block`` is called
@@ -96,7 +96,8 @@ class Pool:
         with self._wake:
             if self._closed:
                 raise StoreUnavailable(f"{self._name} is closed")
-            if self._hangs():
+            latest = time.monotonic() - self._hang_s
+            if len(self._began) == self._workers and all(began <= latest for began in self._began.values()):
                 raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
             self._tasks.append((future, call))
             if len(self._tasks) > self._idle and len(self._threads) < self._workers:
@@ -108,7 +109,7 @@ class Pool:
         return future
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-        """A plan that runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
+        """Runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
         task = partial(function, *args, **kwargs)
         result: T = yield Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
         return result
@@ -122,27 +123,19 @@ class Pool:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _hangs(self) -> bool:
-        if len(self._began) < self._workers:
-            return False
-        latest = time.monotonic() - self._hang_s
-        return all(began <= latest for began in self._began.values())
-
     def _work(self, worker: int) -> None:
-        while (task := self._next(worker)) is not None:
+        while True:
+            with self._wake:
+                self._began.pop(worker, None)
+                self._idle += 1
+                self._wake.wait_for(lambda: self._tasks or self._closed)
+                self._idle -= 1
+                if not self._tasks:
+                    return
+                self._began[worker] = time.monotonic()
+                task = self._tasks.popleft()
             settle(*task)
             del task  # else this thread would keep alive whatever the call was of, until it gets another one
-
-    def _next(self, worker: int) -> tuple[Future[Any], Callable[[], Any]] | None:
-        with self._wake:
-            self._began.pop(worker, None)
-            self._idle += 1
-            self._wake.wait_for(lambda: self._tasks or self._closed)
-            self._idle -= 1
-            if not self._tasks:
-                return None
-            self._began[worker] = time.monotonic()
-            return self._tasks.popleft()
 
 
 def settle(future: Future[T], call: Callable[[], T]) -> None:
@@ -159,43 +152,43 @@ def settle(future: Future[T], call: Callable[[], T]) -> None:
 
 def in_thread(call: Callable[[], T], timeout: float | None = None) -> Effect[T]:
     """``call`` on a thread of its own, without the context of the caller; in the caller's if there is no deadline."""
-    return Effect(partial(_started, call), inline=None if timeout else call, timeout=timeout)
+
+    def start() -> Future[T]:
+        future: Future[T] = Future()
+        threading.Thread(target=settle, args=(future, call), name="memory-call", daemon=True).start()
+        return future
+
+    return Effect(start, inline=None if timeout else call, timeout=timeout)
 
 
-def _started(call: Callable[[], T]) -> Future[T]:
-    future: Future[T] = Future()
-    threading.Thread(target=settle, args=(future, call), name="memory-call", daemon=True).start()
-    return future
-
-
-def run(plan: Operation[T], timeout: float | None = None) -> T:
-    """Runs ``plan`` in this thread. Raises DeadlineExceeded after ``timeout`` seconds, else what the plan raises."""
+def run(operation: Operation[T], timeout: float | None = None) -> T:
+    """Runs ``operation`` in this thread. Raises DeadlineExceeded after ``timeout`` seconds, else what it raises."""
     deadline = Deadline(timeout)
-    advance = partial(next, plan)
+    advance = partial(next, operation)
     while True:
         try:
             effect = advance()
         except StopIteration as stop:
             return stop.value
         try:
-            advance = partial(plan.send, _wait(effect, deadline))
-        except BaseException as error:  # noqa: BLE001 - thrown into the plan, which decides
-            advance = partial(plan.throw, error)
+            advance = partial(operation.send, _wait(effect, deadline))
+        except BaseException as error:  # noqa: BLE001 - thrown into the operation, which decides
+            advance = partial(operation.throw, error)
 
 
-async def arun(plan: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - one for both drivers
-    """Runs ``plan`` on the running event loop; otherwise like ``run``."""
+async def arun(operation: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - one for both drivers
+    """Runs ``operation`` on the running event loop; otherwise like ``run``."""
     deadline = Deadline(timeout)
-    advance = partial(next, plan)
+    advance = partial(next, operation)
     while True:
         try:
             effect = advance()
         except StopIteration as stop:
             return stop.value
         try:
-            advance = partial(plan.send, await _await(effect, deadline))
-        except BaseException as error:  # noqa: BLE001 - thrown into the plan, which decides
-            advance = partial(plan.throw, error)
+            advance = partial(operation.send, await _await(effect, deadline))
+        except BaseException as error:  # noqa: BLE001 - thrown into the operation, which decides
+            advance = partial(operation.throw, error)
 
 
 def _wait(effect: Effect[T], deadline: Deadline) -> T:
@@ -230,7 +223,9 @@ async def _settled(future: Future[T], seconds: float | None) -> T:
     """What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: two of these are in each operation."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
-    future.add_done_callback(partial(_postbox(loop).wake, waiter))
+    if loop not in _postboxes:
+        _postboxes[loop] = _Postbox()
+    future.add_done_callback(partial(_postboxes[loop].wake, waiter))
     timer = None if seconds is None else loop.call_later(seconds, _finish, waiter)
     try:
         await waiter
@@ -275,13 +270,6 @@ class _Postbox:
 
 
 _postboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Postbox] = WeakKeyDictionary()
-
-
-def _postbox(loop: asyncio.AbstractEventLoop) -> _Postbox:
-    box = _postboxes.get(loop)
-    if box is None:
-        box = _postboxes[loop] = _Postbox()
-    return box
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -192,7 +192,10 @@ def read_settings(kind: type[S], **given: Any) -> S:
         return kind(**given)
     except ValidationError as error:
         prefix = kind.model_config.get("env_prefix", "")
-        faults = "; ".join(f"{prefix}{_place(one['loc'])}: {_problem(one['msg'])}" for one in error.errors())
+        faults = "; ".join(
+            f"{prefix}{'.'.join(map(str, one['loc'])).upper()}: {one['msg'].removeprefix('Value error, ')}"
+            for one in error.errors()
+        )
         raise ConfigurationError(faults) from error
 
 
@@ -206,14 +209,6 @@ def load_env_file(path: Path) -> None:
     if not path.is_file():
         raise ConfigurationError(f"There is no file {path}")
     load_dotenv(path)
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, location)).upper()
-
-
-def _problem(message: str) -> str:
-    return message.removeprefix("Value error, ")
 
 
 def _listed(value: object) -> object:

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from inference_core.effects import Pool, arun
+from inference_core.effects import WorkerPool, arun
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.locks import FileLock
 from inference_core.stores.urls import parse_url
@@ -59,7 +59,7 @@ class OnWorkers:
     """What makes a sync checkpointer serve async runs too: its methods on the workers of ``pool``."""
 
     workers: ClassVar[int] = 4
-    pool: Pool
+    pool: WorkerPool
     _disconnect: Callable[[], Any]
 
     aget_tuple = _asynchronous("get_tuple")
@@ -93,7 +93,7 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
             with closing(FileLock(path.with_name(path.name + ".lock"))) as turns, turns:
                 connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
                 super().__init__(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-                self.pool = Pool(self.workers, "checkpoints")
+                self.pool = WorkerPool(self.workers, "checkpoints")
                 # LangGraph copies the checkpointer; the copies share the pool.
                 self._disconnect = weakref.finalize(self.pool, connection.close)
                 self.setup()

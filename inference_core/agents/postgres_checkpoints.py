@@ -12,7 +12,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from inference_core.agents.checkpoints import OnWorkers
-from inference_core.effects import Pool
+from inference_core.effects import WorkerPool
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backends.postgres_connections import parameters_of
 from inference_core.stores.urls import shown_url
@@ -40,7 +40,7 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
             check=_check,
         )
         super().__init__(connections, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self.pool = Pool(self.workers, "checkpoints")
+        self.pool = WorkerPool(self.workers, "checkpoints")
         self._disconnect = weakref.finalize(self.pool, connections.close)
         try:
             connections.open()

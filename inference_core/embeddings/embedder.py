@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
 
-from inference_core.effects import Effect, Operation, Pool
+from inference_core.effects import Effect, Operation, WorkerPool
 from inference_core.errors import EmbeddingError, EmbeddingMismatch
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _Waiting = tuple[Sequence[str], "Future[Encodings]"]
 class JoinedCalls:
     """Calls ``embed`` on ``pool`` for everybody who waits, with at most 32 texts of several callers at once."""
 
-    def __init__(self, pool: Pool, embed: Callable[[list[str]], Encodings]) -> None:
+    def __init__(self, pool: WorkerPool, embed: Callable[[list[str]], Encodings]) -> None:
         self._pool = pool
         self._embed = embed
         self._lock = threading.Lock()
@@ -174,7 +174,7 @@ class Embedder:
         self._expected: tuple[int, str] | None = None
         self._encoder = model if isinstance(model, TokenEmbeddings) else None
         self._load = load
-        self._pool = Pool(_WORKERS, "embedder", hang_s=_SILENCE_S)
+        self._pool = WorkerPool(_WORKERS, "embedder", hang_s=_SILENCE_S)
         # Not at exit: engines that are closed there still embed.
         weakref.finalize(self, self._pool.close).atexit = False
         self._joined = JoinedCalls(self._pool, self._embedded)

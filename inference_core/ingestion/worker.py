@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from inference_core.effects import Pool, run
+from inference_core.effects import WorkerPool, run
 from inference_core.errors import StoreError
 from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Outcome, Pipeline, Report
@@ -79,7 +79,7 @@ class Worker:
     def drain(self) -> Progress:
         """Works until nothing is left that can be done now. Raises StoreError if the outbox cannot be read."""
         # A model may take minutes: its calls hang no more than they say.
-        pool = Pool(self._threads, "memory-worker", hang_s=math.inf)
+        pool = WorkerPool(self._threads, "memory-worker", hang_s=math.inf)
         try:
             while self._pass(pool):
                 pass
@@ -146,7 +146,7 @@ class Worker:
                 self._changed.wait_for(lambda: self._is_woken or self._closed.is_set(), self._interval_s)
                 self._is_woken = False
 
-    def _pass(self, pool: Pool) -> bool:
+    def _pass(self, pool: WorkerPool) -> bool:
         """Works on all partitions, also on those that come in meanwhile; whether to look once more.
 
         Each goes on by itself, so that a slow one holds a thread, but no other partition.
@@ -173,7 +173,7 @@ class Worker:
             lap.has_more |= self._tried(found, alone=True).has_more
         return lap.has_more
 
-    def _go_on(self, pool: Pool, lap: _Lap, found: tuple[Partition, int]) -> None:
+    def _go_on(self, pool: WorkerPool, lap: _Lap, found: tuple[Partition, int]) -> None:
         """Works on one batch of a partition, then submits its next one, behind all others."""
         partition, _ = found
         report = self._tried(found, alone=False)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from inference_core.effects import Effect, Operation, Pool, any_thread
+from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
@@ -117,7 +117,7 @@ class StoreEngine:
         self.embedder = embedder
         self.late_interaction = late_interaction
         self._reranker = None if reranker is None else _as_reranker(reranker)
-        self.pool = Pool(WORKERS, "memory-store", may_block)
+        self.pool = WorkerPool(WORKERS, "memory-store", may_block)
         self._texts = Texts(backend, embedder, self.pool, with_tokens=late_interaction)
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self._writer = GroupWriter(backend, max_batches or MAX_BATCHES, breaker=self._writing)

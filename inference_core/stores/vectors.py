@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from inference_core.effects import Operation, Pool
+from inference_core.effects import Operation, WorkerPool
 from inference_core.embeddings.documents import (
     DocumentVectors,
     embed_documents,
@@ -223,7 +223,7 @@ class Texts:
     token vectors, for late interaction. Raises EmbeddingMismatch if ``embedder`` is not the store's.
     """
 
-    def __init__(self, backend: Backend, embedder: Embedder | None, pool: Pool, *, with_tokens: bool) -> None:
+    def __init__(self, backend: Backend, embedder: Embedder | None, pool: WorkerPool, *, with_tokens: bool) -> None:
         self._embedder = embedder
         self._space = VectorSpace(backend, embedder) if embedder else None
         self._pool = pool

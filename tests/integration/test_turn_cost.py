@@ -13,7 +13,7 @@ import pytest
 from agent_support import make_agent
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
-from inference_core.effects import Pool
+from inference_core.effects import WorkerPool
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
@@ -60,7 +60,7 @@ def test_a_turn_reads_once_on_one_worker(tmp_path: Path, monkeypatch: pytest.Mon
         memory = Counted(service)
         for name in READS:
             monkeypatch.setattr(SqliteBackend, name, counted(memory, name, getattr(SqliteBackend, name)))
-        monkeypatch.setattr(Pool, "submit", counted(memory, "hops", Pool.submit))
+        monkeypatch.setattr(WorkerPool, "submit", counted(memory, "hops", WorkerPool.submit))
         monkeypatch.setattr(json, "loads", counted(memory, "parsed", json.loads))
         agent = make_agent(ScriptedChatModel(turns=["ok"], record=False), middleware=[memory])
         for question in ("what about tea w3?", "and tea w5?", "and tea w6?", "and tea w6?"):

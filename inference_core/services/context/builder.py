@@ -17,7 +17,7 @@ from langchain_core.messages import MessageLikeRepresentation, convert_to_messag
 
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SUMMARY, ContextEngineer, with_summary
 from inference_core.context.items import AssembledContext, ContextItem
-from inference_core.effects import Deadline, Effect, Operation, Pool, arun, run
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run
 from inference_core.errors import ConfigurationError, DeadlineExceeded, IdentityError, ModelError, StoreUnavailable
 from inference_core.memory.namespaces import encode_label, global_namespace
 from inference_core.memory.types import MemoryCategory
@@ -58,7 +58,7 @@ class Sources:
         for one in sources:
             if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(f"{one!r:.80} is no context source: it needs name, section, limit and fetch")
-        self._pools = {one.name: Pool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
+        self._pools = {one.name: WorkerPool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
         if len(self._pools) < len(sources):
             raise ConfigurationError("Two context sources have the same name; give one of them another")
         self._sources = tuple(sources)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from inference_core.effects import Pool
+from inference_core.effects import WorkerPool
 from inference_core.embeddings.embedder import JoinedCalls, TextEncoding
 from inference_core.errors import EmbeddingError, StoreUnavailable
 
@@ -32,13 +32,13 @@ class Model:
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    pool = Pool(1, "model")
+def pool() -> Iterator[WorkerPool]:
+    pool = WorkerPool(1, "model")
     yield pool
     pool.close()
 
 
-def test_those_that_wait_share_a_call_and_each_gets_its_own(pool: Pool):
+def test_those_that_wait_share_a_call_and_each_gets_its_own(pool: WorkerPool):
     model = Model()
     joined = JoinedCalls(pool, model)
     first = joined.submit(["x"])
@@ -50,7 +50,7 @@ def test_those_that_wait_share_a_call_and_each_gets_its_own(pool: Pool):
     assert [len(batch) for batch in model.batches] == [1, 32, 32, 14]
 
 
-def test_a_text_that_the_model_refuses_harms_nobody_else(pool: Pool):
+def test_a_text_that_the_model_refuses_harms_nobody_else(pool: WorkerPool):
     model = Model()
     joined = JoinedCalls(pool, model)
     blocked = joined.submit(["first"])
@@ -63,7 +63,7 @@ def test_a_text_that_the_model_refuses_harms_nobody_else(pool: Pool):
         bad.result(10)
 
 
-def test_what_nobody_waits_for_any_more_is_not_embedded(pool: Pool):
+def test_what_nobody_waits_for_any_more_is_not_embedded(pool: WorkerPool):
     model = Model()
     joined = JoinedCalls(pool, model)
     blocked = joined.submit(["first"])
@@ -77,7 +77,7 @@ def test_what_nobody_waits_for_any_more_is_not_embedded(pool: Pool):
 
 
 def test_a_model_that_hangs_is_asked_for_no_more_until_it_answers():
-    pool = Pool(1, "model", hang_s=0.05)
+    pool = WorkerPool(1, "model", hang_s=0.05)
     model = Model()
     joined = JoinedCalls(pool, model)
     hanging = joined.submit(["a"])

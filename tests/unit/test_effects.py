@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from inference_core.effects import Deadline, Effect, Operation, Pool, arun, run, settle
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ def drive(request: pytest.FixtureRequest) -> Driver:
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    pool = Pool(2, "test")
+def pool() -> Iterator[WorkerPool]:
+    pool = WorkerPool(2, "test")
     yield pool
     pool.close()
 
@@ -44,7 +44,7 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def _divide(pool: Pool, divisor: int) -> Operation[float]:
+def _divide(pool: WorkerPool, divisor: int) -> Operation[float]:
     first = yield from pool.call(lambda: 6)
     return (yield from pool.call(lambda: first / divisor))
 
@@ -56,14 +56,14 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def _hang(pool: Pool, gate: threading.Event) -> None:
+def _hang(pool: WorkerPool, gate: threading.Event) -> None:
     """Leaves a call that hangs on each of the pool's two workers."""
     for _ in range(2):
         pool.submit(gate.wait)
     _wait_for(pool._hangs)
 
 
-def test_a_plan_returns_its_result(drive: Driver, pool: Pool):
+def test_a_plan_returns_its_result(drive: Driver, pool: WorkerPool):
     assert drive(_divide(pool, 2), None) == 3
     assert drive(_divide(pool, 2), LATE) == 3
 
@@ -77,13 +77,13 @@ def test_a_plan_without_effects_returns_its_result(drive: Driver):
 
 
 @pytest.mark.parametrize("timeout", [None, LATE])
-def test_the_error_of_a_call_is_raised(drive: Driver, pool: Pool, timeout: float | None):
+def test_the_error_of_a_call_is_raised(drive: Driver, pool: WorkerPool, timeout: float | None):
     with pytest.raises(ZeroDivisionError):
         drive(_divide(pool, 0), timeout)
 
 
 @pytest.mark.parametrize("timeout", [None, LATE])
-def test_the_error_of_a_plan_is_raised(drive: Driver, pool: Pool, timeout: float | None):
+def test_the_error_of_a_plan_is_raised(drive: Driver, pool: WorkerPool, timeout: float | None):
     def plan() -> Operation[None]:
         yield from pool.call(int)
         raise LookupError("mine")
@@ -93,7 +93,7 @@ def test_the_error_of_a_plan_is_raised(drive: Driver, pool: Pool, timeout: float
 
 
 @pytest.mark.parametrize("timeout", [None, LATE])
-def test_a_plan_can_catch_the_error_of_a_call_and_go_on(drive: Driver, pool: Pool, timeout: float | None):
+def test_a_plan_can_catch_the_error_of_a_call_and_go_on(drive: Driver, pool: WorkerPool, timeout: float | None):
     def plan() -> Operation[int]:
         try:
             yield from _divide(pool, 0)
@@ -105,7 +105,7 @@ def test_a_plan_can_catch_the_error_of_a_call_and_go_on(drive: Driver, pool: Poo
 
 
 @pytest.mark.parametrize("timeout", [None, LATE])
-def test_a_timeout_error_of_the_call_itself_is_its_own(drive: Driver, pool: Pool, timeout: float | None):
+def test_a_timeout_error_of_the_call_itself_is_its_own(drive: Driver, pool: WorkerPool, timeout: float | None):
     def call() -> None:
         raise TimeoutError("the call's own")
 
@@ -125,7 +125,7 @@ def test_a_timeout_error_of_a_coroutine_is_its_own(timeout: float | None):
         _arun(plan(), timeout)
 
 
-def test_a_call_that_outlives_the_deadline_raises_in_the_plan(drive: Driver, pool: Pool, gate: threading.Event):
+def test_a_call_that_outlives_the_deadline_raises_in_the_plan(drive: Driver, pool: WorkerPool, gate: threading.Event):
     caught: list[Exception] = []
 
     def plan() -> Operation[str]:
@@ -158,7 +158,7 @@ def test_a_call_that_finishes_at_the_deadline_has_its_result():
     assert run(plan(), LATE) == "finished"
 
 
-def test_after_the_deadline_every_effect_raises(drive: Driver, pool: Pool):
+def test_after_the_deadline_every_effect_raises(drive: Driver, pool: WorkerPool):
     ran: list[int] = []
 
     def plan() -> Operation[None]:
@@ -173,7 +173,7 @@ def test_after_the_deadline_every_effect_raises(drive: Driver, pool: Pool):
 
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_an_effect_may_have_a_shorter_deadline_of_its_own(
-    drive: Driver, pool: Pool, gate: threading.Event, timeout: float | None
+    drive: Driver, pool: WorkerPool, gate: threading.Event, timeout: float | None
 ):
     def plan() -> Operation[str]:
         with pytest.raises(DeadlineExceeded):
@@ -183,7 +183,7 @@ def test_an_effect_may_have_a_shorter_deadline_of_its_own(
     assert drive(plan(), timeout) == "5"
 
 
-def test_a_call_that_has_not_begun_is_taken_back(drive: Driver, pool: Pool, gate: threading.Event):
+def test_a_call_that_has_not_begun_is_taken_back(drive: Driver, pool: WorkerPool, gate: threading.Event):
     ran: list[int] = []
     blockers = [pool.submit(gate.wait) for _ in range(2)]
     with pytest.raises(DeadlineExceeded):
@@ -194,12 +194,12 @@ def test_a_call_that_has_not_begun_is_taken_back(drive: Driver, pool: Pool, gate
     assert ran == []
 
 
-def test_the_thread_of_a_sync_caller_without_a_deadline_does_the_work(pool: Pool):
+def test_the_thread_of_a_sync_caller_without_a_deadline_does_the_work(pool: WorkerPool):
     assert run(pool.call(threading.get_ident)) == threading.get_ident()
     assert run(pool.call(threading.get_ident), LATE) != threading.get_ident()
 
 
-def test_a_worker_does_the_work_of_an_async_caller(pool: Pool):
+def test_a_worker_does_the_work_of_an_async_caller(pool: WorkerPool):
     assert _arun(pool.call(threading.get_ident)) != threading.get_ident()
 
 
@@ -208,7 +208,7 @@ def test_a_thread_that_must_not_block_does_not_wait(timeout: float | None):
     def refuse() -> None:
         raise ValueError("this thread must not wait")
 
-    careful = Pool(1, "careful", refuse)
+    careful = WorkerPool(1, "careful", refuse)
     with pytest.raises(ValueError, match="must not wait"):
         run(careful.call(lambda: 1), timeout)
     assert _arun(careful.call(lambda: 1), timeout) == 1
@@ -246,7 +246,7 @@ def test_a_native_call_is_bounded_by_the_deadline():
 
 
 def test_a_worker_goes_on_after_its_caller_has_left(gate: threading.Event):
-    workers = Pool(1, "alone")
+    workers = WorkerPool(1, "alone")
 
     def plan() -> Operation[None]:
         yield Effect(lambda: workers.submit(gate.wait))
@@ -258,7 +258,7 @@ def test_a_worker_goes_on_after_its_caller_has_left(gate: threading.Event):
     workers.close()
 
 
-async def test_cancellation_of_a_task_reaches_the_plan_and_the_caller(pool: Pool, gate: threading.Event):
+async def test_cancellation_of_a_task_reaches_the_plan_and_the_caller(pool: WorkerPool, gate: threading.Event):
     seen: list[str] = []
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -308,7 +308,7 @@ async def test_cancellation_of_a_task_reaches_the_coroutine_it_awaits():
 
 async def test_a_caller_who_went_away_is_no_hang(gate: threading.Event):
     """Two cancelled calls, which would have returned in a moment, made the pool refuse everybody's."""
-    pool = Pool(1, "one")
+    pool = WorkerPool(1, "one")
     begun = threading.Event()
     ran: list[str] = []
 
@@ -334,7 +334,7 @@ async def test_a_caller_who_went_away_is_no_hang(gate: threading.Event):
     pool.close()
 
 
-def test_a_deadline_is_no_hang(pool: Pool, gate: threading.Event):
+def test_a_deadline_is_no_hang(pool: WorkerPool, gate: threading.Event):
     """Callers with short deadlines made the pool refuse those who had time."""
     for _ in range(5):
         with pytest.raises(DeadlineExceeded):
@@ -363,7 +363,7 @@ async def test_results_that_come_together_reach_each_who_waits():
     assert await asyncio.gather(*tasks) == list(range(100))
 
 
-def test_a_result_that_comes_after_its_loop_has_ended_harms_nobody(pool: Pool, gate: threading.Event):
+def test_a_result_that_comes_after_its_loop_has_ended_harms_nobody(pool: WorkerPool, gate: threading.Event):
     async def leave() -> None:
         task = asyncio.create_task(arun(pool.call(gate.wait)))
         await asyncio.sleep(SOON)
@@ -375,7 +375,7 @@ def test_a_result_that_comes_after_its_loop_has_ended_harms_nobody(pool: Pool, g
 
 
 async def test_other_threads_of_the_loop_are_not_delayed_by_hanging_calls(gate: threading.Event):
-    pool = Pool(8, "hanging")
+    pool = WorkerPool(8, "hanging")
     tasks = [asyncio.create_task(arun(pool.call(gate.wait))) for _ in range(40)]
     await asyncio.sleep(SOON)
     started = time.monotonic()
@@ -386,14 +386,14 @@ async def test_other_threads_of_the_loop_are_not_delayed_by_hanging_calls(gate: 
     pool.close()
 
 
-async def test_plans_on_one_loop_run_side_by_side(pool: Pool):
+async def test_plans_on_one_loop_run_side_by_side(pool: WorkerPool):
     barrier = threading.Barrier(2)
     results = await asyncio.gather(*(arun(pool.call(barrier.wait, LATE), LATE) for _ in range(2)))
     assert sorted(results) == [0, 1]
 
 
 def test_a_pool_runs_calls_side_by_side_up_to_its_size():
-    pool, lock, gate = Pool(3, "three"), threading.Lock(), threading.Event()
+    pool, lock, gate = WorkerPool(3, "three"), threading.Lock(), threading.Event()
     running, most = 0, 0
 
     def call() -> None:
@@ -414,7 +414,7 @@ def test_a_pool_runs_calls_side_by_side_up_to_its_size():
 
 
 def test_a_pool_runs_calls_in_the_order_of_their_arrival():
-    pool = Pool(1, "one")
+    pool = WorkerPool(1, "one")
     ran: list[int] = []
     for future in [pool.submit(lambda at=at: ran.append(at)) for at in range(50)]:
         future.result(LATE)
@@ -423,7 +423,7 @@ def test_a_pool_runs_calls_in_the_order_of_their_arrival():
 
 
 def test_a_free_worker_is_used_again():
-    pool = Pool(8, "reused")
+    pool = WorkerPool(8, "reused")
     names: set[str] = set()
     for _ in range(20):
         names.add(pool.submit(lambda: threading.current_thread().name).result(LATE))
@@ -433,7 +433,7 @@ def test_a_free_worker_is_used_again():
 
 
 def test_a_closed_pool_refuses_calls_and_finishes_those_that_wait(gate: threading.Event):
-    pool = Pool(1, "closing")
+    pool = WorkerPool(1, "closing")
     blocker, waiting = pool.submit(gate.wait), pool.submit(lambda: 5)
     pool.close()
     with pytest.raises(StoreUnavailable, match="closing is closed"):
@@ -443,7 +443,7 @@ def test_a_closed_pool_refuses_calls_and_finishes_those_that_wait(gate: threadin
 
 
 def test_the_threads_of_a_closed_pool_end():
-    pool = Pool(2, "ending")
+    pool = WorkerPool(2, "ending")
     pool.submit(int).result(LATE)
     workers = [thread for thread in threading.enumerate() if thread.name.startswith("ending-")]
     pool.close()
@@ -454,7 +454,7 @@ def test_the_threads_of_a_closed_pool_end():
 
 
 def test_a_pool_whose_workers_all_hang_refuses_calls_until_they_return(gate: threading.Event):
-    pool = Pool(2, "test", hang_s=SOON)
+    pool = WorkerPool(2, "test", hang_s=SOON)
     _hang(pool, gate)
     with pytest.raises(StoreUnavailable, match="test: all 2 workers wait for calls that do not return"):
         run(pool.call(int), LATE)
@@ -464,7 +464,7 @@ def test_a_pool_whose_workers_all_hang_refuses_calls_until_they_return(gate: thr
     pool.close()
 
 
-def test_a_pool_with_a_worker_left_goes_on(pool: Pool, gate: threading.Event):
+def test_a_pool_with_a_worker_left_goes_on(pool: WorkerPool, gate: threading.Event):
     with pytest.raises(DeadlineExceeded):
         run(pool.call(gate.wait), SOON)
     assert run(pool.call(lambda: 1), LATE) == 1
@@ -472,7 +472,7 @@ def test_a_pool_with_a_worker_left_goes_on(pool: Pool, gate: threading.Event):
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
 def test_a_worker_survives_any_error(error: BaseException):
-    pool = Pool(1, "survivor")
+    pool = WorkerPool(1, "survivor")
 
     def call() -> None:
         raise error
