@@ -1,10 +1,10 @@
-"""ContextBuilder: the context of a prompt, from many sources at once."""
+"""ContextBuilder: the context of a prompt, from many sources that are asked side by side under one deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -32,12 +32,21 @@ from inference_core.services.context.memories import (
     goals,
     ideas,
 )
-from inference_core.services.context.source import ContextRequest, ContextSource, SearchingSource, Together
+from inference_core.services.context.source import ContextRequest, ContextSource, SearchingSource, SharedSearches
 from inference_core.services.operations.scope import UserId
 from inference_core.stores.search import Search
 
-# Asks sources side by side, under one deadline; what fails or is late is left out and named.
-
+DEFAULT_DEADLINE_S: Final = 1.0
+DEFAULT_SOURCES: Final[tuple[ContextSource, ...]] = (
+    RecentMessages(),
+    Memories(),
+    Entities(),
+    AssociatedMemories(),
+    consolidated_memories(),
+    goals(),
+    ideas(),
+    StaticFacts(),
+)
 WORKERS: Final = 8
 """Calls of one source at a time; while all of them hang, the source is left out at once."""
 _HANG_S: Final = 2.0
@@ -45,67 +54,164 @@ _HANG_S: Final = 2.0
 _AN_INSTANT_S: Final = 0.001
 _MAX_REASON: Final = 200
 _EVERYBODY: Final = global_namespace(MemoryCategory.SEMANTIC, "any")[0]
-Fetching = Future[list[ContextItem]]
 
 
-class Sources:
-    """Some sources, each with workers of its own, so that one that hangs takes nothing from the others.
+class ContextBuilder:
+    """Builds the context of prompts: asks all sources at once, then selects and renders with an engineer.
 
-    Raises ConfigurationError if two have the same name, or one is no source.
+    Safe to share between users, threads and event loops. `sync` has the same `build` for code without async.
+
+    Args:
+        service: The memory as the agent sees it.
+        sources: What is asked; by default every source that this package has.
+        engineer: Selects, orders and renders what the sources give.
+        deadline: Seconds for all sources together; None waits for all of them. A late source is left out.
+        max_tokens: The size of the text, by the engineer's counter.
+        model: Sums up what does not fit, which takes as long as the model takes. By default it is left out.
+
+    Raises:
+        ConfigurationError: Two sources have the same name, one is no source, or the deadline is not positive.
     """
 
-    def __init__(self, sources: Sequence[ContextSource]) -> None:
+    def __init__(
+        self,
+        service: AgentMemoryStoreService | SyncMemoryService,
+        sources: Sequence[ContextSource] = DEFAULT_SOURCES,
+        *,
+        engineer: ContextEngineer | None = None,
+        deadline: float | None = DEFAULT_DEADLINE_S,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        model: BaseChatModel | None = None,
+    ) -> None:
+        if deadline is not None and not deadline > 0:
+            raise ConfigurationError(f"deadline must be a positive number of seconds, or None, not {deadline}")
         for one in sources:
-            if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
                 raise ConfigurationError(f"{one!r:.80} is no context source: it needs name, section, limit and fetch")
+        # Each has workers of its own, so that a source that hangs takes nothing from the others.
         self._pools = {one.name: WorkerPool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
         if len(self._pools) < len(sources):
             raise ConfigurationError("Two context sources have the same name; give one of them another")
-        self._sources = tuple(sources)
         for pool in self._pools.values():
             weakref.finalize(self, pool.close)
+        self._scope = service.scope
+        self._sources = tuple(sources)
+        self.engineer = engineer or ContextEngineer()
+        self.deadline = deadline
+        self.max_tokens = max_tokens
+        self.model = model
+        self.sync = SyncContextBuilder(self)
 
-    def fetch(
-        self, request: ContextRequest, seconds: float | None
-    ) -> Operation[tuple[list[ContextItem], dict[str, str]]]:
-        """What all sources give within ``seconds``, and why some give nothing. Never raises for a source."""
-        deadline = Deadline(seconds)
+    async def build(
+        self,
+        user_id: UserId,
+        query: str | None = None,
+        *,
+        messages: Sequence[MessageLikeRepresentation] = (),
+        max_tokens: int | None = None,
+    ) -> AssembledContext:
+        """The context for a question.
+
+        Args:
+            user_id: Whose memory it is.
+            query: The question; without one, sources give what is newest.
+            messages: The conversation so far.
+            max_tokens: Overrides the builder's own.
+
+        Returns:
+            The rendered ``text`` and what it was made of. ``left_out`` names the sources that failed or were late.
+
+        Raises:
+            InvalidId: ``user_id`` is not usable.
+        """
+        return await arun(self.operation(user_id, query, messages, max_tokens))
+
+    def operation(
+        self, user_id: UserId, query: str | None, messages: Sequence[MessageLikeRepresentation], max_tokens: int | None
+    ) -> Operation[AssembledContext]:
+        """What `build` does, for both of its faces."""
+        encode_label(user_id)
+        request = ContextRequest(
+            user_id=str(user_id),
+            query=query,
+            messages=convert_to_messages(messages),
+            scope=self._scope,
+            now=self._scope.clock.now(),
+        )
+        items, left_out = yield from self._gathered(request)
+        room = self.max_tokens if max_tokens is None else max_tokens
+        now, zone = request.now, request.zone
+        if self.model is not None:
+            try:
+                context = yield from with_summary(
+                    self.engineer, items, self.model, query=query, now=now, zone=zone, max_tokens=room
+                )
+                return replace(context, left_out=left_out)
+            except ModelError as error:
+                left_out[SUMMARY] = str(error)
+        context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room)
+        return replace(context, left_out=left_out)
+
+    def _gathered(self, request: ContextRequest) -> Operation[tuple[list[ContextItem], dict[str, str]]]:
+        """What all sources give in time, and why some give nothing. Never raises for a source."""
+        deadline = Deadline(self.deadline)
         items: list[ContextItem] = []
         left_out: dict[str, str] = {}
-        request = replace(request, together=Together(request.scope.engine, dict(self._questions(request))))
-        under_way: list[tuple[ContextSource, Fetching]] = []
+        searches = dict(filter(None, (_search_of(source, request) for source in self._sources)))
+        request = replace(request, shared=SharedSearches(request.scope.engine, searches))
+        under_way: list[tuple[str, Future[list[ContextItem]]]] = []
         for source in self._sources:
             try:
-                under_way.append((source, self._pools[source.name].submit(partial(_fetched, source, request))))
+                under_way.append((source.name, self._pools[source.name].submit(partial(_fetched, source, request))))
             except (StoreUnavailable, RuntimeError) as error:  # its workers hang, or no thread can be started
                 left_out[source.name] = _reason(error)
         try:
-            for source, future in under_way:
+            for name, future in under_way:
                 try:
-                    items += yield self._wait(future, request, deadline)
+                    items += yield _until(deadline, future, request)
                 except DeadlineExceeded:
-                    left_out[source.name] = "late"
+                    left_out[name] = "late"
                 except Exception as error:  # noqa: BLE001 - whatever one source raises, the others are shown
-                    left_out[source.name] = _reason(error)
+                    left_out[name] = _reason(error)
         finally:
             for _, future in under_way:
                 future.cancel()
         return items, left_out
 
-    def _questions(self, request: ContextRequest) -> Iterator[tuple[str, Search]]:
-        """The searches for the question itself, by source."""
-        for source in self._sources:
-            with suppress(Exception):  # its fetch asks the same, and says what is wrong
-                search = source.question(request) if isinstance(source, SearchingSource) else None
-                if search is not None and search.text == request.query:
-                    yield source.name, search
 
-    def _wait(self, future: Fetching, request: ContextRequest, deadline: Deadline) -> Effect[list[ContextItem]]:
-        try:
-            left = deadline.remaining()
-        except DeadlineExceeded:
-            left = _AN_INSTANT_S  # what is there by now is taken
-        return Effect(lambda: future, timeout=left, may_block=request.scope.engine.pool.may_block)
+class SyncContextBuilder:
+    """`ContextBuilder` for code without async."""
+
+    def __init__(self, builder: ContextBuilder) -> None:
+        self._builder = builder
+
+    def build(
+        self,
+        user_id: UserId,
+        query: str | None = None,
+        *,
+        messages: Sequence[MessageLikeRepresentation] = (),
+        max_tokens: int | None = None,
+    ) -> AssembledContext:
+        """Like `ContextBuilder.build`; it blocks."""
+        return run(self._builder.operation(user_id, query, messages, max_tokens))
+
+
+def _search_of(source: ContextSource, request: ContextRequest) -> tuple[str, Search] | None:
+    """The name of ``source`` and its search, if it searches for the question itself."""
+    with suppress(Exception):  # its fetch asks the same, and says what is wrong
+        search = source.question(request) if isinstance(source, SearchingSource) else None
+        if search is not None and search.text == request.query:
+            return source.name, search
+    return None
+
+
+def _until(deadline: Deadline, future: Future[list[ContextItem]], request: ContextRequest) -> Effect[list[ContextItem]]:
+    try:
+        left = deadline.remaining()
+    except DeadlineExceeded:
+        left = _AN_INSTANT_S  # what is there by now is taken
+    return Effect(lambda: future, timeout=left, may_block=request.scope.engine.pool.may_block)
 
 
 def _reason(error: Exception) -> str:
@@ -128,110 +234,3 @@ def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem
 
 async def _awaited(given: Awaitable[Sequence[ContextItem]]) -> Sequence[ContextItem]:
     return await given
-
-
-DEFAULT_DEADLINE_S: Final = 1.0
-DEFAULT_SOURCES: Final[tuple[ContextSource, ...]] = (
-    RecentMessages(),
-    Memories(),
-    Entities(),
-    AssociatedMemories(),
-    consolidated_memories(),
-    goals(),
-    ideas(),
-    StaticFacts(),
-)
-
-
-class SyncContextBuilder:
-    """The builder without async: the same method, which blocks."""
-
-    def __init__(self, builder: ContextBuilder) -> None:
-        self._builder = builder
-
-    def build(
-        self,
-        user_id: UserId,
-        query: str | None = None,
-        *,
-        messages: Sequence[MessageLikeRepresentation] = (),
-        max_tokens: int | None = None,
-    ) -> AssembledContext:
-        """Like `ContextBuilder.build`."""
-        return run(self._builder.plan(user_id, query, messages=messages, max_tokens=max_tokens))
-
-
-class ContextBuilder:
-    """Builds the context of prompts from ``sources``, by default all that this package has, with ``engineer``.
-
-    ``service`` is the user's memory as the agent sees it. All sources are asked at once and get ``deadline`` seconds
-    together (None: as long as they take). ``max_tokens`` bounds the block. With a ``model``, what does not fit is
-    summed up, which takes as long as the model takes; without, it is left out. Raises ConfigurationError for two
-    sources of one name, an object that is no source, or a deadline that is not positive.
-    """
-
-    def __init__(
-        self,
-        service: AgentMemoryStoreService | SyncMemoryService,
-        sources: Sequence[ContextSource] = DEFAULT_SOURCES,
-        *,
-        engineer: ContextEngineer | None = None,
-        deadline: float | None = DEFAULT_DEADLINE_S,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        model: BaseChatModel | None = None,
-    ) -> None:
-        if deadline is not None and not deadline > 0:
-            raise ConfigurationError(f"deadline must be a positive number of seconds, or None, not {deadline}")
-        self._scope = service.scope
-        self._sources = Sources(sources)
-        self.engineer = engineer or ContextEngineer()
-        self.deadline = deadline
-        self.max_tokens = max_tokens
-        self.model = model
-        self.sync = SyncContextBuilder(self)
-
-    async def build(
-        self,
-        user_id: UserId,
-        query: str | None = None,
-        *,
-        messages: Sequence[MessageLikeRepresentation] = (),
-        max_tokens: int | None = None,
-    ) -> AssembledContext:
-        """The context for ``query`` and ``messages``, the conversation so far.
-
-        ``max_tokens`` overrides the builder's own. ``left_out`` of the result names the sources that failed or were
-        late. Raises InvalidId for a bad user id.
-        """
-        return await arun(self.plan(user_id, query, messages=messages, max_tokens=max_tokens))
-
-    def plan(
-        self,
-        user_id: UserId,
-        query: str | None = None,
-        *,
-        messages: Sequence[MessageLikeRepresentation] = (),
-        max_tokens: int | None = None,
-    ) -> Operation[AssembledContext]:
-        """What `build` gives."""
-        encode_label(user_id)
-        request = ContextRequest(
-            user_id=str(user_id),
-            query=query,
-            messages=convert_to_messages(messages),
-            scope=self._scope,
-            now=self._scope.clock.now(),
-        )
-        items, left_out = yield from self._sources.fetch(request, self.deadline)
-        room = self.max_tokens if max_tokens is None else max_tokens
-        now, zone = request.now, request.zone
-        if self.model is not None:
-            try:
-                context = yield from with_summary(
-                    self.engineer, items, self.model, query=query, now=now, zone=zone, max_tokens=room
-                )
-                return replace(context, left_out=left_out)
-            except ModelError as error:
-                left_out[SUMMARY] = str(error)
-        context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room)
-        return replace(context, left_out=left_out)

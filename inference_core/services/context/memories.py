@@ -1,4 +1,4 @@
-"""Sources of memories: those that fit the question, by category or type, and what belongs to them."""
+"""The sources of this package: memories, what belongs to them, the conversation, and what holds for all users."""
 
 from __future__ import annotations
 
@@ -28,9 +28,14 @@ Accepts = Callable[[MemoryRecord], bool]
 IDEA: Final = "idea"
 """The tag of short-term ideas, whatever their type."""
 _LOOKED_AT: Final = 100
-_PATIENCE_S: Final = 2.0
+_WAIT_S: Final = 2.0
 _OVER: Final = ("done", "dropped")
 _QUERY_CHARACTERS: Final = 2_000
+_RELATION_PARTS: Final = 3
+TIMESTAMP: Final = "timestamp"
+"""The name in a message's ``additional_kwargs`` under which AgentMemory keeps when it was said, in ISO 8601."""
+_SPEAKERS: Final = {"human": ("user", Trust.STATED), "ai": ("assistant", Trust.INFERRED)}
+_OTHERS: Final = ("tool", Trust.EXTERNAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,122 +170,6 @@ def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
     )
 
 
-def search_in_all(request: ContextRequest, limit: int) -> Search | None:
-    """For the memories that fit the request's question best, of all categories; None without a question."""
-    scopes = request.scope.namespaces.read_scopes(request.user_id)
-    return None if request.question is None else search_for(request, request.question, [scopes], limit)
-
-
-def search_for(
-    request: ContextRequest,
-    text: str,
-    groups: Sequence[Sequence[Namespace]],
-    limit: int,
-    kinds: frozenset[str] | None = None,
-    rejects: Callable[[Row], str | None] | None = None,
-) -> Search:
-    """For the ``limit`` memories of each group that fit ``text`` best and hold now."""
-    return Search(
-        groups=groups,
-        text=text,
-        limit=limit,
-        kinds=kinds,
-        reject=lambda row: why_invalid(row.value, request.now) or (rejects(row) if rejects else None),
-        explains=True,
-        wait_seconds=_PATIENCE_S,
-        now=in_zone(request.now, request.zone),
-    )
-
-
-def item_of(found: Found, source: str, section: str, share: float = 1.0) -> ContextItem:
-    """The item of a hit, ``share`` as relevant as that; ``section`` "": that of its category."""
-    record = record_of(found.row)
-    return ContextItem.of(
-        record,
-        source=source,
-        section=section or section_of(record.category),
-        relevance=None if found.relevance is None else round(share * found.relevance, 3),
-        score=found.score,
-        signals=found.shares,
-    )
-
-
-# Sources of what is there without a search: the conversation, and what the application knows from the start.
-
-TIMESTAMP: Final = "timestamp"
-"""The name in a message's ``additional_kwargs`` under which AgentMemory keeps when it was said, in ISO 8601."""
-_SPEAKERS: Final = {"human": ("user", Trust.STATED), "ai": ("assistant", Trust.INFERRED)}
-_OTHERS: Final = ("tool", Trust.EXTERNAL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecentMessages:
-    """The last ``limit`` messages and answers of the request, in their order, without the question itself."""
-
-    name: str = "recent_messages"
-    section: str = "recent_messages"
-    limit: int = 10
-
-    def fetch(self, request: ContextRequest) -> list[ContextItem]:
-        """The messages that hold text, but for system messages."""
-        said = [one for one in request.messages if not isinstance(one, SystemMessage) and one.text.strip()]
-        if said and said[-1].text == request.query:
-            said = said[:-1]
-        items: list[ContextItem] = []
-        first = max(0, len(said) - self.limit)
-        for at, message in enumerate(said[first:], first):
-            kind, trust = _SPEAKERS.get(message.type, _OTHERS)
-            items.append(
-                ContextItem(
-                    id=message.id or str(at),
-                    text=message.text,
-                    section=self.section,
-                    source=self.name,
-                    kind=kind,
-                    happened_at=_said_at(message),
-                    trust=trust,
-                    score=at,
-                )
-            )
-        return items
-
-
-@dataclass(frozen=True, slots=True)
-class StaticFacts:
-    """What holds for all users: ``facts``, or, without them, what the `StaticMemory` of this ``name`` has stored."""
-
-    facts: Sequence[str] | None = None
-    name: str = "static_memory"
-    section: str = "static_memory"
-    limit: int = 50
-
-    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
-        """The facts in their order. Raises StoreUnavailable."""
-        if self.facts is not None:
-            return [
-                ContextItem(id=str(at), text=fact, section=self.section, source=self.name, kind="facts", score=-at)
-                for at, fact in enumerate(self.facts)
-            ]
-        namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
-        rows = yield from request.scope.engine.page([namespace], limit=self.limit)
-        return [
-            replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
-            for record in map(record_of, rows)
-        ]
-
-
-def _said_at(message: BaseMessage) -> datetime | None:
-    try:
-        return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-# Entities: the people, places and things that memories name, and how they belong together.
-
-_RELATION_PARTS: Final = 3
-
-
 @dataclass(slots=True)
 class _Entity:
     """What memories of one trust say of an entity."""
@@ -355,3 +244,106 @@ def _relations(record: MemoryRecord, name: str) -> list[str]:
 
 def _list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentMessages:
+    """The last ``limit`` messages and answers of the request, in their order, without the question itself."""
+
+    name: str = "recent_messages"
+    section: str = "recent_messages"
+    limit: int = 10
+
+    def fetch(self, request: ContextRequest) -> list[ContextItem]:
+        """The messages that hold text, but for system messages."""
+        said = [one for one in request.messages if not isinstance(one, SystemMessage) and one.text.strip()]
+        if said and said[-1].text == request.query:
+            said = said[:-1]
+        items: list[ContextItem] = []
+        first = max(0, len(said) - self.limit)
+        for at, message in enumerate(said[first:], first):
+            kind, trust = _SPEAKERS.get(message.type, _OTHERS)
+            items.append(
+                ContextItem(
+                    id=message.id or str(at),
+                    text=message.text,
+                    section=self.section,
+                    source=self.name,
+                    kind=kind,
+                    happened_at=_said_at(message),
+                    trust=trust,
+                    score=at,
+                )
+            )
+        return items
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFacts:
+    """What holds for all users: ``facts``, or, without them, what the `StaticMemory` of this ``name`` has stored."""
+
+    facts: Sequence[str] | None = None
+    name: str = "static_memory"
+    section: str = "static_memory"
+    limit: int = 50
+
+    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+        """The facts in their order. Raises StoreUnavailable."""
+        if self.facts is not None:
+            return [
+                ContextItem(id=str(at), text=fact, section=self.section, source=self.name, kind="facts", score=-at)
+                for at, fact in enumerate(self.facts)
+            ]
+        namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
+        rows = yield from request.scope.engine.page([namespace], limit=self.limit)
+        return [
+            replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
+            for record in map(record_of, rows)
+        ]
+
+
+def _said_at(message: BaseMessage) -> datetime | None:
+    try:
+        return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def search_in_all(request: ContextRequest, limit: int) -> Search | None:
+    """For the memories that fit the request's question best, of all categories; None without a question."""
+    scopes = request.scope.namespaces.read_scopes(request.user_id)
+    return None if request.question is None else search_for(request, request.question, [scopes], limit)
+
+
+def search_for(
+    request: ContextRequest,
+    text: str,
+    groups: Sequence[Sequence[Namespace]],
+    limit: int,
+    kinds: frozenset[str] | None = None,
+    rejects: Callable[[Row], str | None] | None = None,
+) -> Search:
+    """For the ``limit`` memories of each group that fit ``text`` best and hold now."""
+    return Search(
+        groups=groups,
+        text=text,
+        limit=limit,
+        kinds=kinds,
+        reject=lambda row: why_invalid(row.value, request.now) or (rejects(row) if rejects else None),
+        explains=True,
+        wait_seconds=_WAIT_S,
+        now=in_zone(request.now, request.zone),
+    )
+
+
+def item_of(found: Found, source: str, section: str, share: float = 1.0) -> ContextItem:
+    """The item of a hit, ``share`` as relevant as that; ``section`` "": that of its category."""
+    record = record_of(found.row)
+    return ContextItem.of(
+        record,
+        source=source,
+        section=section or section_of(record.category),
+        relevance=None if found.relevance is None else round(share * found.relevance, 3),
+        score=found.score,
+        signals=found.shares,
+    )

@@ -1,4 +1,4 @@
-"""ContextSource: what gives a part of the context."""
+"""ContextSource: what a part of the context comes from, and what a source is asked with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from functools import partial
 from inspect import isawaitable
 from typing import Protocol, runtime_checkable
 
@@ -20,17 +19,18 @@ from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.search import Search, SearchResult
 
-# The searches of several sources that ask the same, done at once by whoever needs the first.
+Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
+"""Items, an operation that gives them, or something to await, which runs on an event loop of its own."""
 
 
-class Together:
-    """``searches`` by the names of their sources; the first that asks for its result has all of them done."""
+class SharedSearches:
+    """The searches of several sources, by name of the source, done at once by whichever asks for its result first."""
 
     def __init__(self, engine: StoreEngine, searches: Mapping[str, Search]) -> None:
         self._engine = engine
         self._searches = searches
         self._results: Future[dict[str, SearchResult]] = Future()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._is_begun = False
 
     def holds(self, source: str) -> bool:
@@ -38,27 +38,23 @@ class Together:
         return source in self._searches
 
     def result_of(self, source: str) -> Operation[SearchResult]:
-        """What the search of ``source`` found; for the thread of a source, which may wait. Raises StoreError."""
-        with self._turn:
+        """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
+        with self._lock:
             is_first, self._is_begun = not self._is_begun, True
         if is_first:
-            settle(self._results, partial(run, self._all()))
+            settle(self._results, self._search)
         return (yield Effect(lambda: self._results))[source]
 
-    def _all(self) -> Operation[dict[str, SearchResult]]:
-        found = yield from self._engine.search_together(list(self._searches.values()))
+    def _search(self) -> dict[str, SearchResult]:
+        found = run(self._engine.search_together(list(self._searches.values())))
         return dict(zip(self._searches, found, strict=True))
-
-
-Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
-"""Items; or a plan of them; or something to await, which is done on an event loop of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """What a context is built for; ``scope`` is the agent's view of the store, ``now`` an aware instant.
+    """What a context is built for. ``scope`` is the agent's view of the store, ``now`` an aware instant.
 
-    ``together`` holds the searches of all sources that ask for what fits the question.
+    ``shared`` holds the searches of all sources that search for the question.
     """
 
     user_id: str
@@ -66,13 +62,13 @@ class ContextRequest:
     messages: Sequence[BaseMessage]
     scope: MemoryScope
     now: datetime
-    together: Together | None = None
+    shared: SharedSearches | None = None
 
     def search(self, source: str, search: Search) -> Operation[SearchResult]:
         """What ``source`` finds by ``search``, ranked once for all that ask the same. Raises StoreError."""
-        if self.together is None or not self.together.holds(source):
+        if self.shared is None or not self.shared.holds(source):
             return self.scope.engine.search(search)
-        return self.together.result_of(source)
+        return self.shared.result_of(source)
 
     @property
     def question(self) -> str | None:
@@ -87,28 +83,28 @@ class ContextRequest:
 
 @runtime_checkable
 class ContextSource(Protocol):
-    """A source of context, with the items of the request's user alone.
+    """A source of context. It gives items of the request's user alone.
 
-    ``fetch`` may block and may raise: it is called on a thread of its own, and what is late or fails is left out.
+    ``fetch`` may block and may raise: it runs on a thread of its own, and a source that is late or fails is left out.
     """
 
     @property
     def name(self) -> str:
-        """Its own among the sources of a builder."""
+        """Unique among the sources of a builder."""
         ...
 
     @property
     def section(self) -> str:
-        """The heading of what it gives; "" if that differs."""
+        """The heading of what it gives; "" if it has several."""
         ...
 
     @property
     def limit(self) -> int:
-        """How many items it gives at most."""
+        """How many items it may give."""
         ...
 
     def fetch(self, request: ContextRequest) -> Given:
-        """What it has for ``request``, the best first."""
+        """Its items for ``request``, the best first."""
         ...
 
 
@@ -123,7 +119,7 @@ class SearchingSource(ContextSource, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSource:
-    """A source of an application's own: ``find`` gives texts or items, or is a coroutine function that does."""
+    """A source of the application's own. ``find`` gives texts or items, and may be a coroutine function."""
 
     name: str
     find: Callable[[ContextRequest], Iterable[str | ContextItem] | Awaitable[Iterable[str | ContextItem]]]
@@ -131,7 +127,7 @@ class OwnSource:
     limit: int = 10
 
     def fetch(self, request: ContextRequest) -> Given:
-        """What ``find`` gives; texts are not judged."""
+        """What ``find`` gives. Texts have no relevance, so they are not pruned."""
         found = self.find(request)
         return self._awaited(found) if isawaitable(found) else self._items(found)
 

@@ -56,9 +56,9 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         explain: Adds the shares of each score, and what was ``left_out`` with the reasons.
         max_characters: Bounds the contents of the result together.
         diversity: From 0 to 10; 1 is mild. Lowers what repeats a better memory.
-        fills: Adds the newest other memories when fewer match.
+        backfill: Adds the newest other memories when fewer match.
         as_of: Asks what held at that time, even if something else holds now.
-        by_itself: Ranks by the text alone, not by who said it or what was said around it, and does not count the
+        ignore_session: Ranks by the text alone, not by who said it or what was said around it, and does not count the
             recall.
         links: Raises memories that share a name, a tag or rare words with the query or the best hits; ``links`` of a
             document names them.
