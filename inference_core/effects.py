@@ -90,14 +90,19 @@ class WorkerPool:
         self._began: dict[int, float] = {}
         self._closed = False
 
+    @property
+    def hangs(self) -> bool:
+        """Whether every worker has been busy with one call for ``hang_s`` seconds."""
+        began = tuple(self._began.values())
+        return len(began) == self._workers and max(began) <= time.monotonic() - self._hang_s
+
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Runs ``call`` on a worker. Raises StoreUnavailable if the pool is closed or every worker hangs."""
         future: Future[T] = Future()
         with self._wake:
             if self._closed:
                 raise StoreUnavailable(f"{self._name} is closed")
-            latest = time.monotonic() - self._hang_s
-            if len(self._began) == self._workers and all(began <= latest for began in self._began.values()):
+            if self.hangs:
                 raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
             self._tasks.append((future, call))
             if len(self._tasks) > self._idle and len(self._threads) < self._workers:

@@ -60,7 +60,7 @@ def _hang(pool: WorkerPool, gate: threading.Event) -> None:
     """Leaves a call that hangs on each of the pool's two workers."""
     for _ in range(2):
         pool.submit(gate.wait)
-    _wait_for(pool._hangs)
+    _wait_for(lambda: pool.hangs)
 
 
 def test_a_plan_returns_its_result(drive: Driver, pool: WorkerPool):
@@ -459,7 +459,7 @@ def test_a_pool_whose_workers_all_hang_refuses_calls_until_they_return(gate: thr
     with pytest.raises(StoreUnavailable, match="test: all 2 workers wait for calls that do not return"):
         run(pool.call(int), LATE)
     gate.set()
-    _wait_for(lambda: not pool._hangs())
+    _wait_for(lambda: not pool.hangs)
     assert run(pool.call(lambda: 1), LATE) == 1
     pool.close()
 

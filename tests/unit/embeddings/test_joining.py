@@ -87,7 +87,7 @@ def test_a_model_that_hangs_is_asked_for_no_more_until_it_answers():
         joined.submit(["c"])
     model.gate.set()
     assert hanging.result(10)
-    while pool._hangs():
+    while pool.hangs:
         time.sleep(0.001)
     assert joined.submit(["c"]).result(10)
     pool.close()
