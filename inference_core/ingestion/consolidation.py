@@ -61,6 +61,50 @@ class Effects:
         """``record`` with the changes of this job."""
         return self.changed.get((*record.namespace, record.id), record)
 
+    def add(self, record: MemoryRecord) -> None:
+        """Adds a memory."""
+        self.set(record)
+        self.added.append(record.id)
+
+    def reinforce(self, record: MemoryRecord, now: datetime) -> None:
+        """Counts a repetition of ``record``; several in one batch count once."""
+        if record.id in self.added or record.id in self.reinforced:
+            return
+        self.reinforced.append(record.id)
+        if record.extra_metadata.get(LAST_JOB) == self.job_id:
+            self.set(record)  # an earlier attempt of this job counted it
+            return
+        count = record.extra_metadata.get(REINFORCED)
+        times = (count if isinstance(count, int) else 0) + 1
+        seen = {REINFORCED: times, LAST_SEEN: now.isoformat(), LAST_JOB: self.job_id}
+        self.before[record.id] = {name: record.extra_metadata[name] for name in seen if name in record.extra_metadata}
+        self.set(replace(record, extra_metadata={**record.extra_metadata, **seen}))
+
+    def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
+        """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
+
+        A memory that is pinned, over, or better founded than ``record`` does not end.
+        """
+        now = record.created_at
+        if target.superseded_by == successor.id:
+            self.set(target)  # an earlier attempt of this job ended it
+        elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
+            return
+        else:
+            end = {} if target.valid_to is None else {WOULD_END: target.valid_to.isoformat()}
+            ended = replace(
+                target,
+                valid_to=min(max(record.happened_at, target.happened_at), now),
+                superseded_by=successor.id,
+                updated_at=now,
+                extra_metadata={**target.extra_metadata, **end},
+            )
+            self.set(ended)
+        successor = self.get(successor)
+        self.set(replace(successor, supersedes=tuple(dict.fromkeys([*successor.supersedes, target.id]))))
+        if target.id not in self.superseded:
+            self.superseded.append(target.id)
+
     @property
     def puts(self) -> list[Put]:
         """The writes, which fail if one of the memories was changed meanwhile."""
@@ -87,32 +131,23 @@ def consolidated(
     for candidate in candidates:
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
-            yield from _applied(scope, user_id, candidate, record, effects)
+            found = candidate.target and (yield from find(scope, user_id, candidate.target))
+            successor, is_known = yield from _placed(scope, record, effects)
         except (InvalidMemory, UntrustedWrite) as error:
             effects.problems.append(mended(str(error)))
-    return effects
-
-
-def _applied(
-    scope: MemoryScope, user_id: str, candidate: Candidate, record: MemoryRecord, effects: Effects
-) -> Operation[None]:
-    target = None
-    if candidate.target is not None:
-        found = yield from find(scope, user_id, candidate.target)
+            continue
+        now = record.created_at
         target = effects.get(found) if found else None
-    successor, is_known = yield from _placed(scope, record, effects)
-    if not is_known and target is not None and _holds(target, record.created_at):
-        says_again = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
-        if says_again:
-            _reinforce(effects, target, record.created_at)
-            return
-    if is_known and successor.extra_metadata.get(JOB) != effects.job_id:
-        _reinforce(effects, successor, record.created_at)
-    elif successor.id not in effects.added:  # if it is known, an earlier attempt of this job did it
-        effects.set(successor)
-        effects.added.append(successor.id)
-    if candidate.action is Action.SUPERSEDE and target is not None and target.id != successor.id:
-        _end(effects, target, successor, record)
+        if target is not None and not is_known and _repeats(candidate, target, now):
+            effects.reinforce(target, now)
+            continue
+        if is_known and successor.extra_metadata.get(JOB) != job_id:
+            effects.reinforce(successor, now)
+        elif successor.id not in effects.added:  # if it is known, an earlier attempt of this job added it
+            effects.add(successor)
+        if candidate.action is Action.SUPERSEDE and target is not None and target.id != successor.id:
+            effects.supersede(target, successor, record)
+    return effects
 
 
 def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Operation[tuple[MemoryRecord, bool]]:
@@ -132,48 +167,13 @@ def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Opera
         record = replace(record, id=digest_of([record.id]))
 
 
-def _end(effects: Effects, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
-    """``successor`` takes the place of ``target`` from when ``record`` holds.
-
-    A memory that is pinned, over, or better founded than ``record`` does not end.
-    """
-    now = record.created_at
-    if target.superseded_by == successor.id:
-        effects.set(target)  # an earlier attempt of this job did it
-    elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
-        return
-    else:
-        end = {} if target.valid_to is None else {WOULD_END: target.valid_to.isoformat()}
-        ended = replace(
-            target,
-            valid_to=min(max(record.happened_at, target.happened_at), now),
-            superseded_by=successor.id,
-            updated_at=now,
-            extra_metadata={**target.extra_metadata, **end},
-        )
-        effects.set(ended)
-    successor = effects.get(successor)
-    effects.set(replace(successor, supersedes=tuple(dict.fromkeys([*successor.supersedes, target.id]))))
-    if target.id not in effects.superseded:
-        effects.superseded.append(target.id)
-
-
 def _holds(record: MemoryRecord, now: datetime) -> bool:
     return why_invalid(record.to_value(), now) is None
 
 
-def _reinforce(effects: Effects, record: MemoryRecord, now: datetime) -> None:
-    if record.id in effects.added or record.id in effects.reinforced:
-        return  # repeated within this batch
-    effects.reinforced.append(record.id)
-    if record.extra_metadata.get(LAST_JOB) == effects.job_id:
-        effects.set(record)  # an earlier attempt of this job did it
-        return
-    count = record.extra_metadata.get(REINFORCED)
-    times = (count if isinstance(count, int) else 0) + 1
-    seen = {REINFORCED: times, LAST_SEEN: now.isoformat(), LAST_JOB: effects.job_id}
-    effects.before[record.id] = {name: record.extra_metadata[name] for name in seen if name in record.extra_metadata}
-    effects.set(replace(record, extra_metadata={**record.extra_metadata, **seen}))
+def _repeats(candidate: Candidate, target: MemoryRecord, now: datetime) -> bool:
+    is_same = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
+    return is_same and _holds(target, now)
 
 
 def _record(

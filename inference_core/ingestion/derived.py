@@ -13,12 +13,10 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.extraction import short, stamp
 from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
 from inference_core.ingestion.messages import Role, mended
-from inference_core.ingestion.structured import Asking, shown
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text
 from inference_core.memory.trust import MemorySource, Origin, Trust
@@ -107,23 +105,6 @@ def text_and_cited(
             f"sources names {len(cited) or 'none'} of the listed ids, and {min_cited} or more are needed"
         )
     return text, [source for name in cited for source in offered[name]]
-
-
-def extraction_of(
-    asking: Asking,
-    candidates: Sequence[Candidate],
-    problems: Sequence[str] = (),
-    notes: Mapping[str, Any] | None = None,
-) -> Extraction:
-    """``candidates`` with what ``asking`` for them took and what went wrong."""
-    return Extraction(
-        tuple(candidates),
-        tuple(shown([*problems, *asking.problems])),
-        asking.model_calls,
-        asking.input_tokens,
-        asking.output_tokens,
-        dict(notes or {}),
-    )
 
 
 def write_derived(

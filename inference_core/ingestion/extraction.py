@@ -184,13 +184,8 @@ class ModelExtractor:
         asking = Asking(self._models, self.timeout, REPAIR)
         request = request_for(batch, self.prompt, self.max_memories)
         reading = yield from asking.answered(request, partial(_read, batch, self.max_memories), "memories")
-        return Extraction(
-            tuple(reading.candidates),
-            tuple(shown([*batch.problems, *asking.problems, *reading.problems])),
-            asking.model_calls,
-            asking.input_tokens,
-            asking.output_tokens,
-        )
+        asking.problems += reading.problems
+        return asking.extraction(reading.candidates, batch.problems)
 
 
 @dataclass(slots=True)

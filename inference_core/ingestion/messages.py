@@ -1,4 +1,7 @@
-"""Message: one message of a conversation, as every reader gives it. Transcript: the messages of a file."""
+"""Message: one message of a conversation, whatever its source. Transcript: the messages of a file.
+
+Also here is what is asked of their text: which words are the user's own, and how to split it into memories.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,28 @@ EMPTY: Final = "empty"
 """Why a message without text is skipped."""
 OTHER_PARTS: Final = "parts without text"
 """Why a part of a message is skipped, such as an image. Counts parts, not messages."""
+FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+SIGNS: Final = (
+    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
+    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
+)
+"""The start of a line from which a message is pasted text (MULTILINE, IGNORECASE)."""
+_PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
+_TO_WORK_ON: Final = re.compile(
+    r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
+    r"|check|here(?:'s| is| are)|(?:this|these|following|attached|forwarded) (?:e-?mail|mail|message|document|doc"
+    r"|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript|file|review|post))\b"
+    r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
+    re.IGNORECASE,
+)
+_STEM: Final = 5
+"""Letters of a word that are compared, so that inflection and a wrongly guessed language do not matter."""
+_ENDS: Final = (
+    re.compile(r"\n{2,}"),
+    re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
+    re.compile(r"\s+"),
+)
+_MAX_UTF8: Final = 4
 
 
 class Role(str, Enum):
@@ -73,12 +98,12 @@ class Transcript:
 
 def traced(messages: Iterable[Message]) -> Iterator[Message]:
     """``messages``, those of the assistant that follow a tool's in the same session marked as ``after_tool``."""
-    told: set[str | None] = set()
+    with_tools: set[str | None] = set()
     for message in messages:
         if message.role is Role.TOOL:
-            told.add(message.session_id)
-        is_told = message.role is Role.ASSISTANT and message.session_id in told
-        yield replace(message, after_tool=True) if is_told else message
+            with_tools.add(message.session_id)
+        is_after = message.role is Role.ASSISTANT and message.session_id in with_tools
+        yield replace(message, after_tool=True) if is_after else message
 
 
 def label(text: str | None) -> str | None:
@@ -108,24 +133,6 @@ def session_label(session_id: str | None) -> str | None:
     return label(session_name(session_id))
 
 
-# Tells a user's own words from what they pasted: code, quotations, letters, documents to work on.
-
-FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-SIGNS: Final = (
-    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
-    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
-)
-"""The start of a line from which a message is pasted text (MULTILINE, IGNORECASE)."""
-_PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
-_TO_WORK_ON: Final = re.compile(
-    r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
-    r"|check|here(?:'s| is| are)|(?:this|these|following|attached|forwarded) (?:e-?mail|mail|message|document|doc"
-    r"|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript|file|review|post))\b"
-    r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
-    re.IGNORECASE,
-)
-
-
 def own_words(text: str) -> str:
     """``text`` without code, up to the first sign of pasted text; a greeting in the first line is none."""
     text = FENCE.sub("\n", text)
@@ -135,52 +142,12 @@ def own_words(text: str) -> str:
     return text[: min(signs, default=len(text))]
 
 
-# Splits texts that are too long for a memory at the end of a paragraph, a sentence or a word.
-
-_ENDS: Final = (
-    re.compile(r"\n{2,}"),
-    re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
-    re.compile(r"\s+"),
-)
-_MAX_UTF8: Final = 4
-
-
-def split_text(text: str, max_bytes: int) -> list[str]:
-    """``text`` in parts of at most ``max_bytes`` of UTF-8 (but at least a character), each as long as possible.
-
-    Only white space between the parts is dropped. All parts but the last are at least half as long as allowed.
-    """
-    parts: list[str] = []
-    start = 0
-    while start < len(text):
-        limit = max(max_bytes, _MAX_UTF8)
-        window = text[start : start + limit].encode()[:limit].decode(errors="ignore")
-        is_last = start + len(window) == len(text)
-        end = len(window) if is_last else _cut(window)
-        parts.append(window[:end].strip())
-        start += end
-    return [part for part in parts if part]
-
-
-def _cut(window: str) -> int:
-    """Where to cut: the last paragraph end in the second half, else sentence or word end, else the window's end."""
-    for ends in _ENDS:
-        if found := [end.end() for end in ends.finditer(window, len(window) // 2)]:
-            return found[-1]
-    return len(window)
-
-
-# Grounding: whether a memory is drawn from the user's own words or from tools and pasted text.
-#
-# A model that obeys an injected text may name the user as its source. So sources are checked against the words of the
-# messages themselves.
-
-_STEM: Final = 5
-"""Letters of a word that are compared, so that inflection and a wrongly guessed language do not matter."""
-
-
 class Grounding:
-    """The users' own words in ``messages``, and the words that only tools, pasted text or ``others`` have."""
+    """The users' own words in ``messages``, and the words that only tools, pasted text or ``others`` have.
+
+    A model that obeys an injected text may name the user as its source. So sources are checked against the words of
+    the messages themselves.
+    """
 
     def __init__(self, messages: Sequence[Message], others: Iterable[str] = ()) -> None:
         users = [message.text for message in messages if message.role is Role.USER]
@@ -202,3 +169,22 @@ def _words_of(texts: Iterable[str]) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _words(text: str) -> frozenset[str]:
     return frozenset(term[:_STEM] for term in analyze(text))
+
+
+def split_text(text: str, max_bytes: int) -> list[str]:
+    """``text`` in parts of at most ``max_bytes`` of UTF-8, or of one character.
+
+    A part ends at the last paragraph end in its second half, else at a sentence or word end, else where it is full.
+    Only white space between the parts is dropped.
+    """
+    parts: list[str] = []
+    start = 0
+    while start < len(text):
+        limit = max(max_bytes, _MAX_UTF8)
+        window = text[start : start + limit].encode()[:limit].decode(errors="ignore")
+        is_last = start + len(window) == len(text)
+        cuts = ([end.end() for end in ends.finditer(window, len(window) // 2)] for ends in _ENDS)
+        end = len(window) if is_last else next((found[-1] for found in cuts if found), len(window))
+        parts.append(window[:end].strip())
+        start += end
+    return [part for part in parts if part]

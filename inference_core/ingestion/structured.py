@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -22,6 +23,7 @@ from inference_core.asking import ask
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ModelError
+from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.extraction_schema import CONTENT, LISTS, TYPES, Entry, first_of, folded, folded_keys
 from inference_core.memory.text import text_tokens
 
@@ -54,7 +56,7 @@ _AFTER_STRING: Final = (
 )
 """What may follow a string. A quote followed by anything else belongs to the text."""
 _TOKEN: Final = re.compile(
-    r"(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<fence>```)|(?P<open>[{\[(])|(?P<close>[}\])])|(?P<comma>[,;])"
+    r"(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<open>[{\[(])|(?P<close>[}\])])|(?P<comma>[,;])"
     rf"|(?P<quote>[\"'`])(?P<text>(?:[^\\\"'`]+|\\.|(?!(?P=quote){_AFTER_STRING})[\"'`])*)(?P<end>(?P=quote)?)"
     r"|(?P<word>[^\s,;:={}\[\]()\"'`](?:(?!\s/[/*])[^,;:={}\[\]()\"\n])*)",
     re.DOTALL,
@@ -108,6 +110,19 @@ class Asking:
         self.input_tokens += usage.get("input_tokens") or sum(text_tokens(message.text) for message in request)
         self.output_tokens += usage.get("output_tokens") or text_tokens(_text_of(answer))
         return answer
+
+    def extraction(
+        self, candidates: Sequence[Candidate], problems: Sequence[str] = (), notes: Mapping[str, Any] | None = None
+    ) -> Extraction:
+        """``candidates`` with what asking for them cost, and ``problems`` besides those of the answers."""
+        return Extraction(
+            tuple(candidates),
+            tuple(shown([*problems, *self.problems])),
+            self.model_calls,
+            self.input_tokens,
+            self.output_tokens,
+            dict(notes or {}),
+        )
 
 
 def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any]:
@@ -255,6 +270,12 @@ class _Open:
         elif isinstance(part, dict):
             self.parts |= part
 
+    def whole_parts(self) -> dict[str, Any] | list[Any]:
+        """The parts if it is truncated. Those of an object are not read: a missing one may be the one that matters."""
+        if isinstance(self.parts, list):
+            return self.parts
+        return {name: part for name, part in self.parts.items() if isinstance(part, dict | list)}
+
     def add_word(self, word: str) -> None:
         """Adds an unquoted word: a key, a value if it is a single word, or a number in an array."""
         if isinstance(self.parts, dict) and self.key is not None:
@@ -268,9 +289,9 @@ def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
     stack: list[_Open] = []
     for token in _TOKEN.finditer(text, at):
         kind = token.lastgroup
-        if kind == "fence" or (kind == "open" and len(stack) == MAX_DEPTH):
-            break
         if kind == "open":
+            if len(stack) == MAX_DEPTH:
+                break
             stack.append(_Open(token[0]))
         elif kind == "close":
             parts = stack.pop().parts
@@ -283,19 +304,9 @@ def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
             stack[-1].add_word(token[0].strip())
         elif token["end"]:
             stack[-1].add(_unescaped(token["text"]))
-    return _whole_parts(stack), len(text), True
-
-
-def _whole_parts(stack: list[_Open]) -> Any:
-    """The complete parts of truncated values. An object's own fields go: the missing ones may be those that matter."""
-    parts: dict[str, Any] | list[Any] | None = None
-    while stack:
-        parts = stack.pop().parts
-        if isinstance(parts, dict):
-            parts = {name: cast("Any", part) for name, part in parts.items() if isinstance(part, dict | list)}
-        if stack:
-            stack[-1].add(parts)
-    return parts
+    for inner, outer in pairwise(reversed(stack)):
+        outer.add(inner.whole_parts())
+    return stack[0].whole_parts(), len(text), True
 
 
 def _unescaped(body: str) -> str:

@@ -18,7 +18,6 @@ from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.derived import (
     Shown,
     Source,
-    extraction_of,
     lowest_origin,
     request_for,
     shown_source,
@@ -187,7 +186,7 @@ class ModelInsights:
                     cites=tuple(one.memory_id or "" for one in cited),
                 )
                 candidates.append(candidate)
-        return extraction_of(asking, candidates, notes={"answered": answered})
+        return asking.extraction(candidates, notes={"answered": answered})
 
 
 def _read(lines: Sequence[Shown], answer: Any) -> tuple[Drawn, str]:

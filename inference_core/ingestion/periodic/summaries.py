@@ -28,7 +28,6 @@ from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.derived import (
     Shown,
     Source,
-    extraction_of,
     request_for,
     short_text,
     shown_source,
@@ -170,7 +169,7 @@ class ModelSummarizer:
             portions = _portions(parts, self.window_tokens)
         summary = yield from self._summary(asking, portions[0], now, zone)
         problems = [f"The oldest {left_out} sources were left out"] if left_out else []
-        return extraction_of(asking, [candidate_of(content, summary)], problems)
+        return asking.extraction([candidate_of(content, summary)], problems)
 
     def _summary(self, asking: Asking, lines: Sequence[Shown], now: datetime, zone: tzinfo) -> Operation[Summary]:
         request = summary_request(lines, self.prompt, now, zone)
