@@ -23,33 +23,6 @@ from inference_core.memory.text import MAX_ID_LENGTH
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.memory.types import MemoryCategory
 
-# Time buckets of the memory block: how long ago something happened, in the user's calendar.
-
-
-class TimeBucket(Enum):
-    """A bucket and its heading, in the order in which they are shown."""
-
-    TODAY = "Recent (today)"
-    YESTERDAY = "Yesterday"
-    PREVIOUS_5_DAYS = "Previous 5 days"
-    PREVIOUS_90_DAYS = "Previous 90 days"
-    OLDER = "Older"
-
-
-_LAST_DAY_OF = (
-    (0, TimeBucket.TODAY),
-    (1, TimeBucket.YESTERDAY),
-    (6, TimeBucket.PREVIOUS_5_DAYS),
-    (96, TimeBucket.PREVIOUS_90_DAYS),
-)
-
-
-def time_bucket(moment: datetime, today: date, zone: tzinfo) -> TimeBucket:
-    """The bucket of ``moment`` on the day ``today`` in ``zone``; an instant in the future counts as today."""
-    age = (today - local_day(moment, zone)).days
-    return next((bucket for last, bucket in _LAST_DAY_OF if age <= last), TimeBucket.OLDER)
-
-
 Format = Callable[[AssembledContext, datetime, tzinfo, bool], str]
 """Renders a context at an instant in a zone, with or without the words that say what it is."""
 NOTICE: Final = (
@@ -98,6 +71,30 @@ _INVISIBLE: Final = (
 )
 _INVISIBLE_RUN: Final = re.compile(f"[{_INVISIBLE}]{{2,}}")
 _SELECTOR: Final = re.compile(f"[{_SELECTORS}]")
+
+
+class TimeBucket(Enum):
+    """How long ago something happened, in the user's calendar: the headings of the block, in their order."""
+
+    TODAY = "Recent (today)"
+    YESTERDAY = "Yesterday"
+    PREVIOUS_5_DAYS = "Previous 5 days"
+    PREVIOUS_90_DAYS = "Previous 90 days"
+    OLDER = "Older"
+
+
+_LAST_DAY_OF = (
+    (0, TimeBucket.TODAY),
+    (1, TimeBucket.YESTERDAY),
+    (6, TimeBucket.PREVIOUS_5_DAYS),
+    (96, TimeBucket.PREVIOUS_90_DAYS),
+)
+
+
+def time_bucket(moment: datetime, today: date, zone: tzinfo) -> TimeBucket:
+    """The bucket of ``moment`` on the day ``today`` in ``zone``; an instant in the future counts as today."""
+    age = (today - local_day(moment, zone)).days
+    return next((bucket for last, bucket in _LAST_DAY_OF if age <= last), TimeBucket.OLDER)
 
 
 def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark: str = CUT_MARK) -> str:

@@ -67,16 +67,14 @@ from inference_core.stores.factory import engine_of
 if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
 
-
-# The two faces of services: the same operations, blocking and awaited.
-
 P = ParamSpec("P")
 T = TypeVar("T")
+DEFAULT_TIMEOUT_S: Final = 10.0
 _SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ServiceBase:
-    """What both faces of a service run operations with."""
+    """What the async and the sync form of a service have in common: both run the same operations."""
 
     def __init__(self, scope: MemoryScope, timeout: float | None) -> None:
         self.scope = scope
@@ -86,7 +84,7 @@ class ServiceBase:
 def synchronous(
     operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
 ) -> Callable[Concatenate[ServiceBase, P], T]:
-    """The method that does ``operation`` and blocks."""
+    """``operation`` as a method that blocks."""
 
     def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(self.scope, *args, **kwargs), self.timeout)
@@ -98,16 +96,13 @@ def synchronous(
 def asynchronous(
     operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
 ) -> Callable[Concatenate[ServiceBase, P], Coroutine[Any, Any, T]]:
-    """The method that does ``operation`` and is awaited."""
+    """``operation`` as a coroutine method."""
 
     async def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
         return await arun(operation(self.scope, *args, **kwargs), self.timeout)
 
     present_as(method, operation, _SELF)
     return method
-
-
-DEFAULT_TIMEOUT_S: Final = 10.0
 
 
 class SyncMemoryService(ServiceBase):

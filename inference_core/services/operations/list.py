@@ -1,4 +1,4 @@
-"""Look at what is stored: one memory, a page of them, or how many there are."""
+"""Looks at what is stored: one memory and its history, a page of memories, or how many there are."""
 
 from __future__ import annotations
 
@@ -37,6 +37,23 @@ def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[Memory
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
     record = yield from find(scope, user_id, memory_id)
     return record and MemoryStoreDocument.of(record)
+
+
+def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
+    """The memory with all that it superseded and all that superseded it, the oldest first; empty if there is none.
+
+    Only memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
+    """
+    found: dict[str, MemoryRecord] = {}
+    waiting = [memory_id]
+    while waiting:
+        one = waiting.pop()
+        record = None if one in found else (yield from find(scope, user_id, one))
+        if record is not None:
+            found[one] = record
+            waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
+    ordered = sorted(found.values(), key=lambda record: (record.happened_at, record.created_at))
+    return [MemoryStoreDocument.of(record) for record in ordered]
 
 
 def list_memories(  # noqa: D417 - callers of the service pass no scope
@@ -133,23 +150,3 @@ def page_of(
     following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
     # On a worker, as all memories of a user with many would keep an event loop busy for half a second.
     return MemoryPage((yield from engine.pool.call(lambda: list(map(make, page)))), following), total
-
-
-# What held before a memory, and what came after it.
-
-
-def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
-    """The memory with all that it superseded and all that superseded it, the oldest first; empty if there is none.
-
-    Only memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
-    """
-    found: dict[str, MemoryRecord] = {}
-    waiting = [memory_id]
-    while waiting:
-        one = waiting.pop()
-        record = None if one in found else (yield from find(scope, user_id, one))
-        if record is not None:
-            found[one] = record
-            waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
-    ordered = sorted(found.values(), key=lambda record: (record.happened_at, record.created_at))
-    return [MemoryStoreDocument.of(record) for record in ordered]

@@ -138,7 +138,7 @@ def checked_moment(moment: datetime | None, what: str) -> datetime | None:
 def present_as(method: Callable[..., object], operation: Callable[..., object], *first: Parameter) -> None:
     """Gives ``method`` the name, docstring and types of ``operation``, as its callers see them.
 
-    ``first`` stand in the place of the operation's first parameter, and its result in the place of a plan of it.
+    ``first`` stand in the place of the operation's first parameter, and what it gives in the place of the `Operation`.
     """
     shown: Any = update_wrapper(method, operation)
     parameters = [*first, *list(signature(operation).parameters.values())[1:]]
