@@ -1,4 +1,4 @@
-"""MemoryRecord: the one form of a memory everywhere in the package."""
+"""MemoryRecord, the form of a memory everywhere in the package; whether one still holds, and the links it states."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from inference_core.memory.types import (
 
 SCHEMA_VERSION: Final = 1
 DEFAULT_IMPORTANCE: Final = 0.5
-_LEVELS: Final = tuple(Trust)
 CITES: Final = "cites"
 """The metadata key that lists the memories this one was derived from."""
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
+MAX_NAMES: Final = 64
+"""Only this many names of a record are read."""
+MAX_NAME_CHARACTERS: Final = 64
+_TRIPLE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,7 @@ class MemoryRecord:
         categories = (MemoryCategory(label) for label in labels if label in MEMORY_CATEGORIES)
         source = MemorySource.from_value(mapping_field(value, "source"))
         level = value.get("trust")
-        is_level = isinstance(level, int) and not isinstance(level, bool) and level in _LEVELS
+        is_level = isinstance(level, int) and not isinstance(level, bool) and level in tuple(Trust)
         return cls(
             id=memory_id,
             content=text_field(value, "content") or "",
@@ -166,9 +169,6 @@ def is_of_known_schema(value: Mapping[str, Any]) -> bool:
     return isinstance(version, int) and version <= SCHEMA_VERSION
 
 
-# Whether a stored memory still holds.
-
-
 def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None = None) -> str | None:
     """Why a stored memory does not hold at ``now``, or did not at ``as_of``; None if it does, or did.
 
@@ -194,14 +194,6 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "over"
     is_expired = expiry is not None and expiry <= now  # by now: what is gone cannot be asked for any more
     return "expired" if is_expired else None
-
-
-# Links between memories that their records state: shared entities, relations, tags, and supersession.
-
-MAX_NAMES: Final = 64
-"""Only this many names of a record are read."""
-MAX_NAME_CHARACTERS: Final = 64
-_TRIPLE: Final = 3
 
 
 class MemoryLink(NamedTuple):

@@ -1,4 +1,4 @@
-"""The canonical form of text, metadata and ids; everything is brought into it before a store sees it."""
+"""The canonical form of text, metadata and ids before a store sees them, and typed reads of stored JSON values."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ _CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
+_BYTES: Final = 16
+_PORTION: Final = 256
+_lock = threading.Lock()
+_waiting: list[str] = []
 
 
 def is_encodable(text: str) -> bool:
@@ -149,16 +153,9 @@ def text_tokens(text: str) -> int:
     return ceil(size / 4 + (size - len(text)) / 8)
 
 
-# New memory ids: 128 random bits in hex, drawn from the system's generator in batches, as each draw is slow.
-
-_BYTES: Final = 16
-_PORTION: Final = 256
-_lock = threading.Lock()
-_waiting: list[str] = []
-
-
 def new_id() -> str:
-    """A new id, unique across processes and forks."""
+    """A new memory id: 128 random bits in hex, unique across processes and forks."""
+    # drawn in batches, as each draw from the system's generator is slow
     with _lock:
         if not _waiting:
             drawn = os.urandom(_BYTES * _PORTION)
@@ -176,11 +173,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-# Typed reads of stored JSON values: a field of an unexpected type counts as absent.
-
-
 def text_field(value: Mapping[str, Any], name: str) -> str | None:
-    """The field if it is a string, else None."""
+    """The field if it is a string, else None: like the next ones, it takes an unexpected type for a missing field."""
     found = value.get(name)
     return found if isinstance(found, str) else None
 

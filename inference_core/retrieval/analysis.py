@@ -2,7 +2,8 @@
 
 Stemmers are Snowball's, by the script of a word and, for Latin script, by the language of the text. A word of another
 language is also indexed under its English stem, so that queries of unknown language, in English, or without accents
-still find it. Bigrams follow Lucene's CJK analysis.
+still find it. Bigrams follow Lucene's CJK analysis; case folding and NFKC follow the Unicode Standard (annexes 15 and
+31). Unlike in ``re``, marks count as letters, so the vowel signs of Devanagari and Thai do not split words.
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from inference_core.retrieval.languages import (
     stop_words,
 )
 
-# Folding of letters: case, compatibility forms, accents, and which characters belong to words.
-#
-# Case folding and NFKC follow the Unicode Standard (annexes 15 and 31). Unlike in ``re``, marks count as letters, so
-# the vowel signs of Devanagari and Thai do not split words.
-
+ANALYZER: Final = "snowball-3"
+"""Version of this analysis. Stored terms of another version are made again from the text."""
+MAX_CHARACTERS: Final = 32_768
+"""Text beyond this many characters is not analysed."""
+MAX_TERM_CHARACTERS: Final = 64
+MAX_QUERY_CHARACTERS: Final = 2_048
+"""Of a query, text beyond this many characters is not analysed."""
+MAX_QUERY_WORDS: Final = 48
+"""Of a query, this many different words are looked for: their lists of documents are read."""
+GUESSED_LANGUAGES: Final = ("de", "es", "fr", "it", "pt", "nl", "pl")
+"""The languages tried for a query in Latin letters whose language is unknown."""
+MAX_GUESSED_WORDS: Final = 6
 UNSPACED: Final = (
     "\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1780-\u17d3\u3005-\u3007\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af\U00020000-\U0003ffff"
@@ -51,64 +59,6 @@ _FLAGS: Final = re.compile("[\U0001f1e6-\U0001f1ff]")
 _WITHOUT_DECOMPOSITION: Final = str.maketrans(WORDS["plain_letters"])
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _HAS_LATIN_OR_GREEK: Final = re.compile("[a-z\u00df-\u024f\u0370-\u03ff\u1e00-\u1fff]")
-
-
-def folded(text: str) -> str:
-    """``text`` in lower case, with spaces for everything that is no part of a word; never much longer.
-
-    Accents stay, as stemmers need them. Emoji are put between spaces; marks that only modify a letter are removed. Runs
-    of more than 32 marks and punctuation characters are cut, because normalising them takes quadratic time.
-    """
-    compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: len(text)]
-    letters = unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
-    return unicodedata.normalize("NFC", letters)  # what stood between a letter and its mark may be gone
-
-
-@lru_cache(maxsize=65_536)
-def without_accents(word: str) -> str:
-    """A folded word of Latin or Greek letters without accents: "łódź" as "lodz"; others as they are."""
-    if word.isascii() or not _HAS_LATIN_OR_GREEK.search(word):
-        return word
-    bare = _ACCENTS.sub("", unicodedata.normalize("NFD", word.translate(_WITHOUT_DECOMPOSITION)))
-    return unicodedata.normalize("NFC", bare)
-
-
-class _Letters(dict[int, str]):
-    """The folded form of each code point, filled in as characters occur."""
-
-    def __missing__(self, code: int) -> str:
-        letter = chr(code)
-        category = unicodedata.category(letter)
-        made = "" if category == "Cf" else " "
-        if letter in _KEPT or _FLAGS.match(letter):
-            made = letter
-        elif letter in _REPLACED:
-            made = _REPLACED[letter]
-        elif _DROPPED_BEFORE_STEMMING.match(letter):
-            made = ""
-        elif _EMOJI.match(letter):
-            made = f" {letter} "
-        elif category[0] in "LN" or category in ("Mn", "Mc"):
-            made = letter
-        self[code] = made
-        return made
-
-
-_LETTERS: Final = _Letters()
-
-
-ANALYZER: Final = "snowball-3"
-"""Version of this analysis. Stored terms of another version are made again from the text."""
-MAX_CHARACTERS: Final = 32_768
-"""Text beyond this many characters is not analysed."""
-MAX_TERM_CHARACTERS: Final = 64
-MAX_QUERY_CHARACTERS: Final = 2_048
-"""Of a query, text beyond this many characters is not analysed."""
-MAX_QUERY_WORDS: Final = 48
-"""Of a query, this many different words are looked for: their lists of documents are read."""
-GUESSED_LANGUAGES: Final = ("de", "es", "fr", "it", "pt", "nl", "pl")
-"""The languages tried for a query in Latin letters whose language is unknown."""
-MAX_GUESSED_WORDS: Final = 6
 _JOINERS: Final = "'\\-.:@/+#"
 _TOKEN: Final = re.compile(
     rf"[{UNSPACED}]+|[^{UNSPACED} {_JOINERS}]+(?:(?:://|[{_JOINERS}])[^{UNSPACED} {_JOINERS}]+)*(?:\+\+|#)?"
@@ -239,3 +189,47 @@ def _stem(word: str, language: str) -> str:
 @cache
 def _stemmer(name: str) -> Any:
     return cast("Any", Stemmer).Stemmer(name)  # it has no type stubs
+
+
+def folded(text: str) -> str:
+    """``text`` in lower case, with spaces for everything that is no part of a word; never much longer.
+
+    Accents stay, as stemmers need them. Emoji are put between spaces; marks that only modify a letter are removed. Runs
+    of more than 32 marks and punctuation characters are cut, because normalising them takes quadratic time.
+    """
+    compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: len(text)]
+    letters = unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
+    return unicodedata.normalize("NFC", letters)  # what stood between a letter and its mark may be gone
+
+
+@lru_cache(maxsize=65_536)
+def without_accents(word: str) -> str:
+    """A folded word of Latin or Greek letters without accents: "łódź" as "lodz"; others as they are."""
+    if word.isascii() or not _HAS_LATIN_OR_GREEK.search(word):
+        return word
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFD", word.translate(_WITHOUT_DECOMPOSITION)))
+    return unicodedata.normalize("NFC", bare)
+
+
+class _Letters(dict[int, str]):
+    """The folded form of each code point, filled in as characters occur."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        category = unicodedata.category(letter)
+        made = "" if category == "Cf" else " "
+        if letter in _KEPT or _FLAGS.match(letter):
+            made = letter
+        elif letter in _REPLACED:
+            made = _REPLACED[letter]
+        elif _DROPPED_BEFORE_STEMMING.match(letter):
+            made = ""
+        elif _EMOJI.match(letter):
+            made = f" {letter} "
+        elif category[0] in "LN" or category in ("Mn", "Mc"):
+            made = letter
+        self[code] = made
+        return made
+
+
+_LETTERS: Final = _Letters()

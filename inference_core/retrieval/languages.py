@@ -14,24 +14,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-# The word lists of ``words.toml``, read once.
-
 WORDS: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "words.toml").read_text("utf-8"))
+"""The lists of ``words.toml``."""
 STOP_WORDS: Final = frozenset(WORDS["latin"]["en"].split())
 """English function words, too frequent to tell one memory from another."""
 META_WORDS: Final = frozenset(WORDS["meta_words"].split())
 """English words of a query that are about asking and about the conversation itself, not about what was said in it."""
-
-
-# Function words by language.
-
-LATIN: Final[dict[str, str]] = WORDS["latin"]
-"""Of languages in Latin script, in the order in which a tie between two of them is decided."""
-OTHER: Final[dict[str, str]] = WORDS["other"]
-"""Of languages with a script of their own."""
-
-
-LATIN_LANGUAGES: Final = tuple(LATIN)
+LATIN_LANGUAGES: Final = tuple(WORDS["latin"])
 """Languages in Latin script that can be told apart. With equal evidence, the earlier one wins."""
 STEMMERS: Final[Mapping[str, str]] = WORDS["stemmers"]
 """The name of Snowball's stemmer by ISO 639-1 code."""
@@ -83,7 +72,8 @@ def script_language(letter: str) -> str:
 @cache
 def stop_words(language: str) -> frozenset[str]:
     """The function words of a language in lower case; none for a language without a list."""
-    return frozenset((LATIN.get(language) or OTHER.get(language, "")).split())
+    lists: dict[str, str] = WORDS["latin"] | WORDS["other"]
+    return frozenset(lists.get(language, "").split())
 
 
 def _main_script(sample: str) -> str:

@@ -1,4 +1,8 @@
-"""What a search looks for, derived from the text of a query."""
+"""What a search looks for, derived from the text of a query, and the names in it.
+
+Names are compared folded, without accents and possessives: "José's" is "jose". Entities that share a name are not told
+apart; nothing is merged, and a link states the name it is based on.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,12 @@ _OPENS_A_QUESTION: Final = re.compile(
     r"should|will|may)\b",
     re.IGNORECASE,
 )
+_AUTHOR: Final = re.compile(rf"\s*([^\W\d_][^\n:\uff1a]{{0,{MAX_NAME_CHARACTERS - 1}}})[:\uff1a]\s*\S")
+_MAX_WORDS: Final = 3
+_MARKS: Final = "'-.:@/+#_"
+_UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
+_END: Final = 60
+"""A question mark among this many last characters makes a text a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +73,6 @@ class Query:
             wants_action=bool(clean) and not asks,
             ignore_session=ignore_session,
         )
-
-
-# Names of entities, and which of them a query mentions.
-#
-# Names are compared folded, without accents and possessives: "José's" is "jose". Entities that share a name are not
-# told apart; nothing is merged, and a link states the name it is based on.
-
-_AUTHOR: Final = re.compile(rf"\s*([^\W\d_][^\n:\uff1a]{{0,{MAX_NAME_CHARACTERS - 1}}})[:\uff1a]\s*\S")
-_MAX_WORDS: Final = 3
-_MARKS: Final = "'-.:@/+#_"
-_UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
-_END: Final = 60
-"""A question mark among this many last characters makes a text a question."""
 
 
 @lru_cache(maxsize=4_096)
