@@ -106,19 +106,19 @@ class FileBackend(TableBackend):
 
         with self._writing():
             for batch in batches:
-                staging = WriteSet(
-                    lambda key: draft(key[0]).table.cell(key), lambda name: draft(name).table.head(name), now
+                writes = WriteSet(
+                    lambda key: draft(key[0]).table.state(key), lambda name: draft(name).table.head(name), now
                 )
                 try:
-                    versions = staging.apply(batch)
-                    packed = {key: pack_row(key, cell) for key, cell in staging.cells.items()}
+                    versions = writes.apply(batch)
+                    packed = {key: pack_row(key, state) for key, state in writes.states.items()}
                 except StoreError as error:
                     outcomes.append(error)
                     continue
                 outcomes.append(versions)
-                for key, cell in staging.cells.items():
+                for key, state in writes.states.items():
                     user = changed[key[0][0]] = draft(key[0])
-                    user.table.set(key, cell)
+                    user.table.set(key, state)
                     user.packed[key] = packed[key]
             if changed:
                 self._write(list(changed.values()))

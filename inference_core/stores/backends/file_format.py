@@ -129,8 +129,8 @@ class FileFormat:
 
     def write(self, path: Path, user: UserFile) -> bytes:
         """The content of a file: a header, and the rows of each namespace in the order in which they were written."""
-        cells = sorted(user.table.cells(), key=lambda one: (one[0][0], one[1].seq))
-        rows = [user.packed.get(key) or pack_row(key, cell) for key, cell in cells]
+        states = sorted(user.table.states(), key=lambda one: (one[0][0], one[1].seq))
+        rows = [user.packed.get(key) or pack_row(key, state) for key, state in states]
         step = self._rows_in_line
         bodies = [b'{"entries":[' + b",".join(rows[at : at + step]) + b"]}" for at in range(0, len(rows), step)]
         generation = secrets.token_hex(8)  # so that no line of an earlier state fits in
@@ -244,26 +244,26 @@ def parse_key(given: str | bytes) -> bytes:
     return given
 
 
-def pack_row(key: Key, cell: RowState) -> bytes:
+def pack_row(key: Key, state: RowState) -> bytes:
     """A row as JSON that a person can read: vectors in base64, instants in ISO 8601. Raises StoreError."""
     entry: dict[str, Any] = {
         "namespace": key[0],
         "key": key[1],
-        "version": cell.version,
-        "seq": cell.seq,
-        "kind": cell.kind,
-        "created": aware(cell.created_at).isoformat(),
-        "updated": aware(cell.updated_at).isoformat(),
+        "version": state.version,
+        "seq": state.seq,
+        "kind": state.kind,
+        "created": aware(state.created_at).isoformat(),
+        "updated": aware(state.updated_at).isoformat(),
     }
-    if cell.expiry:
-        entry["expiry"] = [to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)]
-    if document := cell.document:
+    if state.expiry:
+        entry["expiry"] = [to_micros(state.expiry.at), micros_of(state.expiry.ttl)]
+    if document := state.document:
         binary = {"vector": document.vector, "tokens": document.tokens}
         texts = {name: None if value is None else b64encode(value).decode() for name, value in binary.items()}
         entry["document"] = document._asdict() | texts
     try:
-        if cell.value is not None:
-            entry["value"] = json.loads(cell.value)
+        if state.value is not None:
+            entry["value"] = json.loads(state.value)
         return _JSON.encode(entry).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"A file store cannot hold this: {error}") from error
@@ -275,7 +275,7 @@ def _unpacked(entry: dict[str, Any]) -> tuple[Key, RowState]:
     if fields := entry.get("document"):
         binary = {name: None if (text := fields[name]) is None else b64decode(text) for name in ("vector", "tokens")}
         document = Document(**fields | binary | {"situation": DocumentMetadata(*fields["situation"])})
-    cell = RowState(
+    state = RowState(
         seq=entry["seq"],
         version=entry["version"],
         kind=entry["kind"],
@@ -285,7 +285,7 @@ def _unpacked(entry: dict[str, Any]) -> tuple[Key, RowState]:
         document=document,
         expiry=expiry_of(*entry["expiry"]) if "expiry" in entry else None,
     )
-    return (tuple(entry["namespace"]), entry["key"]), cell
+    return (tuple(entry["namespace"]), entry["key"]), state
 
 
 def _place(path: Path, generation: str, number: int) -> bytes:

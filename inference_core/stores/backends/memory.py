@@ -30,14 +30,14 @@ class InMemoryBackend(TableBackend):
         outcomes: list[Outcome] = []
         with self._open() as table:
             for batch in batches:
-                staging = WriteSet(table.cell, table.head, self._clock.now())
+                writes = WriteSet(table.state, table.head, self._clock.now())
                 try:
-                    outcomes.append(staging.apply(batch))
+                    outcomes.append(writes.apply(batch))
                 except StoreError as error:
                     outcomes.append(error)
                 else:
-                    for key, cell in staging.cells.items():
-                        table.set(key, cell)
+                    for key, state in writes.states.items():
+                        table.set(key, state)
         return outcomes
 
     def get_meta(self, name: str) -> str | None:

@@ -44,13 +44,13 @@ except ImportError as missing:
 from inference_core.stores.backends.mongodb_documents import (
     WITHOUT_TEXT,
     Scopes,
-    cell_of,
     fields_of,
     id_of,
     inspected,
     is_alive,
     key_of,
     row_of,
+    state_of,
 )
 
 VERSION: Final = 1
@@ -106,8 +106,8 @@ class MongoBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         with self._open():
-            cells = self._cells(keys, is_alive(self._now()), WITHOUT_TEXT)
-        return [cells[key].row(*key) if key in cells else None for key in keys]
+            states = self._states(keys, is_alive(self._now()), WITHOUT_TEXT)
+        return [states[key].row(*key) if key in states else None for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
@@ -166,7 +166,7 @@ class MongoBackend:
         with self._open():
             for fields in self._rows.find(wanted, {"tokens": 0}).sort("seq", 1):
                 if key := key_of(fields):
-                    yield cell_of(fields).change(key[1])
+                    yield state_of(fields).change(key[1])
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``."""
@@ -247,12 +247,12 @@ class MongoBackend:
         except (BSONError, UnicodeEncodeError, OverflowError) as error:
             raise StoreError(f"MongoDB cannot hold this: {without_quotes(error)}") from error
 
-    def _cells(
+    def _states(
         self, keys: Iterable[Key], condition: dict[str, Any], leave_out: dict[str, int] | None, session: Any = None
     ) -> dict[Key, RowState]:
         wanted = {"_id": {"$in": [id_of(key) for key in keys]}}
         found = self._rows.find(wanted | condition, leave_out, session=session)
-        return {key: cell_of(one) for one in found if (key := key_of(one))}
+        return {key: state_of(one) for one in found if (key := key_of(one))}
 
     def _apply_batch(self, batch: Sequence[Write]) -> Outcome:
         names = sorted({pack_namespace(write.namespace) for write in batch})
@@ -271,10 +271,10 @@ class MongoBackend:
 
     def _write(self, batch: Sequence[Write], names: Sequence[str], session: Any) -> list[int]:
         with self._scopes.taken(names, session) as heads:
-            old = self._cells({(write.namespace, write.key) for write in batch}, {}, None, session)
-            staging = WriteSet(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
-            versions = staging.apply(batch)
-            documents = {key: fields_of(key, cell) for key, cell in staging.cells.items()}
+            old = self._states({(write.namespace, write.key) for write in batch}, {}, None, session)
+            writes = WriteSet(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
+            versions = writes.apply(batch)
+            documents = {key: fields_of(key, state) for key, state in writes.states.items()}
             for fields in documents.values():
                 encode(fields)  # so that what cannot be stored is refused before anything is written
             if added := [fields for key, fields in documents.items() if key not in old]:
@@ -286,7 +286,7 @@ class MongoBackend:
                     raise WriteUnknown(
                         "Another writer changed the same row meanwhile; read it and retry under the same id"
                     )
-            heads |= {pack_namespace(scope): head for scope, head in staging.heads.items()}
+            heads |= {pack_namespace(scope): head for scope, head in writes.heads.items()}
         return versions
 
 

@@ -50,36 +50,40 @@ def key_of(fields: Fields) -> Key | None:
     return (tuple(namespace), name) if namespace else None
 
 
-def fields_of(key: Key, cell: RowState) -> Fields:
-    """``cell`` as a document."""
+def fields_of(key: Key, state: RowState) -> Fields:
+    """``state`` as a document."""
     namespace, name = key
     return {
         "_id": id_of(key),
         "root": namespace[0],
         "scope": pack_namespace(namespace),
         "key": name,
-        "seq": cell.seq,
-        "version": cell.version,
-        "kind": cell.kind,
-        "created": to_micros(cell.created_at),
-        "updated": to_micros(cell.updated_at),
-        "value": cell.value,
-        "expires": to_micros(cell.expiry.at) if cell.expiry else None,
-        "ttl": micros_of(cell.expiry.ttl) if cell.expiry else None,
-        **(cell.document._asdict() | {"situation": list(cell.document.situation)} if cell.document else {"text": None}),
+        "seq": state.seq,
+        "version": state.version,
+        "kind": state.kind,
+        "created": to_micros(state.created_at),
+        "updated": to_micros(state.updated_at),
+        "value": state.value,
+        "expires": to_micros(state.expiry.at) if state.expiry else None,
+        "ttl": micros_of(state.expiry.ttl) if state.expiry else None,
+        **(
+            state.document._asdict() | {"situation": list(state.document.situation)}
+            if state.document
+            else {"text": None}
+        ),
     }
 
 
-def cell_of(fields: Fields) -> RowState:
-    """The cell of a document, without its text if that was not asked for; a lost one if it cannot be read."""
+def state_of(fields: Fields) -> RowState:
+    """The state of a document, without its text if that was not asked for; a lost one if it cannot be read."""
     try:
-        return checked_cell(fields)
+        return checked_state(fields)
     except UNREADABLE:
         return lost(fields.get("seq"), fields.get("version"))
 
 
-def checked_cell(fields: Fields) -> RowState:
-    """The cell of a document. Raises one of ``UNREADABLE``."""
+def checked_state(fields: Fields) -> RowState:
+    """The state of a document. Raises one of ``UNREADABLE``."""
     if not type(fields["seq"]) is type(fields["version"]) is int or type(fields["kind"]) is not str:
         raise WrongType
     if not (isinstance(fields["value"], str | None) and isinstance(fields.get("vector"), bytes | None)):
@@ -106,7 +110,7 @@ def checked_cell(fields: Fields) -> RowState:
 def row_of(fields: Fields) -> Row | None:
     """The row of a document; None if it cannot be read."""
     key = key_of(fields)
-    return cell_of(fields).row(*key) if key else None
+    return state_of(fields).row(*key) if key else None
 
 
 def inspected(fields: Fields) -> Row | Unreadable:
@@ -119,8 +123,8 @@ def inspected(fields: Fields) -> Row | Unreadable:
         return Unreadable(root=root, namespace=None, key=name, reason="its address cannot be read", place=place)
     only_index = False
     try:
-        cell = checked_cell(fields)
-        row, vector = cell.row(*key), cell.document and cell.document.vector
+        state = checked_state(fields)
+        row, vector = state.row(*key), state.document and state.document.vector
         only_index = row is not None and vector is not None and not is_vector(vector)
         if row and not only_index:
             return row

@@ -270,15 +270,15 @@ class RedisBackend:
         Raises StoreError.
         """
         nothing = Stored()
-        staging = WriteSet(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
-        versions = staging.apply(batch)
-        if lost := next((key for _, key in staging.cells if known.get((_, key), nothing).is_lost), None):
+        writes = WriteSet(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
+        versions = writes.apply(batch)
+        if lost := next((key for _, key in writes.states if known.get((_, key), nothing).is_lost), None):
             raise StoreError(f"What is stored under {lost!r} cannot be read; inference-core repair removes it")
         changes = [
-            Changed(address, known.get(address, nothing), cell, new_stamp()) for address, cell in staging.cells.items()
+            Changed(address, known.get(address, nothing), cell, new_stamp()) for address, cell in writes.states.items()
         ]
-        checked = {address: known.get(address, nothing).stamp for address in staging.checked - staging.cells.keys()}
-        call = invocation(self._keys, changes, staging.heads, checked) if changes else []
+        checked = {address: known.get(address, nothing).stamp for address in writes.checked - writes.states.keys()}
+        call = invocation(self._keys, changes, writes.heads, checked) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return versions, call
 

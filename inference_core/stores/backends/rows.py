@@ -1,4 +1,8 @@
-"""Cells by scope and key, and the questions of a Backend: for the databases that hold their rows in this process."""
+"""What the databases have in common: the state of a row, what a write makes of it, and tables that answer queries.
+
+`WriteSet` decides a batch of writes for every database that does not do so in SQL. `TableBackend` answers a Backend's
+queries for those that hold their rows in this process: memory and files.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,11 @@ import heapq
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
-from heapq import nlargest
+from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Final, TypeVar
+from typing import Final
 
 from inference_core.clock import Clock, SystemClock, aware
 from inference_core.errors import StoreError, VersionConflict
@@ -32,26 +35,17 @@ from inference_core.stores.backend import (
     Touch,
     Write,
 )
-from inference_core.stores.codec import (
-    UNREADABLE,
-    Cursor,
-    PageRequest,
-    Place,
-    from_micros,
-    pack_namespace,
-    to_micros,
-    unpack_value,
-)
-
-# What each kind of write makes of a key: written once for the databases that do not say it in SQL.
+from inference_core.stores.codec import UNREADABLE, Cursor, PageRequest, Place, pack_namespace, to_micros, unpack_value
 
 LOST: Final = ""
-"""The value of a cell that is there and cannot be read."""
+"""The value of a row that is there and cannot be read."""
+MAX_WORDS: Final = 64
+"""A scan for words looks for that many words of a query at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """The state of a key. ``value`` None: it was deleted, and ``version`` and ``seq`` tell when."""
+    """What is stored under a key. After a delete ``value`` is None, and ``version`` and ``seq`` are the delete's."""
 
     seq: int
     version: int
@@ -71,7 +65,7 @@ class RowState:
         return self.expiry is not None and self.expiry.at <= now
 
     def row(self, namespace: Namespace, key: str) -> Row | None:
-        """It as a row; None if there is no value, or none that can be read."""
+        """The row, or None if it was deleted or cannot be read."""
         try:
             return Row(
                 namespace=namespace,
@@ -87,40 +81,40 @@ class RowState:
             return None
 
     def change(self, key: str) -> Change:
-        """It as what an index hears of it."""
+        """The change that an index reads."""
         document = self.document and self.document._replace(tokens=None)
         return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value))
 
     def pending(self, namespace: Namespace, key: str, model: str) -> Pending | None:
-        """It as a text that waits for a vector of ``model``, if it does."""
+        """The text, if it waits for a vector of ``model``."""
         if self.document is None or self.document.model == model:
             return None
         return Pending(namespace, key, self.version, self.document.text)
 
 
 def lost(seq: object, version: object) -> RowState:
-    """A cell that cannot be read, which may be replaced and deleted all the same; of its numbers those that are."""
-    epoch = from_micros(0)
+    """The state of a row that cannot be read and may still be replaced and deleted; its numbers, if they are sound."""
+    epoch = datetime.fromtimestamp(0, UTC)
     known = seq if type(seq) is int else 0
     return RowState(known, version if type(version) is int else 1, "", epoch, epoch, LOST)
 
 
 class WriteSet:
-    """What a batch makes of the cells that ``find`` gives, and of its scopes' heads; nothing is stored by it.
+    """Decides a batch on the states that ``find`` and the numbers that ``head`` returns; it stores nothing.
 
-    ``checked`` are the cells whose version was asked for by a Check.
+    Afterwards ``states`` and ``heads`` hold what to store, and ``checked`` the keys whose version a Check has compared.
     """
 
     def __init__(self, find: Callable[[Key], RowState | None], head: Callable[[Namespace], int], now: datetime) -> None:
         self._find = find
         self._head = head
         self._now = now
-        self.cells: dict[Key, RowState] = {}
+        self.states: dict[Key, RowState] = {}
         self.checked: set[Key] = set()
         self.heads: dict[Namespace, int] = {}
 
     def apply(self, batch: Sequence[Write]) -> list[int]:
-        """The version after each write, 0 where nothing is there. Raises VersionConflict, StoreError."""
+        """The version after each write, 0 for a row that is gone. Raises VersionConflict, StoreError."""
         try:
             return [self._apply(write) for write in batch]
         except OverflowError as error:
@@ -128,8 +122,8 @@ class WriteSet:
 
     def _apply(self, write: Write) -> int:
         address = (write.namespace, write.key)
-        cell = self.cells.get(address) or self._find(address)
-        alive = cell if cell and cell.is_alive(self._now) else None
+        state = self.states.get(address) or self._find(address)
+        alive = state if state and state.is_alive(self._now) else None
         version = alive.version if alive else 0
         if isinstance(write, Put | Delete | Check) and write.expected not in (None, version):
             raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
@@ -138,42 +132,42 @@ class WriteSet:
             return version
         if isinstance(write, Touch):
             if alive and alive.expiry and version == write.version:
-                self.cells[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))
+                self.states[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))
             return version
-        changed = _changed(write, cell, self._now)
+        changed = _changed(write, state, self._now)
         if changed is None:
             return version
         head = self.heads.get(write.namespace)
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
-        self.cells[address] = replace(changed, seq=head)
+        self.states[address] = replace(changed, seq=head)
         return version if isinstance(write, SetVector) else changed.version if isinstance(write, Put) else 0
 
 
 def staged(
-    batches: Sequence[Sequence[Write]], cells: dict[Key, RowState], heads: dict[Namespace, int], now: datetime
+    batches: Sequence[Sequence[Write]], states: dict[Key, RowState], heads: dict[Namespace, int], now: datetime
 ) -> list[Outcome]:
-    """Applies ``batches`` in turn to ``cells`` and ``heads``: each as a whole or, if it is refused, not at all."""
+    """Applies ``batches`` to ``states`` and ``heads`` in turn, each as a whole or, if it is refused, not at all."""
     outcomes: list[Outcome] = []
     for batch in batches:
-        staging = WriteSet(cells.get, lambda scope: heads.get(scope, 0), now)
+        writes = WriteSet(states.get, lambda scope: heads.get(scope, 0), now)
         try:
-            outcomes.append(staging.apply(batch))
+            outcomes.append(writes.apply(batch))
         except StoreError as error:
             outcomes.append(error)
         else:
-            cells.update(staging.cells)
-            heads.update(staging.heads)
+            states.update(writes.states)
+            heads.update(writes.heads)
     return outcomes
 
 
-def _changed(write: Put | Delete | SetVector | Expire, cell: RowState | None, now: datetime) -> RowState | None:
-    """The cell after ``write``, but for its sequence number; None if nothing changes."""
+def _changed(write: Put | Delete | SetVector | Expire, state: RowState | None, now: datetime) -> RowState | None:
+    """The state after ``write``, but for its sequence number; None if nothing changes."""
     if isinstance(write, Put):
         updated = aware(write.updated_at)
-        first = cell.created_at if cell and cell.is_alive(now) else updated
+        first = state.created_at if state and state.is_alive(now) else updated
         return RowState(
             seq=0,
-            version=max(cell.version if cell else 0, write.above) + 1,
+            version=max(state.version if state else 0, write.above) + 1,
             kind=write.kind,
             created_at=aware(write.created_at) if write.created_at else first,
             updated_at=updated,
@@ -181,158 +175,126 @@ def _changed(write: Put | Delete | SetVector | Expire, cell: RowState | None, no
             document=write.document,
             expiry=write.expiry,
         )
-    if cell is None or cell.value is None:
+    if state is None or state.value is None:
         return None
-    # Whoever sends an Expire has been told by the database that the time has come; a lost cell does not tell itself.
-    if isinstance(write, Delete) or (isinstance(write, Expire) and (cell.is_expired(now) or cell.value == LOST)):
-        return replace(cell, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
-    if isinstance(write, Expire) or cell.document is None or cell.version != write.version:
+    # The database found the rows to expire; a state that cannot be read does not say itself that its time has come.
+    if isinstance(write, Delete) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
+        return replace(state, version=state.version + 1, kind="", value=None, document=None, expiry=None)
+    if isinstance(write, Expire) or state.document is None or state.version != write.version:
         return None
-    return replace(cell, document=cell.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
-
-
-# Finding rows by reading all of their terms: what answers while there is no index yet.
-
-MAX_WORDS: Final = 64
-"""A scan looks for that many words of a query at most."""
-
-
-def holding_most(changes: Iterable[Change], words: Sequence[Term], limit: int) -> list[Change]:
-    """At most ``limit`` of ``changes``: those that hold the most of ``words``, of equal ones the last written."""
-    wanted = [forms_of(word) for word in words[:MAX_WORDS]]
-    found: list[tuple[int, int, Change]] = []
-    for change in changes:
-        if change.document:
-            terms = set(change.document.terms.split())
-            if count := sum(not terms.isdisjoint(forms) for forms in wanted):
-                found.append((count, change.seq, change))
-    return [change for _, _, change in nlargest(limit, found, key=lambda one: one[:2])]
-
-
-def forms_of(word: Term) -> tuple[str, ...]:
-    """All forms in which documents may hold ``word``."""
-    return (word,) if isinstance(word, str) else word
-
-
-T = TypeVar("T")
+    return replace(state, document=state.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
 
 
 class Table:
-    """The newest cell of each key. Not safe for threads while it is written. Expired cells stay until they are set."""
+    """The newest state of each key, deleted and expired ones included. Not safe to read while a thread writes."""
 
     def __init__(self) -> None:
         self._scopes: dict[Namespace, dict[str, RowState]] = {}
         self._heads: dict[Namespace, int] = {}
         self._orders: dict[Namespace, list[tuple[int, str]]] = {}
-        """Where the values of a scope stand in a page, in order; of the scopes that pages were asked of."""
+        """Ages and keys of the rows of a scope in the order of a page, for scopes that a page was read of."""
 
     def copy(self) -> Table:
-        """A table of the same cells, which can be changed by itself."""
+        """A table with the same states that changes independently."""
         other = Table()
-        other._scopes = {scope: dict(cells) for scope, cells in self._scopes.items()}
+        other._scopes = {scope: dict(states) for scope, states in self._scopes.items()}
         other._heads = dict(self._heads)
         return other
 
-    def set(self, key: Key, cell: RowState) -> None:
-        """Makes ``cell`` the newest one of ``key``; one of a later write moves the scope's head."""
+    def set(self, key: Key, state: RowState) -> None:
+        """Stores the newest state of ``key`` and advances the head of its scope."""
         namespace, name = key
-        cells = self._scopes.setdefault(namespace, {})
-        if (order := self._orders.get(namespace)) is not None:  # to sort it anew for each page is dear in a large scope
-            old = cells.get(name)
+        states = self._scopes.setdefault(namespace, {})
+        if (order := self._orders.get(namespace)) is not None:  # kept sorted: a large scope is slow to sort
+            old = states.get(name)
             if old and old.value is not None:
                 del order[bisect_left(order, (_age(old), name))]
-            if cell.value is not None:
-                insort(order, (_age(cell), name))
-        cells[name] = cell
-        self._heads[namespace] = max(self.head(namespace), cell.seq)
+            if state.value is not None:
+                insort(order, (_age(state), name))
+        states[name] = state
+        self._heads[namespace] = max(self.head(namespace), state.seq)
 
-    def cell(self, key: Key) -> RowState | None:
-        """The cell of ``key``."""
+    def state(self, key: Key) -> RowState | None:
+        """The state of ``key``."""
         return self._scopes.get(key[0], {}).get(key[1])
 
     def head(self, scope: Namespace) -> int:
         """The sequence number of the last write of ``scope``; 0 if it was never written."""
         return self._heads.get(scope, 0)
 
-    def cells(self) -> Iterator[tuple[Key, RowState]]:
-        """All cells, also those of deleted keys."""
-        return (((scope, key), cell) for scope, cells in self._scopes.items() for key, cell in cells.items())
+    def states(self) -> Iterator[tuple[Key, RowState]]:
+        """All states, including those of deleted keys."""
+        return (((scope, key), state) for scope, states in self._scopes.items() for key, state in states.items())
 
-    def alive(self, scopes: Iterable[Namespace], now: datetime) -> Iterator[tuple[Namespace, str, RowState]]:
-        """The cells of exactly ``scopes`` that are there for a reader."""
-        for scope in set(scopes):
-            yield from ((scope, key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.is_alive(now))
+    def alive(self, scope: Namespace, now: datetime) -> Iterator[tuple[str, RowState]]:
+        """The states of ``scope`` that are neither deleted nor expired."""
+        return ((key, state) for key, state in self._scopes.get(scope, {}).items() if state.is_alive(now))
 
-    def ordered(self, scopes: Iterable[Namespace], after: Cursor | None) -> Iterator[tuple[Place, Namespace, RowState]]:
-        """The cells of exactly ``scopes`` that have a value, behind ``after``, the newest first."""
-        return heapq.merge(*(self._behind(scope, after) for scope in set(scopes)), key=lambda one: one[0])
-
-    def namespaces(self, prefix: Namespace, now: datetime) -> list[Namespace]:
-        """The namespaces that hold rows and start with ``prefix``."""
-        names = [name for name in self._scopes if name[: len(prefix)] == prefix]
-        return [name for name in names if any(self.alive([name], now))]
-
-    def changes(self, scope: Namespace, since: int) -> list[Change]:
-        """The newest state of every key written after ``since``, in the order of the writes."""
-        cells = [(key, cell) for key, cell in self._scopes.get(scope, {}).items() if cell.seq > since]
-        return [cell.change(key) for key, cell in sorted(cells, key=lambda found: found[1].seq)]
-
-    def rows(self, root: str | None) -> Iterator[Row]:
-        """The rows of one user, or all, also those whose time has come."""
-        found = (cell.row(*key) for key, cell in self.cells() if root in (None, key[0][0]))
-        return (row for row in found if row)
-
-    def _behind(self, scope: Namespace, after: Cursor | None) -> Iterator[tuple[Place, Namespace, RowState]]:
-        cells, name = self._scopes.get(scope, {}), pack_namespace(scope)
+    def ordered(self, scope: Namespace, after: Cursor | None) -> Iterator[tuple[Place, Namespace, RowState]]:
+        """The states of ``scope`` that are not deleted, after the cursor, newest first."""
+        states, name = self._scopes.get(scope, {}), pack_namespace(scope)
         order = self._orders.get(scope)
         if order is None:
-            order = sorted((_age(cell), key) for key, cell in cells.items() if cell.value is not None)
+            order = sorted((_age(state), key) for key, state in states.items() if state.value is not None)
             self._orders[scope] = order
         start = 0
         if after is not None:
             created, last, of = after.place
             # A row of the same age and key comes after the cursor's if its namespace does.
             start = (bisect_left if name > of else bisect_right)(order, (created, last))
-        return (((created, key, name), scope, cells[key]) for created, key in islice(order, start, None))
+        return (((created, key, name), scope, states[key]) for created, key in islice(order, start, None))
+
+    def namespaces(self, prefix: Namespace, now: datetime) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``."""
+        names = [name for name in self._scopes if name[: len(prefix)] == prefix]
+        return [name for name in names if any(self.alive(name, now))]
+
+    def changes(self, scope: Namespace, since: int) -> list[Change]:
+        """The newest state of every key written after ``since``, in the order of the writes."""
+        states = [(key, state) for key, state in self._scopes.get(scope, {}).items() if state.seq > since]
+        return [state.change(key) for key, state in sorted(states, key=lambda found: found[1].seq)]
+
+    def rows(self, root: str | None) -> Iterator[Row]:
+        """The rows of one user or of all, including expired ones."""
+        found = (state.row(*key) for key, state in self.states() if root in (None, key[0][0]))
+        return (row for row in found if row)
 
 
 class TableBackend(ABC):
-    """The questions of a Backend, answered from tables; whoever extends it says where they are, and writes them."""
+    """Answers a Backend's queries from tables. A subclass finds the tables and implements everything that writes."""
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock or SystemClock()
 
     @abstractmethod
     def _table(self, root: str) -> AbstractContextManager[Table]:
-        """The table with the rows of the namespaces that begin with ``root``, for as long as it may be read."""
+        """The table of the namespaces that begin with ``root``; it does not change within the context."""
 
     @abstractmethod
     def _tables(self) -> Generator[Table]:
-        """All tables that can be read."""
+        """Every table that can be read."""
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         now = self._clock.now()
-        cells = self._each(keys, Table.cell)
-        return [cell.row(*key) if cell and cell.is_alive(now) else None for key, cell in zip(keys, cells, strict=True)]
+        found = zip(keys, self._states(keys), strict=True)
+        return [state.row(*key) if state and state.is_alive(now) else None for key, state in found]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The packed token vectors of each key."""
-        return [cell.document.tokens if cell and cell.document else None for cell in self._each(keys, Table.cell)]
+        return [state.document.tokens if state and state.document else None for state in self._states(keys)]
 
     def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly the scopes that ``request`` names, the newest first."""
+        """The requested rows, newest first."""
         now, kinds = self._clock.now(), request.kinds
-        with ExitStack() as reading:
-            owned = _by_root(request.scopes, lambda scope: scope)
-            tables = [(reading.enter_context(self._table(root)), scopes) for root, scopes in owned]
-            ordered = (table.ordered(scopes, request.after) for table, scopes in tables)
+        with self._reading(request.scopes) as tables:
+            ordered = (tables[scope[0]].ordered(scope, request.after) for scope in set(request.scopes))
             alive = (
-                (scope, key, cell)
-                for (_, key, _), scope, cell in heapq.merge(*ordered, key=lambda one: one[0])
-                if cell.is_alive(now) and (kinds is None or cell.kind in kinds)
+                (scope, key, state)
+                for (_, key, _), scope, state in heapq.merge(*ordered, key=lambda one: one[0])
+                if state.is_alive(now) and (kinds is None or state.kind in kinds)
             )
-            rows = filter(None, (cell.row(scope, key) for scope, key, cell in islice(alive, request.offset, None)))
+            rows = filter(None, (state.row(scope, key) for scope, key, state in islice(alive, request.offset, None)))
             return list(islice(rows, request.limit))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
@@ -344,7 +306,7 @@ class TableBackend(ABC):
         return tally(self._kinds(scopes))
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
-        """The namespaces that hold rows and start with ``prefix``; without one all tables are read."""
+        """The namespaces that hold rows and start with ``prefix``; an empty one reads every table."""
         now = self._clock.now()
         if prefix:
             with self._table(prefix[0]) as table:
@@ -353,7 +315,8 @@ class TableBackend(ABC):
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
-        return self._each([(scope, "") for scope in scopes], lambda table, key: table.head(key[0]))
+        with self._reading(scopes) as tables:
+            return [tables[scope[0]].head(scope) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``."""
@@ -367,34 +330,53 @@ class TableBackend(ABC):
     def pending(self, model: str, limit: int) -> list[Pending]:
         """Rows whose text has no vector of ``model`` yet."""
         with closing(self._tables()) as tables:
-            cells = chain.from_iterable(table.cells() for table in tables)
-            return list(islice(filter(None, (cell.pending(*key, model) for key, cell in cells)), limit))
+            states = chain.from_iterable(table.states() for table in tables)
+            return list(islice(filter(None, (state.pending(*key, model) for key, state in states)), limit))
 
     def expired(self, limit: int) -> list[Key]:
         """Rows whose time has come."""
         now = self._clock.now()
         with closing(self._tables()) as tables:
-            cells = chain.from_iterable(table.cells() for table in tables)
-            return list(islice((key for key, cell in cells if cell.is_expired(now)), limit))
+            states = chain.from_iterable(table.states() for table in tables)
+            return list(islice((key for key, state in states if state.is_expired(now)), limit))
 
     def forget(self, user: str) -> None:
-        """Nothing is remembered of who follows changes."""
+        """Does nothing: no reader of changes is remembered."""
         del user
 
-    def _each(self, keys: Sequence[Key], question: Callable[[Table, Key], T]) -> list[T]:
-        """The answer for each key, in the order of the keys."""
-        found: dict[Key, T] = {}
-        for root, owned in _by_root(keys, lambda key: key[0]):
-            with self._table(root) as table:
-                found |= {key: question(table, key) for key in owned}
-        return [found[key] for key in keys]
+    @contextmanager
+    def _reading(self, namespaces: Iterable[Namespace]) -> Generator[dict[str, Table]]:
+        """The tables of ``namespaces`` by their first labels."""
+        with ExitStack() as opened:
+            yield {root: opened.enter_context(self._table(root)) for root in {name[0] for name in namespaces}}
+
+    def _states(self, keys: Sequence[Key]) -> list[RowState | None]:
+        with self._reading(namespace for namespace, _ in keys) as tables:
+            return [tables[key[0][0]].state(key) for key in keys]
 
     def _kinds(self, scopes: Sequence[Namespace]) -> Iterator[tuple[Namespace, str, datetime]]:
         """Namespace, kind and creation of each row of exactly ``scopes``."""
         now = self._clock.now()
-        for root, owned in _by_root(scopes, lambda scope: scope):
-            with self._table(root) as table:
-                yield from ((scope, cell.kind, cell.created_at) for scope, _, cell in table.alive(owned, now))
+        with self._reading(scopes) as tables:
+            for scope in set(scopes):
+                yield from ((scope, state.kind, state.created_at) for _, state in tables[scope[0]].alive(scope, now))
+
+
+def holding_most(changes: Iterable[Change], words: Sequence[Term], limit: int) -> list[Change]:
+    """At most ``limit`` of ``changes``, those that hold the most of ``words``; the last written win ties."""
+    wanted = [forms_of(word) for word in words[:MAX_WORDS]]
+    found: list[tuple[int, int, Change]] = []
+    for change in changes:
+        if change.document:
+            terms = set(change.document.terms.split())
+            if count := sum(not terms.isdisjoint(forms) for forms in wanted):
+                found.append((count, change.seq, change))
+    return [change for _, _, change in heapq.nlargest(limit, found, key=lambda one: one[:2])]
+
+
+def forms_of(word: Term) -> tuple[str, ...]:
+    """Every form in which a document may hold ``word``."""
+    return (word,) if isinstance(word, str) else word
 
 
 def tally(rows: Iterable[tuple[Namespace, str, datetime]]) -> list[Tally]:
@@ -407,12 +389,5 @@ def tally(rows: Iterable[tuple[Namespace, str, datetime]]) -> list[Tally]:
     return [Tally(*group, count, oldest) for group, (count, oldest) in found.items()]
 
 
-def _by_root(given: Iterable[T], namespace_of: Callable[[T], Namespace]) -> Iterable[tuple[str, list[T]]]:
-    owned: dict[str, list[T]] = {}
-    for one in given:
-        owned.setdefault(namespace_of(one)[0], []).append(one)
-    return owned.items()
-
-
-def _age(cell: RowState) -> int:
-    return -to_micros(cell.created_at)
+def _age(state: RowState) -> int:
+    return -to_micros(state.created_at)
