@@ -13,7 +13,7 @@ from inference_core.effects import Operation, run
 from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
-from inference_core.ingestion.pipeline import Pipeline, Report
+from inference_core.ingestion.pipeline import BatchReport, Pipeline
 
 ADA = Partition("ada")
 Script = Callable[[Sequence[Message], Sequence[KnownMemory]], Extraction]
@@ -84,7 +84,7 @@ def claiming(outbox: Outbox, partition: Partition, version: int) -> Operation[Cl
     return None if found is None else (yield from outbox.take(found))
 
 
-def step(pipeline: Pipeline, partition: Partition = ADA) -> Report:
+def step(pipeline: Pipeline, partition: Partition = ADA) -> BatchReport:
     """Works on one batch."""
     return run(pipeline.process(partition, seen(pipeline.outbox, partition)))
 

@@ -13,7 +13,7 @@ from outbox_support import Scripted, put, said, service_on, word_for_word
 from inference_core.ingestion.messages import Role
 from inference_core.ingestion.outbox import Limits, Outbox
 from inference_core.ingestion.partitions import Partition
-from inference_core.ingestion.periodic.insight_writing import HigherLevelMemories, ModelInsights
+from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.periodic.sessions import SUMMARY, Summarizer
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.ingestion.periodic.tasks import PeriodicWork

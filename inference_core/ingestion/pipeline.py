@@ -18,8 +18,7 @@ from inference_core.ingestion.consolidation import Effects, consolidated, offere
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
-from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.work import TaskHandler
+from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
@@ -39,7 +38,7 @@ class Extractor(Protocol):
         ...
 
 
-class Outcome(str, Enum):
+class BatchOutcome(str, Enum):
     """What came of an attempt to work on a partition.
 
     ALONE: nothing yet, since a worker died at these messages. This one is to do nothing else meanwhile, so that others'
@@ -54,13 +53,13 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BatchReport:
     """What an attempt did: the messages that left the outbox, those of them that died, whether there is more to do now.
 
     ``periodic`` counts pieces of periodic work instead of messages; ``dead`` counts those that died, too.
     """
 
-    outcome: Outcome
+    outcome: BatchOutcome
     messages: int = 0
     dead: int = 0
     has_more: bool = False
@@ -121,22 +120,22 @@ class Pipeline:
         found = yield from self.outbox.partitions()
         return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
 
-    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[Report]:
+    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[BatchReport]:
         """Works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
 
         ``alone``: the caller does nothing else meanwhile, as is required for messages at which a worker died.
         """
         found = yield from self.outbox.ready(partition, seen)
         if found is None:
-            return Report(Outcome.NOTHING)
+            return BatchReport(BatchOutcome.NOTHING)
         if self.outbox.is_exhausted(found):
             return (yield from self._failed(found, _ENDED))
         if found.is_interrupted and not alone:
-            return Report(Outcome.ALONE)
+            return BatchReport(BatchOutcome.ALONE)
         claim = yield from self.outbox.take(found)
-        return Report(Outcome.NOTHING) if claim is None else (yield from self._work_on(claim))
+        return BatchReport(BatchOutcome.NOTHING) if claim is None else (yield from self._work_on(claim))
 
-    def _work_on(self, claim: Claim) -> Operation[Report]:
+    def _work_on(self, claim: Claim) -> Operation[BatchReport]:
         scope = self._scope_of(claim)
         try:
             work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
@@ -147,17 +146,19 @@ class Pipeline:
             yield from self._apply(scope, work, claim, extraction)
         except VersionConflict:
             yield from self.outbox.release(claim)
-            return Report(Outcome.LATER)  # the lease ran out and another worker has it, or memories keep changing
+            return BatchReport(
+                BatchOutcome.LATER
+            )  # the lease ran out and another worker has it, or memories keep changing
         except StoreUnavailable:
             yield from self.outbox.release(claim)
             raise
         except Exception as error:  # noqa: BLE001 - whatever an extractor raises must not end the worker
             _LOG.warning("Messages of one user could not be made memories: %s", error)
-            outcome = Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.LATER
+            outcome = BatchOutcome.MODEL_FAILED if isinstance(error, ModelError) else BatchOutcome.LATER
             return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
-        return _report(claim, Outcome.DONE, len(claim.batch), has_more=True)
+        return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=True)
 
-    def _failed(self, claim: Claim, reason: str, outcome: Outcome = Outcome.LATER) -> Operation[Report]:
+    def _failed(self, claim: Claim, reason: str, outcome: BatchOutcome = BatchOutcome.LATER) -> Operation[BatchReport]:
         dead = yield from self.outbox.failed(claim, reason)
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
         return replace(report, dead=len(dead))
@@ -199,6 +200,6 @@ class Pipeline:
         return replace(self.scope, namespaces=namespaces, zone=zone)
 
 
-def _report(claim: Claim, outcome: Outcome, count: int, *, has_more: bool) -> Report:
+def _report(claim: Claim, outcome: BatchOutcome, count: int, *, has_more: bool) -> BatchReport:
     messages, periodic = (0, count) if claim.partition.task else (count, 0)
-    return Report(outcome, messages, has_more=has_more, periodic=periodic)
+    return BatchReport(outcome, messages, has_more=has_more, periodic=periodic)

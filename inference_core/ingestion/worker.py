@@ -14,7 +14,7 @@ from typing import Final
 from inference_core.effects import WorkerPool, run
 from inference_core.errors import StoreError
 from inference_core.ingestion.partitions import Partition
-from inference_core.ingestion.pipeline import Outcome, Pipeline, Report
+from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Pipeline
 
 _LOG = logging.getLogger(__name__)
 INTERVAL_S: Final = 30.0
@@ -188,30 +188,30 @@ class Worker:
             _LOG.warning("Messages of one user wait for the next look: %s", type(error).__name__)
         with self._changed:
             lap.has_more |= report.has_more
-            if report.outcome is Outcome.ALONE:
+            if report.outcome is BatchOutcome.ALONE:
                 lap.alone.append(found)
             if not again:
                 lap.under_way.discard(partition)
             self._changed.notify_all()
 
-    def _tried(self, found: tuple[Partition, int], *, alone: bool) -> Report:
+    def _tried(self, found: tuple[Partition, int], *, alone: bool) -> BatchReport:
         """Works on one batch of a partition; what fails because of the store is worked on again later."""
         if self._rests:
-            return Report(Outcome.LATER)
+            return BatchReport(BatchOutcome.LATER)
         try:
             report = run(self._pipeline.process(*found, alone=alone))
         except Exception as error:  # noqa: BLE001 - the other messages are worked on
             _LOG.warning("Work on messages stopped: %s", error)
-            report = Report(Outcome.LATER)
+            report = BatchReport(BatchOutcome.LATER)
         with self._lock:
-            self.progress.batches += report.outcome is Outcome.DONE
+            self.progress.batches += report.outcome is BatchOutcome.DONE
             self.progress.messages += report.messages
             self.progress.dead += report.dead
             self.progress.periodic += report.periodic
-            self.progress.failures += report.outcome in (Outcome.LATER, Outcome.MODEL_FAILED)
-            if report.outcome is Outcome.DONE:
+            self.progress.failures += report.outcome in (BatchOutcome.LATER, BatchOutcome.MODEL_FAILED)
+            if report.outcome is BatchOutcome.DONE:
                 self._failures = 0
-            elif report.outcome is Outcome.MODEL_FAILED:
+            elif report.outcome is BatchOutcome.MODEL_FAILED:
                 self._failures += 1
                 if self._failures >= _FAILURES:
                     pause = min(_FIRST_PAUSE_S * 2.0 ** min(_DOUBLINGS, self._failures - _FAILURES), _LONGEST_PAUSE_S)

@@ -21,7 +21,7 @@ from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemo
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
-from inference_core.ingestion.pipeline import MessageWork, Outcome
+from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.factory import engine_of
@@ -181,17 +181,17 @@ def test_a_batch_that_fails_is_tried_message_by_message_until_the_bad_one_dies(
     extractor = Scripted(refuse)
     pipeline = pipeline_on(store, extractor, clock, backoff_s=10)
     put(pipeline.outbox, said("good one"), said("bad one"), said("good two"))
-    assert step(pipeline).outcome is Outcome.MODEL_FAILED
+    assert step(pipeline).outcome is BatchOutcome.MODEL_FAILED
     assert [step(pipeline).outcome for _ in range(4)] == [
-        *(Outcome.DONE, Outcome.MODEL_FAILED, Outcome.DONE),
-        Outcome.NOTHING,
+        *(BatchOutcome.DONE, BatchOutcome.MODEL_FAILED, BatchOutcome.DONE),
+        BatchOutcome.NOTHING,
     ]
     assert extractor.asked == [["good one", "bad one", "good two"], ["good one"], ["bad one"], ["good two"]]
     clock.advance(timedelta(seconds=59))
-    assert step(pipeline).outcome is Outcome.NOTHING
+    assert step(pipeline).outcome is BatchOutcome.NOTHING
     clock.advance(2 * SECOND)
     assert step(pipeline).dead == 1
-    assert step(pipeline).outcome is Outcome.NOTHING
+    assert step(pipeline).outcome is BatchOutcome.NOTHING
     (letter,) = run(queue.dead_letters(pipeline.outbox.engine))
     assert (letter.text, letter.reason, letter.tries) == ("bad one", "ModelError: no answer", 3)
     assert letter.partition == ADA
@@ -205,7 +205,7 @@ def test_dead_messages_are_put_back_or_dropped(store: BaseStore, clock: FrozenCl
     outbox = pipeline.outbox
     put(outbox, said("bad one"), said("bad two"), said("bad three"))
     assert [step(pipeline).dead for _ in range(3)] == [1, 1, 1]
-    assert step(pipeline).outcome is Outcome.NOTHING
+    assert step(pipeline).outcome is BatchOutcome.NOTHING
     letters = {letter.text: letter.key for letter in run(queue.dead_letters(outbox.engine))}
     assert run(queue.retry(outbox, clock, [letters["bad one"], "unknown"])) == 1
     assert run(queue.drop(outbox.engine, [letters["bad two"]])) == 1
@@ -308,7 +308,7 @@ def test_hostile_sessions_and_texts_become_memories(name: str, store: BaseStore,
     assert put(pipeline.outbox, message) == 1
     assert put(pipeline.outbox, message) == 0
     report = step(pipeline)
-    assert (report.outcome, report.dead) == (Outcome.DONE, 0)
+    assert (report.outcome, report.dead) == (BatchOutcome.DONE, 0)
     assert len(contents(store)) == 1
 
 
@@ -341,9 +341,9 @@ def test_regression_after_an_interruption_messages_ask_to_be_worked_on_alone(
     claimed(pipeline.outbox)
     clock.advance(timedelta(seconds=600))
     version = seen(pipeline.outbox)
-    assert run(pipeline.process(ADA, version, alone=False)).outcome is Outcome.ALONE
-    assert run(pipeline.process(ADA, version, alone=False)).outcome is Outcome.ALONE
-    assert run(pipeline.process(ADA, version)).outcome is Outcome.DONE
+    assert run(pipeline.process(ADA, version, alone=False)).outcome is BatchOutcome.ALONE
+    assert run(pipeline.process(ADA, version, alone=False)).outcome is BatchOutcome.ALONE
+    assert run(pipeline.process(ADA, version)).outcome is BatchOutcome.DONE
 
 
 def test_regression_an_outage_of_the_store_is_no_try(store: BaseStore, clock: FrozenClock) -> None:
@@ -404,7 +404,7 @@ def test_a_kept_extraction_over_which_two_workers_ended_is_asked_for_again_messa
         clock.advance(timedelta(seconds=600))
         assert texts(claimed(pipeline.outbox)) == ["one", "two"]
         clock.advance(timedelta(seconds=600))
-        while step(pipeline).outcome is Outcome.DONE:
+        while step(pipeline).outcome is BatchOutcome.DONE:
             pass
         assert extractor.asked == [["one"], ["two"]]
 
@@ -414,9 +414,9 @@ def test_regression_pauses_do_not_grow_without_end(clock: FrozenClock) -> None:
         pipeline = pipeline_on(store, refuse, clock, backoff_s=10, max_tries=1_000)
         put(pipeline.outbox, said("bad"))
         for pause in (10, 60, 360, *[360] * 500):
-            assert step(pipeline).outcome is Outcome.MODEL_FAILED
+            assert step(pipeline).outcome is BatchOutcome.MODEL_FAILED
             clock.advance(timedelta(seconds=pause - 1))
-            assert step(pipeline).outcome is Outcome.NOTHING
+            assert step(pipeline).outcome is BatchOutcome.NOTHING
             clock.advance(SECOND)
 
 

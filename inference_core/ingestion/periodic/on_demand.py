@@ -13,7 +13,7 @@ from inference_core.ingestion.partitions import Waiting
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.sessions import all_said, content_of
 from inference_core.ingestion.periodic.tasks import insight_work, session_work
-from inference_core.ingestion.pipeline import Outcome, Pipeline
+from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope
@@ -86,5 +86,5 @@ def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Message]]) ->
     for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends
         report = yield from pipeline.process(partition, 0)
         done += report.periodic - report.dead
-        failed += report.dead or report.outcome not in (Outcome.DONE, Outcome.NOTHING)
+        failed += report.dead or report.outcome not in (BatchOutcome.DONE, BatchOutcome.NOTHING)
     return Done(done, failed)

@@ -1,4 +1,7 @@
-"""SessionWork: one memory that summarizes a session, written when the session has been quiet for a while."""
+"""Summaries of sessions: one memory that summarizes a session, written when the session has been quiet for a while.
+
+What is new in the session since its last summary becomes the sources of the next one, which supersedes it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.candidates import Candidate, Entity, Extraction
 from inference_core.ingestion.consolidation import JOB, Effects
-from inference_core.ingestion.derived import Source, lowest_origin, write_derived
 from inference_core.ingestion.messages import mended, session_name, split_text
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import Partition, Waiting
+from inference_core.ingestion.periodic.derived import Source, lowest_origin, write_derived
 from inference_core.memory.record import CITES, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, moment_field, optional_text, text_field
 from inference_core.memory.trust import MemorySource
@@ -22,14 +25,13 @@ from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
 from inference_core.stores.backend import Delete, Row, Write
 
-# What is new in a session since its last summary, as sources of the next one; and a summary as a candidate.
-
 SUMMARY: Final = "summary"
 """The source tool of summaries that periodic work made."""
 GENERATION: Final = "generation"
 READ_TO: Final = "read_to"
 """Metadata name: when the newest memory was stored that the summary has seen."""
 MAX_CITED: Final = 200
+MAX_SUMMARY_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class SessionContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class SummaryDraft:
     """A summary and the sources that it cites; ``start`` and ``end`` if the text says when it happened."""
 
     text: str
@@ -56,95 +58,6 @@ class Summary:
     participants: Sequence[str] = ()
     start: datetime | None = None
     end: datetime | None = None
-
-
-def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:
-    """The memories of the session that hold, the newest first. Raises StoreError."""
-    name = optional_text(session_name(session_id), what="session_id")
-    now = scope.clock.now()
-
-    def accepts(row: Row) -> bool:
-        return text_field(row.value, "session_id") == name and why_invalid(row.value, now) is None
-
-    return records_of((yield from scope.engine.scan(scope.namespaces.read_scopes(user_id), accepts=accepts)))
-
-
-def is_summary(record: MemoryRecord) -> bool:
-    """Whether periodic work made it of a session; agents may save summaries of their own."""
-    return record.memory_type is MemoryType.SESSION_SUMMARY and record.source.tool == SUMMARY
-
-
-def generation_of(record: MemoryRecord) -> int:
-    """The number of a summary within its session, from 1."""
-    number = record.extra_metadata.get(GENERATION)
-    return number if isinstance(number, int) else 0
-
-
-def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: datetime) -> SessionContent:
-    """What is new in ``records`` of a session and in messages that no summary has seen; what both hold counts once."""
-    earlier = max(filter(is_summary, records), key=generation_of, default=None)
-    others = [record for record in records if not is_summary(record)]
-    last = None if earlier is None else moment_field(earlier.extra_metadata, READ_TO)
-    message_ids = {one.message.id for one in said if one.message.id}
-    texts = {one.message.text for one in said}
-    fresh = [
-        record
-        for record in others
-        if (last is None or record.created_at > last)
-        and record.content not in texts
-        and not (record.source.message_ids and message_ids.issuperset(record.source.message_ids))
-    ]
-    sources = [*map(_of_memory, fresh), *(_of_message(one, now) for one in said)]
-    sources.sort(key=lambda one: one.at)
-    if earlier is not None:
-        sources.insert(0, replace(Source.of(earlier), memory_id=None))
-    return SessionContent(sources, earlier, max((record.created_at for record in others), default=last))
-
-
-def candidate_of(content: SessionContent, summary: Summary) -> Candidate:
-    """``summary`` as a candidate: ``valid_from`` and ``valid_to`` say when it happened."""
-    first, last = min(one.at for one in content.sources), max(one.at for one in content.sources)
-
-    def within(moment: datetime | None, otherwise: datetime) -> datetime:
-        return moment if moment and first <= moment <= last else otherwise
-
-    return Candidate(
-        content=summary.text,
-        memory_type=MemoryType.SESSION_SUMMARY,
-        topic=summary.title,
-        entities=tuple(Entity(name, "person") for name in summary.participants),
-        message_ids=_first(one.message_id for one in summary.cited),
-        cites=_first(one.memory_id for one in summary.cited),
-        origin=lowest_origin(content.sources),
-        valid_from=within(summary.start, first),
-        valid_to=within(summary.end, last),
-    )
-
-
-def _first(ids: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for one in ids if one))[:MAX_CITED]
-
-
-def _of_memory(record: MemoryRecord) -> Source:
-    """Events stand where they happened, other memories where they were learned."""
-    source = Source.of(record)
-    return source if record.memory_type is MemoryType.INTERACTION else replace(source, at=record.created_at)
-
-
-def _of_message(one: Waiting, now: datetime) -> Source:
-    message = one.message
-    return Source(
-        text=message.text,
-        at=message.at or now,
-        origin=message.origin,
-        trust=MemorySource(origin=message.origin).trust,
-        role=message.role,
-        author=message.author,
-        message_id=message.id,
-    )
-
-
-MAX_SUMMARY_BYTES: Final = 64 * 1024
 
 
 class Summarizer(Protocol):
@@ -202,12 +115,6 @@ class SessionWork:
         return [one for one in found if one.message.session_id == session_name(_session(claim))]
 
 
-def all_said(outbox: Outbox, partition: Partition) -> Operation[list[Waiting]]:
-    """The messages that became memories and are in no summary, the oldest first. Raises StoreError."""
-    rows = yield from outbox.engine.scan([partition.said])
-    return [Waiting.of(row) for row in reversed(rows)]
-
-
 def _session(claim: Claim) -> str:
     return claim.batch[0].message.session_id or ""
 
@@ -250,3 +157,95 @@ def _record(
     )
     put_of(record)  # raises for what cannot be written, here where it can be noted
     return record
+
+
+def all_said(outbox: Outbox, partition: Partition) -> Operation[list[Waiting]]:
+    """The messages that became memories and are in no summary, the oldest first. Raises StoreError."""
+    rows = yield from outbox.engine.scan([partition.said])
+    return [Waiting.of(row) for row in reversed(rows)]
+
+
+def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:
+    """The memories of the session that hold, the newest first. Raises StoreError."""
+    name = optional_text(session_name(session_id), what="session_id")
+    now = scope.clock.now()
+
+    def accepts(row: Row) -> bool:
+        return text_field(row.value, "session_id") == name and why_invalid(row.value, now) is None
+
+    return records_of((yield from scope.engine.scan(scope.namespaces.read_scopes(user_id), accepts=accepts)))
+
+
+def is_summary(record: MemoryRecord) -> bool:
+    """Whether periodic work made it of a session; agents may save summaries of their own."""
+    return record.memory_type is MemoryType.SESSION_SUMMARY and record.source.tool == SUMMARY
+
+
+def generation_of(record: MemoryRecord) -> int:
+    """The number of a summary within its session, from 1."""
+    number = record.extra_metadata.get(GENERATION)
+    return number if isinstance(number, int) else 0
+
+
+def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: datetime) -> SessionContent:
+    """What is new in ``records`` of a session and in messages that no summary has seen; what both hold counts once."""
+    earlier = max(filter(is_summary, records), key=generation_of, default=None)
+    others = [record for record in records if not is_summary(record)]
+    last = None if earlier is None else moment_field(earlier.extra_metadata, READ_TO)
+    message_ids = {one.message.id for one in said if one.message.id}
+    texts = {one.message.text for one in said}
+    fresh = [
+        record
+        for record in others
+        if (last is None or record.created_at > last)
+        and record.content not in texts
+        and not (record.source.message_ids and message_ids.issuperset(record.source.message_ids))
+    ]
+    sources = [*map(_of_memory, fresh), *(_of_message(one, now) for one in said)]
+    sources.sort(key=lambda one: one.at)
+    if earlier is not None:
+        sources.insert(0, replace(Source.of(earlier), memory_id=None))
+    return SessionContent(sources, earlier, max((record.created_at for record in others), default=last))
+
+
+def candidate_of(content: SessionContent, summary: SummaryDraft) -> Candidate:
+    """``summary`` as a candidate: ``valid_from`` and ``valid_to`` say when it happened."""
+    first, last = min(one.at for one in content.sources), max(one.at for one in content.sources)
+
+    def within(moment: datetime | None, otherwise: datetime) -> datetime:
+        return moment if moment and first <= moment <= last else otherwise
+
+    return Candidate(
+        content=summary.text,
+        memory_type=MemoryType.SESSION_SUMMARY,
+        topic=summary.title,
+        entities=tuple(Entity(name, "person") for name in summary.participants),
+        message_ids=_first(one.message_id for one in summary.cited),
+        cites=_first(one.memory_id for one in summary.cited),
+        origin=lowest_origin(content.sources),
+        valid_from=within(summary.start, first),
+        valid_to=within(summary.end, last),
+    )
+
+
+def _first(ids: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for one in ids if one))[:MAX_CITED]
+
+
+def _of_memory(record: MemoryRecord) -> Source:
+    """Events stand where they happened, other memories where they were learned."""
+    source = Source.of(record)
+    return source if record.memory_type is MemoryType.INTERACTION else replace(source, at=record.created_at)
+
+
+def _of_message(one: Waiting, now: datetime) -> Source:
+    message = one.message
+    return Source(
+        text=message.text,
+        at=message.at or now,
+        origin=message.origin,
+        trust=MemorySource(origin=message.origin).trust,
+        role=message.role,
+        author=message.author,
+        message_id=message.id,
+    )

@@ -1,8 +1,4 @@
-"""ExtractiveSummarizer: the most central sentences of a session, word for word, without a model.
-
-A sentence's score is the cosine of its tf-idf vector with the sum of all, the centroid of Radev et al. (Centroid-based
-summarization of multiple documents, 2004). Sentences that repeat a chosen one are left out.
-"""
+"""The two summarizers of sessions: `ModelSummarizer` asks a language model, `ExtractiveSummarizer` picks sentences."""
 
 from __future__ import annotations
 
@@ -10,14 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import partial
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_core.asking import MODEL_TIMEOUT_S
@@ -25,7 +19,10 @@ from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory
 from inference_core.ingestion.candidates import Extraction
-from inference_core.ingestion.derived import (
+from inference_core.ingestion.extraction import short
+from inference_core.ingestion.extraction_schema import MAX_LABEL, Entry, end_of, first_of, folded, start_of, texts_of
+from inference_core.ingestion.messages import Role, mended
+from inference_core.ingestion.periodic.derived import (
     Shown,
     Source,
     request_for,
@@ -33,21 +30,28 @@ from inference_core.ingestion.derived import (
     shown_source,
     text_and_cited,
 )
-from inference_core.ingestion.extraction import short
-from inference_core.ingestion.extraction_schema import MAX_LABEL, Entry, end_of, first_of, folded, start_of, texts_of
-from inference_core.ingestion.messages import Role, mended
-from inference_core.ingestion.periodic.sessions import SessionContent, Summary, candidate_of
+from inference_core.ingestion.periodic.sessions import SessionContent, SummaryDraft, candidate_of
 from inference_core.ingestion.structured import Asking, answer_of, structured
 from inference_core.memory.text import text_tokens
 from inference_core.retrieval.analysis import analyze
-
-# What a model is asked for a summary of a session, and what can be used of its answer.
 
 MAX_SUMMARY: Final = 2_000
 """Characters of a summary; a longer one is refused. The model is asked for half of that."""
 MAX_PARTICIPANTS: Final = 12
 _DATE: Final = "ISO 8601, a day or an instant, if the conversation tells it better than the times of its messages"
 _PEOPLE: Final = frozenset({"user", "assistant"})
+WINDOW_TOKENS: Final = 8_000
+MIN_WINDOW_TOKENS: Final = 1_000
+MAX_PORTIONS: Final = 16
+"""Of a session that takes more requests than these, the oldest part is not summarized."""
+MAX_CHARACTERS: Final = 800
+MAX_SENTENCES: Final = 2_000
+"""Of a longer session only the newest sentences are considered."""
+MAX_SENTENCE: Final = 300
+_END: Final = re.compile("(?<=[.!?])\\s+|\n+|(?<=[\u3002\uff01\uff1f])")
+_SAME: Final = 0.6
+_ASSISTANTS_SHARE: Final = 0.5
+_MIN_TERMS: Final = 2
 SUMMARY_PROMPT: Final = """\
 You keep the long-term memory of an assistant. Summarize one conversation so that somebody who was not there knows \
 years later what it was about, what was decided or promised, what came of it and what stayed open. Keep names, \
@@ -81,26 +85,22 @@ That answer cannot be used: {{problem}}. Answer again with one call of {SessionS
 an object with title, summary, participants and sources. No other text."""
 
 
-def summary_request(lines: Sequence[Shown], prompt: str, now: datetime, zone: tzinfo) -> list[BaseMessage]:
-    """The messages that ask for one summary of ``lines``."""
-    return request_for(lines, "sources", f"{prompt}\n\n{_RULES.format(tool=SessionSummary.__name__)}", now, zone)
-
-
-def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: Any) -> tuple[Summary | None, str]:
+def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: Any) -> tuple[SummaryDraft, str]:
     """The summary in an answer, or what is wrong with it. It cites what was shown, and nothing else. Never raises."""
     said = answer_of(answer)
+    nothing = SummaryDraft(text="", cited=())
     if not said.entries:
-        return None, "; ".join(said.problems) or "it holds no summary"
+        return nothing, "; ".join(said.problems) or "it holds no summary"
     entry = said.entries[0]
     try:
         text, cited = text_and_cited(entry, "summary", lines, MAX_SUMMARY)
     except InvalidMemory as error:
-        return None, str(error)
+        return nothing, str(error)
     try:
         title = short_text(first_of(entry, ("title", "topic", "headline")), MAX_LABEL)
     except InvalidMemory:
         title = None
-    summary = Summary(
+    summary = SummaryDraft(
         text=text,
         title=title,
         participants=_participants(entry, lines),
@@ -117,14 +117,6 @@ def _participants(entry: Entry, lines: Sequence[Shown]) -> tuple[str, ...]:
     given = (text[:MAX_LABEL] for text in islice(texts_of(entry.get("participants")), MAX_PARTICIPANTS))
     names = [" ".join(mended(name).split()) for name in given]
     return tuple(dict.fromkeys(name for name in names if folded(name) in _PEOPLE or short(name).casefold() in evidence))
-
-
-# ModelSummarizer: a language model summarizes a session, a long one in parts.
-
-WINDOW_TOKENS: Final = 8_000
-MIN_WINDOW_TOKENS: Final = 1_000
-MAX_PORTIONS: Final = 16
-"""Of a session that takes more requests than these, the oldest part is not summarized."""
 
 
 class ModelSummarizer:
@@ -171,10 +163,10 @@ class ModelSummarizer:
         problems = [f"The oldest {left_out} sources were left out"] if left_out else []
         return asking.extraction([candidate_of(content, summary)], problems)
 
-    def _summary(self, asking: Asking, lines: Sequence[Shown], now: datetime, zone: tzinfo) -> Operation[Summary]:
-        request = summary_request(lines, self.prompt, now, zone)
-        answer = yield from asking.answered(request, partial(read_summary, lines, now, zone), "a summary")
-        return cast("Summary", answer)  # read_summary gives None only with a problem, and then no answer is returned
+    def _summary(self, asking: Asking, lines: Sequence[Shown], now: datetime, zone: tzinfo) -> Operation[SummaryDraft]:
+        instructions = f"{self.prompt}\n\n{_RULES.format(tool=SessionSummary.__name__)}"
+        request = request_for(lines, "sources", instructions, now, zone)
+        return (yield from asking.answered(request, partial(read_summary, lines, now, zone), "a summary"))
 
 
 def _portions(lines: Sequence[Shown], room: int) -> list[list[Shown]]:
@@ -191,28 +183,13 @@ def _portions(lines: Sequence[Shown], room: int) -> list[list[Shown]]:
     return portions
 
 
-MAX_CHARACTERS: Final = 800
-MAX_SENTENCES: Final = 2_000
-"""Of a longer session only the newest sentences are considered."""
-MAX_SENTENCE: Final = 300
-_END: Final = re.compile("(?<=[.!?])\\s+|\n+|(?<=[\u3002\uff01\uff1f])")
-_SAME: Final = 0.6
-_ASSISTANTS_SHARE: Final = 0.5
-_MIN_TERMS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Sentence:
-    """``at`` is its position in the session."""
-
-    at: int
-    text: str
-    source: Source
-    terms: Counter[str]
-
-
 class ExtractiveSummarizer:
-    """Takes sentences of at most ``max_characters`` in all. It can neither conclude nor rephrase."""
+    """Picks the most central sentences of a session, word for word, at most ``max_characters`` in all.
+
+    Needs no model, and can neither conclude nor rephrase. A sentence's score is the cosine of its tf-idf vector with
+    the sum of all, the centroid of Radev et al. (Centroid-based summarization of multiple documents, 2004). Sentences
+    that repeat a chosen one are left out.
+    """
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self.max_characters = max_characters
@@ -221,49 +198,43 @@ class ExtractiveSummarizer:
         """The summary; none if nobody said a sentence."""
         del now, zone
         yield from ()
-        taken = _chosen(_sentences(content.sources), self.max_characters)
+        taken = _central_sentences(content.sources, self.max_characters)
         if not taken:
             return Extraction(())
-        authors = (one.source.author for one in taken if one.source.author)
-        summary = Summary(
-            text=" ".join(one.text for one in taken),
-            cited=[one.source for one in taken],
-            participants=tuple(dict.fromkeys(authors)),
+        draft = SummaryDraft(
+            text=" ".join(text for text, _ in taken),
+            cited=[source for _, source in taken],
+            participants=tuple(dict.fromkeys(source.author for _, source in taken if source.author)),
         )
-        return Extraction((candidate_of(content, summary),))
+        return Extraction((candidate_of(content, draft),))
 
 
-def _sentences(sources: Sequence[Source]) -> list[_Sentence]:
-    texts = [(text.strip(), source) for source in sources for text in _END.split(mended(source.text))]
-    found = [
-        _Sentence(at, text[:MAX_SENTENCE].rstrip(), source, Counter(analyze(text[:MAX_SENTENCE])))
-        for at, (text, source) in enumerate(texts[-MAX_SENTENCES:])
-        if text
-    ]
-    return [one for one in found if len(one.terms) >= _MIN_TERMS] or found[:1]
-
-
-def _chosen(sentences: Sequence[_Sentence], room: int) -> list[_Sentence]:
-    """The best that fit, in the order in which they were said; the very best even if it is too long."""
-    holding = Counter(term for one in sentences for term in one.terms)
+def _central_sentences(sources: Sequence[Source], room: int) -> list[tuple[str, Source]]:
+    """The most central sentences that fit ``room``, in their order; the very best even if it is too long."""
+    given = [(text.strip(), source) for source in sources for text in _END.split(mended(source.text))]
+    short = [(text[:MAX_SENTENCE].rstrip(), source) for text, source in given[-MAX_SENTENCES:] if text]
+    found = [(text, source, Counter(analyze(text))) for text, source in short]
+    sentences = [one for one in found if len(one[2]) >= _MIN_TERMS] or found[:1]
+    holding = Counter(term for *_, terms in sentences for term in terms)
     rarity = {term: math.log(1 + len(sentences) / count) for term, count in holding.items()}
-    vectors = {one.at: {term: count * rarity[term] for term, count in one.terms.items()} for one in sentences}
+    vectors = [{term: count * rarity[term] for term, count in terms.items()} for *_, terms in sentences]
     centroid: Counter[str] = Counter()
-    for vector in vectors.values():
+    for vector in vectors:
         centroid.update(vector)
 
-    def score(one: _Sentence) -> float:
+    def score(at: int) -> float:
         # What the user says tells more of the session than what the assistant answers.
-        share = _ASSISTANTS_SHARE if one.source.role is Role.ASSISTANT else 1.0
-        return share * _cosine(vectors[one.at], centroid)
+        share = _ASSISTANTS_SHARE if sentences[at][1].role is Role.ASSISTANT else 1.0
+        return share * _cosine(vectors[at], centroid)
 
-    taken: list[_Sentence] = []
-    for one in sorted(sentences, key=lambda one: (-score(one), one.at)):
-        is_new = all(_cosine(vectors[one.at], vectors[other.at]) < _SAME for other in taken)
-        if not taken or (is_new and len(one.text) < room):
-            taken.append(one)
-            room -= len(one.text) + 1
-    return sorted(taken, key=lambda one: one.at)
+    taken: list[int] = []
+    for at in sorted(range(len(sentences)), key=lambda at: (-score(at), at)):
+        size = len(sentences[at][0])
+        is_new = all(_cosine(vectors[at], vectors[other]) < _SAME for other in taken)
+        if not taken or (is_new and size < room):
+            taken.append(at)
+            room -= size + 1
+    return [sentences[at][:2] for at in sorted(taken)]
 
 
 def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:

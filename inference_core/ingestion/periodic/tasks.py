@@ -5,22 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from inference_core.effects import Operation
+from inference_core.ingestion.candidates import Extraction
+from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import NO_THREAD, Message, Role
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import INSIGHTS, SESSIONS, Partition
-from inference_core.ingestion.periodic.insight_writing import ModelInsights
-from inference_core.ingestion.periodic.insights import InsightWork
+from inference_core.ingestion.periodic.insights import InsightWork, ModelInsights
 from inference_core.ingestion.periodic.sessions import SessionWork, Summarizer
-from inference_core.ingestion.work import TaskHandler
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
 
 QUIET_S: Final = 1_800.0
 EVERY_S: Final = 86_400.0
 _TICK: Final = timedelta(microseconds=1)
+
+
+class TaskHandler(Protocol):
+    """One kind of work. The last two plans may be run again after a crash."""
+
+    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+        """What the batch suggests; kept until it is applied. Raises ModelError, StoreError."""
+        ...
+
+    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+        """What that does to memories; the same if some of it is done already. Raises StoreError."""
+        ...
+
+    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+        """The writes in the outbox with which the batch is done. Raises StoreError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from inference_core.ingestion.candidates import (
 from inference_core.ingestion.jobs import jobs, undo
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox, Partition
-from inference_core.ingestion.pipeline import Outcome, Pipeline
+from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryType
@@ -55,7 +55,7 @@ class World:
         self.turns += 1
         self.extractor.script = candidates(*given)
         put(self.pipeline.outbox, said(f"turn {self.turns}", role=role, session=session), partition=partition)
-        assert step(self.pipeline, partition).outcome is Outcome.DONE
+        assert step(self.pipeline, partition).outcome is BatchOutcome.DONE
         return self.job(partition.user_id).key
 
     def job(self, user: str = "ada") -> Row:
@@ -369,7 +369,7 @@ def test_regression_problems_that_no_store_can_hold_are_mended(world: World) -> 
     extraction = Extraction([Candidate(content=PORTO)], ["\ud800\x00 left out"])
     world.extractor.script = answering(extraction)
     put(world.pipeline.outbox, said("turn"))
-    assert step(world.pipeline).outcome is Outcome.DONE
+    assert step(world.pipeline).outcome is BatchOutcome.DONE
     assert world.problems() == ["\ufffd left out"]
 
 
@@ -400,4 +400,4 @@ def test_regression_with_an_outbox_elsewhere_a_repetition_changes_nothing(world:
         assert (world.job(), [world.one(content) for content in (LISBON, PORTO, "Has a cat")]) == first
         assert len(world.extractor.asked) == 2
         assert run(outbox.partitions())
-        assert step(pipeline).outcome is Outcome.NOTHING
+        assert step(pipeline).outcome is BatchOutcome.NOTHING

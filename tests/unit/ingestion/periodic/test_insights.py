@@ -14,8 +14,7 @@ from inference_core.effects import run
 from inference_core.errors import ModelError
 from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic import insights
-from inference_core.ingestion.periodic.insight_writing import MAX_MEMBERS, groups_of
-from inference_core.ingestion.periodic.insights import INSIGHT, beliefs
+from inference_core.ingestion.periodic.insights import INSIGHT, MAX_MEMBERS, beliefs, groups_of
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.testing import FrozenClock

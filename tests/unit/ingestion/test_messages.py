@@ -1,4 +1,4 @@
-"""Texts that are longer than a memory may be."""
+"""Texts that are too long for a memory are split."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs, queue
 from inference_core.ingestion.candidates import Candidate, Extraction
-from inference_core.ingestion.derived import Source
 from inference_core.ingestion.messages import NO_THREAD, Role
 from inference_core.ingestion.partitions import Partition
+from inference_core.ingestion.periodic.derived import Source
 from inference_core.ingestion.periodic.sessions import MAX_CITED, all_said
 from inference_core.ingestion.periodic.sessions import SessionContent as Content
 from inference_core.ingestion.periodic.summaries import (
