@@ -1,4 +1,7 @@
-"""Gives every text of a store a vector of another embedding model."""
+"""Copies a store into another one, and gives all texts of a store vectors of another embedding model.
+
+Both can be repeated, interrupted and run beside writers.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +19,30 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Put, Row, Unr
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.factory import open_backend
 from inference_core.stores.vectors import DIMENSIONS_META, VectorSpace, fill
-from inference_core.stores.vectors import PORTION as PORTION_BACKFILL
+from inference_core.stores.vectors import PORTION as EMBEDDING_PORTION
 from inference_core.stores.writer import GroupWriter
 
-# Writes rows into a store beside those that are there; any number of times, interrupted or not.
+Progress = Callable[[int, int], None]
+"""Called with the number of rows done and the number of all."""
+PORTION: Final = 200
 
 
 class ConflictPolicy(str, Enum):
-    """What happens to a row if another one stands under its key."""
+    """What to do with a row whose key the target already has, with another value or time.
+
+    ``NEWER`` keeps the one written later, ``KEEP`` the target's, ``REPLACE`` the new one. ``FAIL`` raises InvalidInput
+    before anything of its portion is written.
+    """
 
     NEWER = "newer"
-    """The one that was written later stays."""
     KEEP = "keep"
-    """What is there stays."""
     REPLACE = "replace"
-    """What comes goes in its place."""
     FAIL = "fail"
-    """Nothing of the portion is written."""
 
 
 @dataclass(slots=True)
 class TransferReport:
-    """Counts of rows. ``already_there`` are equal ones; ``kept`` are those whose place another one has kept.
-
-    ``unreadable`` are those of the source that cannot be read, which were left out.
-    """
+    """Counts of rows. ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped."""
 
     read: int = 0
     written: int = 0
@@ -55,7 +57,7 @@ class TransferReport:
 
 
 class Writer:
-    """Writes portions into ``backend``. Vectors go along if they are of the store's model, or it has none yet."""
+    """Writes portions into ``backend``; with their vectors, if these are of its model or it has none yet."""
 
     def __init__(self, backend: Backend, policy: ConflictPolicy, report: TransferReport) -> None:
         self._backend = backend
@@ -70,10 +72,7 @@ class Writer:
             self._model = model
 
     def write(self, puts: Sequence[Put]) -> None:
-        """Writes what the policy lets in; rows that others change meanwhile are looked at again.
-
-        Raises InvalidInput at a conflict if it is to fail, StoreError.
-        """
+        """Writes what the policy lets in. Raises InvalidInput for a conflict if the policy is ``FAIL``, StoreError."""
         self._report.read += len(puts)
         while puts:
             rows = self._backend.get([(put.namespace, put.key) for put in puts])
@@ -85,7 +84,7 @@ class Writer:
             for _, error in failed:
                 if not isinstance(error, VersionConflict):
                     raise error if isinstance(error, StoreError) else StoreError(str(error))
-            puts = [put for put, _ in failed]
+            puts = [put for put, _ in failed]  # others changed these rows meanwhile: decide again
 
     def _decided(self, put: Put, row: Row | None) -> Put | None:
         """The write, or None if the row stays as it is."""
@@ -107,17 +106,12 @@ class Writer:
         return replace(put, document=document, expected=row.version)
 
 
-# All rows of a store, as the puts that would make them anew.
-
-PORTION: Final = 200
-
-
 def puts_of(
     backend: Backend, user_ids: Sequence[str], report: TransferReport, *, with_vectors: bool
 ) -> Iterator[list[Put]]:
-    """The rows of these users, or of all, in portions: by namespace, in the order of their last writes.
+    """The rows of these users, or of all, as puts that would make them anew: by namespace, the oldest change first.
 
-    Sets the report's total, and at the end how many rows cannot be read. Raises InvalidId, StoreError.
+    Sets the report's total, and at the end the number of unreadable rows. Raises InvalidId, StoreError.
     """
     labels = [encode_label(user_id) for user_id in user_ids]
     scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
@@ -145,12 +139,6 @@ def puts_of(
     report.unreadable = sum(isinstance(one, Unreadable) and not one.only_index for one in found)
 
 
-# Copies a store into another one.
-
-Progress = Callable[[int, int], None]
-"""Hears how many rows are done, and of how many."""
-
-
 def copy_store(
     source: Backend,
     target: Backend,
@@ -161,10 +149,9 @@ def copy_store(
 ) -> TransferReport:
     """Copies the rows of ``source``, of these users or of all, into ``target``.
 
-    Instants, expiry and, if both have the same model or the target has none, vectors go along; versions start anew.
-    What is written or deleted at the source meanwhile may be missed: run it again, which copies what differs; what was
-    deleted at the source stays in the target. Raises InvalidInput, StoreError; what was copied
-    stays.
+    Times and expiry are kept, and vectors too if the target has the same model or none; versions start anew. What is
+    written at the source meanwhile may be missed: run it again, which copies what differs. What is deleted at the
+    source stays in the target. Raises InvalidInput, StoreError; what was copied stays.
     """
     if source.name == target.name and source.capabilities.durable:
         raise InvalidInput("Source and target are the same store")
@@ -181,15 +168,14 @@ def copy_store(
 def reembed(
     url: str,
     embeddings: EmbeddingsSpec,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
     encryption_key: str | bytes | None = None,
 ) -> int:
-    """Embeds all texts of the store at ``url`` that have no vector of this model; how many there were.
+    """Embeds all texts of the store at ``url`` that have no vector of this model, and returns their number.
 
-    Resumable: the store belongs to the new model from the start, and what an interruption left over is embedded by the
-    next call or, in the background, by whoever opens the store. ``progress`` hears (done, total). Raises
-    ConfigurationError, EmbeddingMismatch, EmbeddingError, StoreError.
+    The store belongs to the new model from the start, so an interrupted run can be resumed: the next call, or whoever
+    opens the store, embeds the rest. Raises ConfigurationError, EmbeddingMismatch, EmbeddingError, StoreError.
     """
     embedder = make_embedder(embeddings)
     if embedder is None:
@@ -204,7 +190,7 @@ def reembed(
         backend.set_meta(DIMENSIONS_META, str(embedder.dimensions))
         total = backend.count(backend.namespaces())
         done = 0
-        while portion := backend.pending(embedder.fingerprint, PORTION_BACKFILL):
+        while portion := backend.pending(embedder.fingerprint, EMBEDDING_PORTION):
             fill(writer, embedder, portion, with_tokens=True)
             done += len(portion)
             if progress:

@@ -1,4 +1,4 @@
-"""One memory of the flat namespace as a record of today."""
+"""A memory of the flat namespace as a record of its category."""
 
 from __future__ import annotations
 
@@ -63,10 +63,47 @@ def record_of_legacy(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_c
         raise Unusable(item.fault)
     if not isinstance(item.value, Mapping):
         raise Unusable(NOT_AN_OBJECT)
+    value: dict[str, Any] = dict(item.value)  # pyright: ignore[reportUnknownArgumentType] - a mapping of JSON
+    content = value.pop("content", None)
+    if content is None or (isinstance(content, str) and not content.strip()):
+        raise Unusable(NO_CONTENT)
+    category, metadata = value.get("memory_category"), value.get("extra_metadata")
+    fields: dict[str, Any] = {
+        "memory_type": _kind(value.get("memory_type")),
+        "memory_category": MemoryCategory(category) if category in MEMORY_CATEGORIES else None,
+        "topic": _label(value.get("topic")),
+        "session_id": _label(value.get("session_id")),
+        "extra_metadata": dict(metadata) if isinstance(metadata, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType] - JSON
+        "created_at": moment(value.get("created_at")),
+    }
+    left = {name: found for name, found in value.items() if found not in (None, "") and fields.get(name) is None}
     try:
-        return _record(item, dict(item.value), namespaces, max_content_bytes)  # pyright: ignore[reportUnknownArgumentType] - a mapping of JSON
-    except Unusable:
-        raise
+        memory_id = canonical_id(item.key)
+    except InvalidMemory:
+        memory_id = blake2b(item.key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        left["id"] = item.key
+    extra: dict[str, Any] = fields["extra_metadata"] or {}
+    if left:
+        earlier = {LEFTOVERS: extra[LEFTOVERS]} if LEFTOVERS in extra else {}
+        extra = extra | {LEFTOVERS: left | earlier}
+    kind = fields["memory_type"] or MemoryType.GENERAL
+    category = fields["memory_category"] or get_category_for_type(kind)
+    created = fields["created_at"] or item.created_at or item.updated_at or _EPOCH
+    try:
+        return MemoryRecord(
+            id=memory_id,
+            content=canonical_text(content, max_bytes=max_content_bytes),
+            memory_type=kind,
+            category=category,
+            namespace=namespaces.namespace_for(item.user_id, category),
+            created_at=created,
+            updated_at=item.updated_at or created,
+            topic=fields["topic"],
+            session_id=fields["session_id"],
+            agent_name=namespaces.agent_name,
+            extra_metadata=canonical_metadata(extra) if extra else {},
+            expires_at=item.expires_at,
+        )
     except InvalidInput as error:
         raise Unusable(NOT_STORABLE, str(error)) from error
 
@@ -83,51 +120,6 @@ def moment(found: Any) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         return None
     return None
-
-
-def _record(
-    item: LegacyItem, value: dict[str, Any], namespaces: MemoryNamespaceBuilder, max_content_bytes: int
-) -> MemoryRecord:
-    content = value.pop("content", None)
-    if content is None or (isinstance(content, str) and not content.strip()):
-        raise Unusable(NO_CONTENT)
-    category_named, metadata_found = value.get("memory_category"), value.get("extra_metadata")
-    read: dict[str, Any] = {
-        "memory_type": _kind(value.get("memory_type")),
-        "memory_category": MemoryCategory(category_named) if category_named in MEMORY_CATEGORIES else None,
-        "topic": _label(value.get("topic")),
-        "session_id": _label(value.get("session_id")),
-        "extra_metadata": dict(metadata_found) if isinstance(metadata_found, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType] - JSON
-        "created_at": moment(value.get("created_at")),
-    }
-    # What no field of a record can hold is kept beside them.
-    left = {name: found for name, found in value.items() if found not in (None, "") and read.get(name) is None}
-    try:
-        memory_id = canonical_id(item.key)
-    except InvalidMemory:
-        memory_id = blake2b(item.key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        left["id"] = item.key
-    metadata: dict[str, Any] = read["extra_metadata"] or {}
-    if left:
-        earlier = {LEFTOVERS: metadata[LEFTOVERS]} if LEFTOVERS in metadata else {}
-        metadata = metadata | {LEFTOVERS: left | earlier}
-    kind = read["memory_type"] or MemoryType.GENERAL
-    category = read["memory_category"] or get_category_for_type(kind)
-    created = read["created_at"] or item.created_at or item.updated_at or _EPOCH
-    return MemoryRecord(
-        id=memory_id,
-        content=canonical_text(content, max_bytes=max_content_bytes),
-        memory_type=kind,
-        category=category,
-        namespace=namespaces.namespace_for(item.user_id, category),
-        created_at=created,
-        updated_at=item.updated_at or created,
-        topic=read["topic"],
-        session_id=read["session_id"],
-        agent_name=namespaces.agent_name,
-        extra_metadata=canonical_metadata(metadata) if metadata else {},
-        expires_at=item.expires_at,
-    )
 
 
 def _kind(found: Any) -> MemoryType | None:

@@ -27,13 +27,15 @@ from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VA
 from inference_core.stores.codec import from_micros, micros_of, to_micros, unpack_value
 from inference_core.transfer.copying import PORTION, ConflictPolicy, Progress, TransferReport, Writer, puts_of
 
-# A Put as JSON data: what exports hold.
-
+FORMAT: Final = "inference-core-memory"
+VERSION: Final = 1
+_LONGEST_LINE: Final = 64 * 1024 * 1024
+_CHECKSUM: Final = 16
 _MAX_LABELS: Final = 32
 
 
 def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
-    """``put`` without what it expects; its text is analysed anew when it is read. Instants are microseconds."""
+    """``put`` as JSON data, without the version it expects. Times are microseconds; terms are made anew on import."""
     found = put.document
     made: dict[str, Any] = {
         "namespace": list(put.namespace),
@@ -57,6 +59,10 @@ def put_from_json(stored: Any) -> Put:
     """The put that `put_to_json` wrote. Raises InvalidInput for anything else."""
     try:
         created = stored["created_at"]
+        expiry: Expiry | None = None
+        if stored.get("expiry") is not None:
+            ends, lasts = stored["expiry"]
+            expiry = Expiry(from_micros(ends), timedelta(microseconds=lasts))
         put = Put(
             namespace=tuple(_label(label) for label in stored["namespace"][: _MAX_LABELS + 1]),
             key=_label(stored["key"]),
@@ -65,7 +71,7 @@ def put_from_json(stored: Any) -> Put:
             kind=_text(stored["kind"]),
             created_at=None if created is None else from_micros(created),
             updated_at=from_micros(stored["updated_at"]),
-            expiry=_expiry(stored.get("expiry")),
+            expiry=expiry,
         )
         if not 0 < len(put.namespace) <= _MAX_LABELS:
             raise InvalidInput(f"a namespace must have 1 to {_MAX_LABELS} labels")
@@ -98,10 +104,6 @@ def _document(stored: dict[str, Any]) -> Document | None:
     return document._replace(model=_text(model), vector=base64.b85decode(vector), tokens=packed)
 
 
-def _expiry(stored: Any) -> Expiry | None:
-    return None if stored is None else Expiry(from_micros(stored[0]), timedelta(microseconds=stored[1]))
-
-
 def _label(value: Any) -> str:
     if not _text(value) or len(value) > MAX_KEY_LENGTH or "\x00" in value:
         raise ValueError(f"a label or key must have 1 to {MAX_KEY_LENGTH} characters without NUL")
@@ -112,12 +114,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not is_encodable(value):
         raise TypeError("text must be valid Unicode")
     return value
-
-
-FORMAT: Final = "inference-core-memory"
-VERSION: Final = 1
-_LONGEST_LINE: Final = 64 * 1024 * 1024
-_CHECKSUM: Final = 16
 
 
 def export_store(

@@ -1,18 +1,18 @@
-"""Copies memories of the flat namespace to their CoALA namespaces; any number of times, interrupted or not.
+"""Copies memories of the flat namespace to the namespaces of their categories; safe to repeat and to interrupt.
 
-With each memory goes a mark that it was migrated, in the same transaction. The mark outlives changes and deletions of
-the memory, and a purge of its user, so that a later run neither takes back nor brings back anything.
+Each memory is written with a mark that it was migrated, in one transaction. The mark outlives changes and deletions of
+the memory, and a purge of its user, so that a later run neither reverts a change nor brings back what was deleted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import (
@@ -32,19 +32,21 @@ from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import has_store, open_backend
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.flat import Unusable, record_of_legacy
-from inference_core.transfer.postgres_source import PostgresTable
-from inference_core.transfer.sources import LangGraphTable, LegacySource, OwnScopes, read_only
+from inference_core.transfer.sources import LangGraphTable, LegacySource, OwnScopes, PostgresTable, read_only
 
-# What a migration did.
-
+Progress = Callable[[int, int], None]
+"""Called with the number of memories done and the number of all."""
+BATCH: Final = 500
+MARKS: Final[Namespace] = ("#migrated-flat-memories",)
+"""Where the marks are: under no user's label, so that a purge of the user does not remove them."""
 SHOWN: Final = 10
-"""So many of the memories that were left out are named."""
+"""A report names so many of the memories that were left out."""
 _LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A memory that was not migrated, and why. Its original is where it was."""
+    """A memory that was not migrated, and why. Its original is untouched."""
 
     user_id: str
     id: str
@@ -56,11 +58,11 @@ class LeftOut:
 
 @dataclass(slots=True)
 class MigrationReport:
-    """Counts of memories. In a dry run ``written`` are those that would be.
+    """What a migration did, or would do in a dry run, in numbers of memories.
 
-    ``found`` are all that the flat namespaces hold, of ``users`` users. ``already_there``: migrated before, or another
-    memory stands under the id. ``skipped`` counts by reason those that hold nothing to store, ``failed`` those that
-    the store refused. ``left_out`` names the first of these two.
+    Of the ``found`` memories of ``users`` users, ``written`` were migrated, ``already_there`` were migrated before or
+    have an id that another memory uses, ``skipped`` (by reason) have nothing that can be stored, and ``failed`` were
+    refused by the store. ``left_out`` and ``failures`` name the first of the last two.
     """
 
     store: str
@@ -78,7 +80,7 @@ class MigrationReport:
 
     @property
     def written(self) -> int:
-        """How many memories were written to a category."""
+        """The number of memories written to a category."""
         return self.by_category.total()
 
     def count_skipped(self, user_id: str, memory_id: str, reason: str, detail: str) -> None:
@@ -135,13 +137,6 @@ def _name(named: list[LeftOut], user_id: str, memory_id: str, reason: str) -> No
         named.append(LeftOut(user_id[:_LONGEST], memory_id[:_LONGEST], reason[:_LONGEST]))
 
 
-Progress = Callable[[int, int], None]
-"""Hears how many memories are done, and of how many."""
-BATCH: Final = 500
-MARKS: Final[Namespace] = ("#migrated-flat-memories",)
-"""Where the marks lie: no user's label, so that a purge of the user does not take them along."""
-
-
 def migrate_flat(
     url: str,
     *,
@@ -153,15 +148,26 @@ def migrate_flat(
     progress: Progress | None = None,
     encryption_key: str | bytes | None = None,
 ) -> MigrationReport:
-    """Copies the flat memories in the store at ``url`` to their categories, of ``user_ids`` or of all users.
+    """Copies the flat memories in the store at ``url`` to the namespaces of their categories.
 
-    They are found in the store itself and in the tables of LangGraph's SqliteStore or PostgresStore in the same
-    database; of two with one id the store's own counts. Episodic and procedural memories go to the scopes that all
-    agents share, or to those of ``agent_name``. Originals are never changed; vectors are added when the store is opened
-    with a model. A ``dry_run`` only counts. ``encryption_key`` is that of `open_store`. Safe to repeat, to interrupt
-    and beside writers and other migrations.
+    Reads the store itself and, in the same database, the tables of LangGraph's SqliteStore or PostgresStore; where both
+    have an id, the store's own memory counts. Originals never change. Vectors are added when the store is opened with
+    an embedding model. Safe to repeat, to interrupt, and beside writers and other migrations.
 
-    Raises InvalidInput, ConfigurationError, StoreError; what was written before stays.
+    Args:
+        url: As for `open_store`.
+        user_ids: Migrate these users only. None: all users.
+        legacy_namespace: The last label of the flat namespaces.
+        agent_name: Episodic and procedural memories go to this agent's own scopes. None: to the shared ones.
+        dry_run: Only count; nothing is written.
+        max_content_bytes: Memories with longer content are skipped.
+        progress: Called with the number of memories done and the number of all.
+        encryption_key: As for `open_store`.
+
+    Raises:
+        InvalidInput: The arguments make no sense.
+        ConfigurationError: The URL makes no sense.
+        StoreError: The database failed; what was written before stays.
     """
     if isinstance(user_ids, str):
         raise InvalidInput("user_ids must be a list of ids, not one text")
@@ -169,43 +175,30 @@ def migrate_flat(
         encode_label(user_id)
     if not legacy_namespace or legacy_namespace in MEMORY_CATEGORIES:
         raise InvalidInput(f"The flat namespace cannot be called {legacy_namespace!r}; its usual name is 'memories'")
+    scheme, path, *_ = parse_url(url)
+    place, is_missing = None, False
+    sources: list[LegacySource] = []
     with ExitStack() as opened:
-        legacy = opened.enter_context(_legacy(url, legacy_namespace))
+        if scheme in ("postgresql", "postgres"):
+            place = shown_url(url)
+            sources.append(opened.enter_context(closing(PostgresTable(url, legacy_namespace))))
+        elif path is not None and path.is_file():
+            place = f"sqlite:///{path}"
+            sources.append(LangGraphTable(opened.enter_context(closing(read_only(path))), legacy_namespace))
+        elif path is not None:
+            place, is_missing = f"{scheme}:///{path}", not path.exists()
         # Nothing is created where there was no file, or in a dry run.
-        has_none = legacy.is_missing or (dry_run and not has_store(url))
+        has_none = is_missing or (dry_run and not has_store(url))
         made = InMemoryBackend() if has_none else open_backend(url, encryption_key=encryption_key)
         backend = opened.enter_context(closing(made))
-        report = MigrationReport(legacy.place or backend.name, dry_run, legacy.is_missing, legacy_namespace)
+        report = MigrationReport(place or backend.name, dry_run, is_missing, legacy_namespace)
         migration = Migration(backend, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
-        migration.migrate([OwnScopes(backend, legacy_namespace), *legacy.sources], user_ids, progress)
+        migration.migrate([OwnScopes(backend, legacy_namespace), *sources], user_ids, progress)
     return report
 
 
-class _Legacy(NamedTuple):
-    """What a database holds besides our own rows; ``place`` names it, if that is known without opening it."""
-
-    sources: Sequence[LegacySource] = ()
-    is_missing: bool = False
-    place: str | None = None
-
-
-@contextmanager
-def _legacy(url: str, name: str) -> Generator[_Legacy]:
-    scheme, path, *_ = parse_url(url)
-    if scheme in ("postgresql", "postgres"):
-        with closing(PostgresTable(url, name)) as table:
-            yield _Legacy([table], place=shown_url(url))
-    elif path is None:
-        yield _Legacy()
-    elif not path.is_file():
-        yield _Legacy(is_missing=not path.exists(), place=f"{scheme}:///{path}")
-    else:
-        with closing(read_only(path)) as reader:
-            yield _Legacy([LangGraphTable(reader, name)], place=f"sqlite:///{path}")
-
-
 class Migration:
-    """One run onto ``backend``, counted in ``report``; if that is of a dry run, nothing is written."""
+    """One run onto ``backend``, counted in ``report``; a dry run's report writes nothing."""
 
     def __init__(
         self, backend: Backend, namespaces: MemoryNamespaceBuilder, report: MigrationReport, max_content_bytes: int

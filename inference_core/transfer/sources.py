@@ -1,6 +1,6 @@
-"""Where memories of the flat namespace lie: in our own tables, and in those of LangGraph's SqliteStore.
+"""Where memories of the flat namespace are: in our own stores, and in LangGraph's SqliteStore and PostgresStore.
 
-Both are only read, by pages that follow the keys, so that any number of rows goes through in the same memory.
+All are only read, in pages by key, so that any number of rows takes the same memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from inference_core.errors import InvalidId, StoreUnavailable, without_quotes
+from inference_core.errors import InvalidId, MissingExtra, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import decode_label, encode_label
 from inference_core.stores.backend import MAX_VALUE_BYTES, Backend
 from inference_core.transfer.flat import LegacyItem, moment
 
 PAGE: Final = 200
+_PREFIXES: Final = 10_000
 UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: give the user's id by name"
 NOT_UNICODE: Final = "its namespace or key is not valid Unicode"
 TOO_LARGE: Final = "the value is larger than 1 MB"
@@ -27,11 +28,11 @@ LANGGRAPH_COLUMNS: Final = frozenset({"prefix", "key", "value", "created_at", "u
 
 
 class LegacySource(ABC):
-    """Where memories of the flat namespace lie; ``user_ids`` None means: of all users. Raises StoreUnavailable."""
+    """Where memories of the flat namespace are. ``user_ids`` None: of all users. Raises StoreUnavailable."""
 
     @abstractmethod
     def count(self, user_ids: Sequence[str] | None = None) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     @abstractmethod
     def items(self, user_ids: Sequence[str] | None = None) -> Iterator[LegacyItem]:
@@ -39,18 +40,18 @@ class LegacySource(ABC):
 
 
 class OwnScopes(LegacySource):
-    """The scopes ``(user, name)`` of one of our own stores. Labels are ids, encoded or as they are."""
+    """The scopes ``(user, name)`` of one of our own stores; a user's label may be encoded or the plain id."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
         self._name = name
 
     def count(self, user_ids: Sequence[str] | None = None) -> int:
-        """How many rows these scopes hold."""
+        """The number of rows in these scopes."""
         return sum(self._backend.count([(label, self._name)]) for _, label in self._owners(user_ids))
 
     def items(self, user_ids: Sequence[str] | None = None) -> Iterator[LegacyItem]:
-        """Their rows; what is written meanwhile comes too."""
+        """The rows, with those that are written meanwhile."""
         for user_id, label in self._owners(user_ids):
             scope, since = (label, self._name), 0
             while page := list(islice(self._backend.changes(scope, since), PAGE)):
@@ -114,7 +115,7 @@ class LangGraphTable(LangGraphRows):
         super().__init__(name, (column.decode() for _, column, *_ in _ask(connection, "PRAGMA table_info(store)")))
 
     def count(self, user_ids: Sequence[str] | None = None) -> int:
-        """How many rows the users' flat namespaces hold."""
+        """The number of rows in the users' flat namespaces."""
         if not self.has_rows:
             return 0
         if user_ids is None:
@@ -148,6 +149,74 @@ class LangGraphTable(LangGraphRows):
             if len(page) < PAGE:
                 return
             start = page[-1][0] + b"\0"
+
+
+class PostgresTable(LangGraphRows):
+    """The table ``store`` that the database at ``url`` has, on a connection of its own that cannot write.
+
+    Raises StoreUnavailable, MissingExtra.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        try:
+            import psycopg  # noqa: PLC0415 - an extra
+
+            from inference_core.stores.backends.postgres_connections import (  # noqa: PLC0415 - needs the same extra
+                parameters_of,
+                translated,
+            )
+        except ImportError as error:
+            raise MissingExtra("A PostgreSQL store", "postgres") from error
+        self._translated = translated
+        try:
+            self._connection = psycopg.connect(**parameters_of(url), autocommit=True)
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {type(error).__name__}") from error
+        self._ask("SET default_transaction_read_only = on")
+        query = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0"
+        super().__init__(name, (column for (column,) in self._ask(query)))
+
+    def close(self) -> None:
+        """Frees the connection."""
+        self._connection.close()
+
+    def count(self, user_ids: Sequence[str] | None = None) -> int:
+        """The number of rows in the users' flat namespaces."""
+        if not self.has_rows:
+            return 0
+        if user_ids is None:
+            query = "SELECT count(*) FROM store WHERE right(prefix, %s) = %s"
+            return self._ask(query, len(self.suffix), self.suffix)[0][0]
+        names = [user_id + self.suffix for user_id in user_ids if "\x00" not in user_id]
+        return self._ask("SELECT count(*) FROM store WHERE prefix = ANY(%s)", names)[0][0]
+
+    def prefixes(self) -> Iterator[str]:
+        """In the order of their code points, whatever the database's own is."""
+        query = (
+            'SELECT DISTINCT prefix COLLATE "C" FROM store WHERE right(prefix, %s) = %s AND prefix <> %s '
+            'AND prefix COLLATE "C" > %s ORDER BY 1 LIMIT %s'
+        )
+        last = ""
+        while page := self._ask(query, len(self.suffix), self.suffix, self.suffix, last, _PREFIXES):
+            for (last,) in page:
+                yield last
+
+    def rows(self, prefix: str | bytes) -> Iterator[tuple[Any, ...]]:
+        """By pages; none for a name with a NUL, which PostgreSQL's texts cannot hold."""
+        query = (
+            f"SELECT key, CASE WHEN octet_length(value::text) <= {MAX_VALUE_BYTES} THEN value::text END, created_at, "
+            f'updated_at, {self.expiry} FROM store WHERE prefix = %s AND key COLLATE "C" > %s '
+            f'ORDER BY key COLLATE "C" LIMIT {PAGE}'
+        )
+        last = ""
+        while "\x00" not in str(prefix) and (page := self._ask(query, prefix, last)):
+            yield from page
+            last = page[-1][0]
+
+    def _ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self._translated(self._connection):
+            cursor = self._connection.execute(query, parameters)  # pyright: ignore[reportArgumentType, reportCallIssue] - built of constants
+            return cursor.fetchall() if cursor.description else []
 
 
 def read_only(path: Path) -> sqlite3.Connection:

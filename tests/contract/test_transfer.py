@@ -254,6 +254,12 @@ def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert path.read_text() == "before"
 
 
+@pytest.mark.parametrize("expiry", [[], [1], 7, ["a", "b"]])
+def test_an_expiry_that_is_none_is_refused(expiry: Any) -> None:
+    with pytest.raises(InvalidInput, match="Not a stored memory"):
+        put_from_json(put_to_json(made(1)) | {"expiry": expiry})
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
