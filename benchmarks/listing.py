@@ -27,7 +27,7 @@ from inference_core.effects import run as run_plan
 from inference_core.ingestion import queue
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox, Partition
-from inference_core.memory.receipt import Place, Receipt, ReceiptLine
+from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.services.operations.receipts import keep_receipt
 
 CALLS: Final = 30
@@ -66,7 +66,7 @@ def _keep_receipts(store: MemoryStore, count: int) -> None:
 def _receipt(number: int) -> Receipt:
     def line(at: int) -> ReceiptLine:
         signals = {"words": 0.2, "meaning": 0.3}
-        return ReceiptLine(id=f"m{at}", version=1, place=Place.RECALLED, rank=at + 1, score=0.5, signals=signals)
+        return ReceiptLine(id=f"m{at}", version=1, place=ReceiptPlace.RECALLED, rank=at + 1, score=0.5, signals=signals)
 
     return Receipt(
         id=f"r{number}",

@@ -21,8 +21,8 @@ from inference_core.memory.types import MemoryType, format_memory_types_for_desc
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.save import category_of, save
-from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.save import save
+from inference_core.services.operations.scope import MemoryScope, category_of
 from inference_core.services.operations.update import update
 
 # What a model may pass to each memory tool. Whose memory it is, is never among it.

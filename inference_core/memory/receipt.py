@@ -16,7 +16,7 @@ _ID: Final = 2
 """Where the id stands in a packed line."""
 
 
-class Place(str, Enum):
+class ReceiptPlace(str, Enum):
     """Where a memory stood in the prompt: in the profile, beside it as newer, or recalled for the turn."""
 
     PROFILE = "profile"
@@ -24,7 +24,7 @@ class Place(str, Enum):
     RECALLED = "recalled"
 
 
-_PLACES: Final = tuple(Place)
+_PLACES: Final = tuple(ReceiptPlace)
 """Stored as positions, so new places only ever go at the end."""
 
 
@@ -39,7 +39,7 @@ class ReceiptLine:
 
     id: str
     version: int
-    place: Place
+    place: ReceiptPlace
     rank: int
     score: float | None = None
     relevance: float | None = None
@@ -113,7 +113,7 @@ class Receipt:
     run_id: str | None = None
     agent_name: str | None = None
 
-    def of(self, place: Place) -> list[ReceiptLine]:
+    def of(self, place: ReceiptPlace) -> list[ReceiptLine]:
         """The lines at ``place``, in their order."""
         return [line for line in self.lines if line.place is place]
 
@@ -131,7 +131,7 @@ class Receipt:
     def from_value(cls, value: Mapping[str, Any]) -> Receipt:
         """The receipt of `to_value`. Raises TypeError, ValueError or LookupError for anything else."""
         if "lines" in value:  # written before lines were packed
-            older: list[dict[str, Any]] = [{**line, "place": Place(line["place"])} for line in value["lines"]]
+            older: list[dict[str, Any]] = [{**line, "place": ReceiptPlace(line["place"])} for line in value["lines"]]
             lines = tuple(ReceiptLine(**line) for line in older)
         else:
             names = value.get("signals", ())

@@ -1,1 +1,1 @@
-"""The memory service: operations as plans, and their async and sync faces."""
+"""The memory service: operations as generators of effects, and their async and sync forms."""

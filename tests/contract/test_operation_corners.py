@@ -16,7 +16,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.profile import fenced_profile
 from inference_core.effects import run
-from inference_core.memory.receipt import Place, Receipt, ReceiptLine, tells
+from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, tells
 from inference_core.memory.record import why_invalid
 from inference_core.memory.text import is_id, text_tokens
 from inference_core.memory.trust import MemorySource, Origin
@@ -89,7 +89,8 @@ def test_a_memory_that_cannot_be_read_can_be_deleted(tmp_path: Path):
 def test_a_receipt_of_memories_that_contradict_each_other_is_rebuilt(service: SyncMemoryService):
     ids = [service.save_memory(U, text, "facts") for text in ("Meets on Monday", "Meets on Tuesday")]
     lines = tuple(
-        ReceiptLine(id=one, version=1, place=Place.RECALLED, rank=rank, group=0) for rank, one in enumerate(ids, 1)
+        ReceiptLine(id=one, version=1, place=ReceiptPlace.RECALLED, rank=rank, group=0)
+        for rank, one in enumerate(ids, 1)
     )
     block = service.rebuild_receipt(U, _receipt(lines)).block
     assert "<conflicting_memory>" in block
@@ -99,7 +100,7 @@ def test_a_receipt_of_memories_that_contradict_each_other_is_rebuilt(service: Sy
 
 def test_a_receipt_of_a_memory_from_the_web_is_rebuilt(service: SyncMemoryService):
     memory_id = service.save_memory(U, "Opens at nine", "facts", source=MemorySource(origin=Origin.WEB))
-    line = ReceiptLine(id=memory_id, version=1, place=Place.RECALLED, rank=1)
+    line = ReceiptLine(id=memory_id, version=1, place=ReceiptPlace.RECALLED, rank=1)
     block = service.rebuild_receipt(U, _receipt((line,))).block
     assert "<unconfirmed_memory>" in block
     assert "[source: web]" in block

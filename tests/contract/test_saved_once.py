@@ -59,6 +59,26 @@ def test_what_is_new_of_it_is_added(service: AgentMemoryStoreService) -> None:
     assert (memory.topic, memory.value["pinned"], memory.value["trust"]) == ("tea", True, 2)
 
 
+def test_a_repetition_overwrites_no_change_made_meanwhile(
+    service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a repetition added was written over whatever stood there by then: an update in between was lost."""
+    key = service.sync.save_memory(U, TEA)
+    get = service.scope.engine.get
+
+    def get_late(keys: Any) -> Any:
+        rows = yield from get(keys)
+        monkeypatch.setattr(service.scope.engine, "get", get)
+        service.sync.update_memory(U, key, topic="drinks")
+        return rows
+
+    monkeypatch.setattr(service.scope.engine, "get", get_late)
+    assert service.sync.save_memory(U, TEA, tags=["hot"]) == key
+    memory = service.sync.get_memory(U, key)
+    assert memory is not None
+    assert (memory.topic, memory.value["tags"]) == ("drinks", ["hot"])
+
+
 def test_an_agents_repetition_does_not_vouch_for_a_page(service: AgentMemoryStoreService) -> None:
     key = service.sync.save_memory(U, TEA, source=MemorySource(origin=Origin.WEB))
     assert service.sync.save_memory(U, TEA, source=MemorySource(origin=Origin.AGENT)) != key

@@ -19,7 +19,7 @@ from inference_core.effects import run
 from inference_core.ingestion import queue
 from inference_core.ingestion.outbox import Outbox, Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.memory.receipt import Place, Receipt, ReceiptLine
+from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryType, get_category_for_type
 from inference_core.services.operations.receipts import keep_receipt
@@ -79,7 +79,7 @@ def memory(number: int) -> MemoryRecord:
 
 
 def receipt(number: int) -> Receipt:
-    line = ReceiptLine(id="m0", version=1, place=Place.RECALLED, rank=1, score=0.5)
+    line = ReceiptLine(id="m0", version=1, place=ReceiptPlace.RECALLED, rank=1, score=0.5)
     others = [replace(line, id=f"m{at}", rank=at + 1) for at in range(1, 4)]
     return Receipt(
         id=f"r{number}",

@@ -27,7 +27,7 @@ from inference_core.context.items import AssembledContext
 from inference_core.context.render import xml
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, InvalidInput
-from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, text_hash
+from inference_core.memory.receipt import Receipt, ReceiptDrop, ReceiptLine, ReceiptPlace, text_hash
 from inference_core.memory.trust import Origin
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.services.operations.receipts import keep_receipt
@@ -106,7 +106,7 @@ def test_scores_and_what_was_dropped(clock: FrozenClock) -> None:
         agent, _ = conversation(service, profile=True)
         agent.invoke({"messages": [("user", "Where do I keep falcons?")]}, THREAD)
         receipt = service.sync.list_receipts(U)[-1]
-    ((found, *_),) = [receipt.of(Place.RECALLED)]
+    ((found, *_),) = [receipt.of(ReceiptPlace.RECALLED)]
     assert (found.rank, receipt.thread_id, receipt.model, receipt.status) == (1, "t-1", "ScriptedChatModel", "recalled")
     assert found.score
     assert found.relevance
@@ -121,7 +121,7 @@ def test_it_says_what_is_gone(own_store: BaseStore) -> None:
     agent, _ = conversation(service, profile=True)
     agent.invoke({"messages": [("user", "Where do I keep falcons?")]}, THREAD)
     receipt = service.sync.list_receipts(U)[0]
-    deleted, changed = receipt.of(Place.RECALLED)[0].id, receipt.of(Place.PROFILE)[0].id
+    deleted, changed = receipt.of(ReceiptPlace.RECALLED)[0].id, receipt.of(ReceiptPlace.PROFILE)[0].id
     service.sync.delete_memory(U, deleted)
     service.sync.update_memory(U, changed, "Always book flights")
     rebuilt = service.sync.rebuild_receipt(U, receipt)
@@ -141,7 +141,7 @@ def test_a_block_of_an_engineers_own_form_is_explained_and_not_rebuilt(own_store
     agent.invoke({"messages": [("user", "Where do I keep falcons?")]}, THREAD)
     receipt = service.sync.list_receipts(U)[-1]
     (told,) = blocks(model.requests[0])
-    assert len(memory_lines(told)) == len(receipt.of(Place.RECALLED))
+    assert len(memory_lines(told)) == len(receipt.of(ReceiptPlace.RECALLED))
     assert "duplicate" in {drop.reason.split()[0] for drop in receipt.dropped}
     rebuilt = service.sync.rebuild_receipt(U, receipt)
     assert (rebuilt.is_same, rebuilt.problem) == (False, "The form was own, which is not kept")
@@ -308,7 +308,7 @@ def kept(service: AgentMemoryStoreService, number: int, thread: str | None, ids:
         ReceiptLine(
             id=name,
             version=1,
-            place=Place.RECALLED,
+            place=ReceiptPlace.RECALLED,
             rank=rank,
             score=1.23456,
             relevance=0.5,
@@ -326,7 +326,7 @@ def kept(service: AgentMemoryStoreService, number: int, thread: str | None, ids:
         placement="last_user",
         has_profile=True,
         form="memories",
-        lines=(ReceiptLine(id="p", version=2, place=Place.PROFILE, rank=1), *lines),
+        lines=(ReceiptLine(id="p", version=2, place=ReceiptPlace.PROFILE, rank=1), *lines),
         dropped=(ReceiptDrop(id="d", version=1, reason="profile", by="p"),),
         tokens=7,
         profile_hash="",

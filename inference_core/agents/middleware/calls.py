@@ -23,7 +23,7 @@ from langgraph.types import Command
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.context.profile import PROFILE
 from inference_core.effects import Operation, arun, run
-from inference_core.memory.receipt import Place, Receipt, ReceiptDrop, ReceiptLine, evidence, text_hash
+from inference_core.memory.receipt import Receipt, ReceiptDrop, ReceiptLine, ReceiptPlace, evidence, text_hash
 from inference_core.memory.text import new_id, text_tokens
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import MemoryScope
@@ -185,13 +185,13 @@ def note_receipt(
 def _lines(told: TurnContext) -> Iterator[ReceiptLine]:
     versions = {line.id: line.version for line in told.profile.lines}
     for rank, line in enumerate(told.profile.lines, 1):
-        yield ReceiptLine(id=line.id, version=line.version, place=Place.PROFILE, rank=rank, cut=line.cut)
+        yield ReceiptLine(id=line.id, version=line.version, place=ReceiptPlace.PROFILE, rank=rank, cut=line.cut)
     groups = {item.id: number for number, group in enumerate(told.context.conflicts) for item in group}
     for rank, item in enumerate(told.context.items, 1):
         yield ReceiptLine(
             id=item.id,
             version=item.record.version if item.record else 0,
-            place=Place.NEWS if item.source == PROFILE else Place.RECALLED,
+            place=ReceiptPlace.NEWS if item.source == PROFILE else ReceiptPlace.RECALLED,
             rank=rank,
             score=item.score if item.relevance is not None else None,
             relevance=item.relevance,

@@ -129,7 +129,7 @@ class ContextBuilder:
     def operation(
         self, user_id: UserId, query: str | None, messages: Sequence[MessageLikeRepresentation], max_tokens: int | None
     ) -> Operation[AssembledContext]:
-        """What `build` does, for both of its faces."""
+        """What `build` does, for its async and its sync form."""
         encode_label(user_id)
         request = ContextRequest(
             user_id=str(user_id),

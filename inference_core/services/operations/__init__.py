@@ -1,1 +1,1 @@
-"""What the memory service does, one file a verb. Each operation is a plan: it decides, a driver waits."""
+"""What the memory service does, one file a verb. Each operation is a generator that decides; what it yields waits."""

@@ -14,7 +14,7 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
-from inference_core.memory.receipt import Place, Receipt, tells, text_hash
+from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust
@@ -111,13 +111,15 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Op
 def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, str]:
     """Profile and block, from the memories that are ``there``."""
     zone, now = time_zone(receipt.zone), receipt.recalled_at
-    lines = [line_in_profile(there[one.id], zone, one.cut) for one in receipt.of(Place.PROFILE) if one.id in there]
+    lines = [
+        line_in_profile(there[one.id], zone, one.cut) for one in receipt.of(ReceiptPlace.PROFILE) if one.id in there
+    ]
     replaced = {line.id: line.text.removeprefix("  - ") for line in lines}
     sections: dict[str, list[ContextItem]] = {}
     conflicts: dict[int, list[ContextItem]] = {}
     untrusted: list[ContextItem] = []
     for line in receipt.lines:
-        if line.place is Place.PROFILE or line.id not in there:
+        if line.place is ReceiptPlace.PROFILE or line.id not in there:
             continue
         item = replace(ContextItem.of(there[line.id], source="receipt"), cut=line.cut, replaces=replaced.get(line.id))
         if line.group is not None:

@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Self
 
 from inference_core.effects import Operation
@@ -23,11 +24,18 @@ from inference_core.memory.trust import MemorySource, Trust, check_write
 from inference_core.memory.types import (
     MemoryCategory,
     MemoryType,
-    get_category_for_type,
-    validate_memory_category,
     validate_memory_type,
 )
-from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, find, put_of, record_of
+from inference_core.services.operations.scope import (
+    MemoryScope,
+    UserId,
+    category_of,
+    checked_moment,
+    find,
+    put_of,
+    record_of,
+)
+from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete
 
 MAX_TAGS = 32
@@ -131,8 +139,8 @@ def save(  # noqa: D417 - callers of the service pass no scope
 def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Operation[SavedId]:
     """Stores ``record`` under an id that follows from what it says, or finds it there.
 
-    So a repetition is noticed by the write itself, without a look before it, also when two save at once. What holds no
-    more, or was changed, keeps its id; then the next one is taken.
+    So the write itself notices a repetition, without a look before it, also when two save at once. A memory that holds
+    no more, or was changed, keeps its id; then the next id is taken.
     """
     key = yield from scope.engine.content_key()
     for attempt in range(_SAME):
@@ -140,35 +148,28 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Operation[SavedId]
         try:
             yield from scope.engine.write([put_of(named, expected=0)])
         except VersionConflict:
-            rows = yield from scope.engine.get([(named.namespace, named.id)])
-            old = None if rows[0] is None or why_invalid(rows[0].value, named.created_at) else record_of(rows[0])
-            if old is None or old.content.split() != named.content.split() or old.memory_type is not named.memory_type:
-                continue
-            if old.trust <= Trust.EXTERNAL and named.trust is Trust.INFERRED:
-                continue  # an agent's repetition does not vouch for what a web page said
-            merged = _merged(old, named)
-            if merged != old:
-                yield from scope.engine.write([put_of(merged)])
-            return SavedId(named.id, was_stored=True)
-        return SavedId(named.id)
+            if (yield from retried(partial(_added_to, scope, named))):
+                return SavedId(named.id, was_stored=True)
+        else:
+            return SavedId(named.id)
     named = replace(record, id=new_id())
     yield from scope.engine.write([put_of(named, expected=0)])
     return SavedId(named.id)
 
 
-def _id_of(record: MemoryRecord, key: bytes, attempt: int) -> str:
-    """What tells a memory from others, as an id that says nothing of it to who does not know ``key``.
+def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
+    """Adds what ``new`` knows to the memory under its id; False if that says something else, or holds no more.
 
-    An event is another one in another session; a fact is not.
+    Raises VersionConflict if somebody else writes it meanwhile.
     """
-    session = record.session_id if record.category is MemoryCategory.EPISODIC else None
-    moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
-    facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
-    return hmac.new(key, encode_json(facts, what="memory").encode(), "sha256").hexdigest()[:32]
-
-
-def _merged(old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
-    """``old`` with what ``new`` knows besides; who is trusted more has said it."""
+    (row,) = yield from scope.engine.get([(new.namespace, new.id)])
+    if row is None or why_invalid(row.value, new.created_at):
+        return False
+    old = record_of(row)
+    if old.content.split() != new.content.split() or old.memory_type is not new.memory_type:
+        return False
+    if old.trust <= Trust.EXTERNAL and new.trust is Trust.INFERRED:
+        return False  # an agent's repetition does not vouch for what a web page said
     by = new if new.trust > old.trust else old
     merged = replace(
         old,
@@ -180,14 +181,20 @@ def _merged(old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
         source=by.source,
         trust=by.trust,
     )
-    return old if merged == old else replace(merged, updated_at=new.updated_at)
+    if merged != old:
+        yield from scope.engine.write([put_of(replace(merged, updated_at=new.updated_at), expected=old.version)])
+    return True
 
 
-def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
-    """The given category, else the one that the type is routed to."""
-    if category is None:
-        return get_category_for_type(kind.value)
-    return MemoryCategory(validate_memory_category(category))
+def _id_of(record: MemoryRecord, key: bytes, attempt: int) -> str:
+    """What tells a memory from others, as an id that says nothing of it to who does not know ``key``.
+
+    An event is another one in another session; a fact is not.
+    """
+    session = record.session_id if record.category is MemoryCategory.EPISODIC else None
+    moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
+    facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
+    return hmac.new(key, encode_json(facts, what="memory").encode(), "sha256").hexdigest()[:32]
 
 
 def _importance(importance: float) -> float:

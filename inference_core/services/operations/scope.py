@@ -19,6 +19,7 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
 from inference_core.memory.trust import Origin
+from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key, Put, Row
 from inference_core.stores.engine import StoreEngine
@@ -65,6 +66,13 @@ def find_row(scope: MemoryScope, user_id: UserId, memory_id: str, category: str 
     scopes = scope.namespaces.read_scopes(user_id, category)
     rows = yield from scope.engine.get([(namespace, key) for namespace in scopes])
     return next((row for row in rows if row), None)
+
+
+def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
+    """The given category, else the one that the type is routed to."""
+    if category is None:
+        return get_category_for_type(kind.value)
+    return MemoryCategory(validate_memory_category(category))
 
 
 def check_version(memory_id: str, version: int, expected: int | None) -> None:

@@ -12,8 +12,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import MemoryType, validate_memory_type
-from inference_core.services.operations.save import category_of
-from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find, put_of
+from inference_core.services.operations.scope import MemoryScope, UserId, category_of, check_version, find, put_of
 from inference_core.stores.backend import Delete, Write
 
 T = TypeVar("T")
