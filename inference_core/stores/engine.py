@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from langchain_core.documents import BaseDocumentCompressor
+
 from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
@@ -28,24 +30,35 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_their_usage,
 )
-from inference_core.stores.search import QuestionVectors, Search, SearchResult
+from inference_core.stores.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.vectors import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
 from inference_core.stores.writer import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.writer import MAX_BATCHES, Breaker, DeferredWriter, GroupWriter
 
 if TYPE_CHECKING:
-    from langchain_core.documents import BaseDocumentCompressor
-
     from inference_core.stores.indexes import IndexCache
-    from inference_core.stores.search import Reranker
     from inference_core.stores.snapshot import Snapshot
 
-
-# The index cache of a store, made when it is needed for the first time: numpy is slow to import.
+P = ParamSpec("P")
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+WORKERS: Final = 8
+_SMALLEST_PAGE: Final = 50
+_FIRST_PAGE: Final = 500
+_LARGEST_PAGE: Final = 2_000
+CONTENT_KEY_META: Final = "content_key"
+DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
+SWEEP_INTERVAL_S: Final = 60.0
+_INDEXES, _DEFERRED, _ACCESSES = "indexes", "deferred writes", "access counts"
+_EXPIRED, _VECTORS = "expired rows", "pending vectors"
+"""The chores of a store."""
 
 
 class LazyIndexes:
-    """Holds the cache. Chores hold this and not the engine, which they would keep alive."""
+    """Makes the index cache when it is needed for the first time, as numpy is slow to import.
+
+    Chores hold this and not the engine, which they would keep alive.
+    """
 
     def __init__(self, backend: Backend, model: str, max_bytes: int, wake: Callable[[float], None]) -> None:
         self.made: IndexCache | None = None
@@ -67,26 +80,6 @@ class LazyIndexes:
 
         analyze("loads the stemmer")
         return self.cache().follow()
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-_LOG = logging.getLogger(__name__)
-WORKERS: Final = 8
-_SMALLEST_PAGE: Final = 50
-_FIRST_PAGE: Final = 500
-_LARGEST_PAGE: Final = 2_000
-CONTENT_KEY_META: Final = "content_key"
-DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
-SWEEP_INTERVAL_S: Final = 60.0
-_INDEXES, _DEFERRED, _ACCESSES, _EXPIRED, _VECTORS = (
-    "indexes",
-    "deferred writes",
-    "access counts",
-    "expired rows",
-    "pending vectors",
-)
-"""The chores of a store."""
 
 
 class StoreEngine:
@@ -116,7 +109,7 @@ class StoreEngine:
         self.backend = backend
         self.embedder = embedder
         self.late_interaction = late_interaction
-        self._reranker = None if reranker is None else _as_reranker(reranker)
+        self._reranker = None if reranker is None else as_reranker(reranker)
         self.pool = WorkerPool(WORKERS, "memory-store", may_block)
         self._texts = Texts(backend, embedder, self.pool, with_tokens=late_interaction)
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
@@ -172,14 +165,15 @@ class StoreEngine:
     def content_key(self) -> Operation[bytes]:
         """The store's own key for names that follow from contents; made when it is first asked for."""
         if self._content_key is None:
-            self._content_key = yield from self._read(self._known_content_key)
-        return self._content_key
 
-    def _known_content_key(self) -> bytes:
-        with self._content_key_lock:  # two that made one each would know different names
-            if not self.backend.get_meta(CONTENT_KEY_META):
-                self.backend.set_meta(CONTENT_KEY_META, secrets.token_hex(32))
-            return bytes.fromhex(self.backend.get_meta(CONTENT_KEY_META) or "")
+            def known() -> bytes:
+                with self._content_key_lock:  # two that made one each would know different names
+                    if not self.backend.get_meta(CONTENT_KEY_META):
+                        self.backend.set_meta(CONTENT_KEY_META, secrets.token_hex(32))
+                    return bytes.fromhex(self.backend.get_meta(CONTENT_KEY_META) or "")
+
+            self._content_key = yield from self._read(known)
+        return self._content_key
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""
@@ -258,7 +252,13 @@ class StoreEngine:
 
     def discard(self, root: str, is_chosen: Callable[[Unreadable], bool]) -> Operation[int]:
         """Removes those rows of the user with the label ``root`` that cannot be read and are chosen; how many."""
-        return self._read(_discarded, self.backend, root, is_chosen)
+
+        def discarded() -> int:
+            unreadable = (one for one in self.backend.inspect(root) if isinstance(one, Unreadable))
+            found = [one for one in unreadable if not one.only_index and is_chosen(one)]
+            return self.backend.discard(found) if found else 0
+
+        return self._read(discarded)
 
     def search(self, search: Search) -> Operation[SearchResult]:
         """The best rows for a text, by words and, if the model answers in time, by meaning."""
@@ -325,7 +325,14 @@ class StoreEngine:
 
     def _written(self, batch: Sequence[Write]) -> Operation[list[int]]:
         self._writing.check()
-        alone = None if self.backend.capabilities.single_writer else partial(self._apply_alone, batch)
+
+        def apply_alone() -> list[int]:
+            (outcome,) = self._writing.call(self.backend.apply, [batch])
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        alone = None if self.backend.capabilities.single_writer else apply_alone
         handed_over: list[Future[list[int]]] = []
 
         def hand_over() -> Future[list[int]]:
@@ -340,9 +347,6 @@ class StoreEngine:
                 raise
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
         return versions
-
-    def _apply_alone(self, batch: Sequence[Write]) -> list[int]:
-        return self._writing.call(_applied, self.backend, batch)
 
     def _asked(self, body: Callable[[QuestionVectors], T], text: str, wait_seconds: float) -> Operation[T]:
         """What ``body`` makes of the vectors of ``text``, on a worker.
@@ -375,22 +379,3 @@ class StoreEngine:
         if len(parts) == 1:
             return parts[0]
         return [merged(search, found) for search, *found in zip(searches, *parts, strict=True)]
-
-
-def _as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
-    from inference_core.stores.search import as_reranker  # noqa: PLC0415 - seldom used
-
-    return as_reranker(given)
-
-
-def _discarded(backend: Backend, root: str, is_chosen: Callable[[Unreadable], bool]) -> int:
-    unreadable = (one for one in backend.inspect(root) if isinstance(one, Unreadable) and not one.only_index)
-    found = list(filter(is_chosen, unreadable))
-    return backend.discard(found) if found else 0
-
-
-def _applied(backend: Backend, batch: Sequence[Write]) -> list[int]:
-    (outcome,) = backend.apply([batch])
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

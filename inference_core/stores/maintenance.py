@@ -104,13 +104,13 @@ class Maintenance:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        while (chore := self._next()) is not None:
+        while (chore := self._next_due()) is not None:
             self._do(chore)
         for chore in list(self._chores.values()):
             while chore.is_flushed and self._do(chore):
                 pass
 
-    def _next(self) -> _Chore | None:
+    def _next_due(self) -> _Chore | None:
         """Waits for the chore that has been due for the longest time; None once the store is closed."""
         with self._changed:
             while not self._closed:

@@ -120,7 +120,7 @@ class Selection:
         self._search = search
         self._wanted = search.limit * _CHOICE if search.diversity else search.limit
         self._found: list[Found] = []
-        self._said: dict[frozenset[str], str] = {}
+        self._said: dict[frozenset[str], Found] = {}
         self.left_out: list[LeftOut] = []
 
     @property
@@ -131,8 +131,9 @@ class Selection:
     def offer(self, found: Found) -> None:
         """Takes ``found``, or notes why it is left out."""
         reason = self._search.reject(found.row) if self._search.reject else None
-        if reason is None and self._search.deduplicate:
-            reason = self._duplicate(found.row)
+        if reason is None and self._search.deduplicate and (meant := gist(content_of(found.row))):
+            first = self._said.setdefault(meant, found)
+            reason = None if first is found else f"duplicate of {first.row.key}"
         if reason is None:
             self._found.append(found)
         else:
@@ -145,60 +146,48 @@ class Selection:
 
     def rows(self) -> list[Found]:
         """What is given, the best first."""
-        chosen = self._found
-        if self._search.diversity:
+        search, chosen = self._search, self._found
+        if search.diversity:
             texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
-            picked = diversified(scores, texts, self._search.limit, self._search.diversity)
-            self._leave_out([found for at, found in enumerate(chosen) if at not in picked], "repeats others")
+            picked = diversified(scores, texts, search.limit, search.diversity)
+            self.left_out += [LeftOut(one, "repeats others") for at, one in enumerate(chosen) if at not in picked]
             chosen = [chosen[at] for at in picked]
-        elif self._search.prefers_newer and asks_for_present(self._search.text):
-            chosen = [*self._newer_first(chosen[:WINDOW]), *chosen[WINDOW:]]
-        return self._within_budget(chosen)
-
-    def _newer_first(self, best: list[Found]) -> list[Found]:
-        """``best`` with newer rows before older ones of the same; each takes the score of its new place."""
-        contents = [content_of(found.row) for found in best]
-        order = newest_first(self._search.text, contents, [_moment(found.row) for found in best])
-        return [_at_score(best[at], place.score) for at, place in zip(order, best, strict=True)]
-
-    def _within_budget(self, chosen: list[Found]) -> list[Found]:
-        left = self._search.max_characters
-        if left is None:
+        elif search.prefers_newer and asks_for_present(search.text):
+            chosen = [*_newest_first(search.text, chosen[:WINDOW]), *chosen[WINDOW:]]
+        if search.max_characters is None:
             return chosen
         kept: list[Found] = []
+        left = search.max_characters
         for found in chosen:
             size = len(content_of(found.row))
             if size <= left:
                 kept.append(found)
                 left -= size
             else:
-                self._leave_out([found], "budget")
+                self.left_out.append(LeftOut(found, "budget"))
         return kept
 
-    def _duplicate(self, row: Row) -> str | None:
-        meant = gist(content_of(row))
-        if meant in self._said:
-            return f"duplicate of {self._said[meant]}"
-        if meant:
-            self._said[meant] = row.key
-        return None
 
-    def _leave_out(self, rows: list[Found], reason: str) -> None:
-        self.left_out += [LeftOut(found, reason) for found in rows]
-
-
-def _at_score(found: Found, score: float) -> Found:
-    shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
-    return found if score == found.score else replace(found, score=score, shares=shares)
-
-
-def _moment(row: Row) -> Moment | None:
-    """When what a memory says began to hold, and when it was stored; None for what an assistant or a tool said."""
-    source = MemorySource.from_value(row.value.get("source") or {})
-    if source.tool is None and source.origin not in (Origin.USER, Origin.APPLICATION):
-        return None
-    happened = moment_field(row.value, "valid_from") or row.created_at
-    return happened.timestamp(), row.created_at.timestamp()
+def _newest_first(question: str, best: list[Found]) -> list[Found]:
+    """``best`` with newer rows before older ones of the same subject; each takes the score of its new place."""
+    moments: list[Moment | None] = []
+    for row in (found.row for found in best):
+        # What an assistant or a tool said does not say what holds now.
+        source = MemorySource.from_value(row.value.get("source") or {})
+        if source.tool is None and source.origin not in (Origin.USER, Origin.APPLICATION):
+            moments.append(None)
+        else:
+            happened = moment_field(row.value, "valid_from") or row.created_at
+            moments.append((happened.timestamp(), row.created_at.timestamp()))
+    order = newest_first(question, [content_of(found.row) for found in best], moments)
+    placed: list[Found] = []
+    for at, place in zip(order, best, strict=True):
+        found, score = best[at], place.score
+        if found.score != score:
+            shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
+            found = replace(found, score=score, shares=shares)
+        placed.append(found)
+    return placed
 
 
 # Re-rankers that users bring: a cross-encoder, an LLM, or any LangChain document compressor.

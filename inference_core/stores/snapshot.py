@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import chain, islice
@@ -38,8 +38,11 @@ from inference_core.stores.search import (
     reordered,
 )
 
-# What a search ranks, and what links add to it: strictly within the scopes of each group.
-
+_SPARE: Final = 2
+RERANKED: Final = 30
+"""A re-ranker sees at least this many of the best memories of a group."""
+_FIRST_PINNED: Final = 2_000
+"""While an index is being built, pinned rows are looked for among so many of the newest."""
 CANDIDATES: Final = 60
 """So many of the best rows are read and linked."""
 SOURCES: Final = 3
@@ -48,6 +51,8 @@ REACHED: Final = 50
 """So many rows beyond them are followed to."""
 
 
+Reject = Callable[[Row], str | None]
+"""Why a row is left out; None if it is not."""
 RowsAt = Callable[[Sequence[Place]], list[Row | None]]
 """Gives what is stored at places."""
 
@@ -85,84 +90,63 @@ def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int]
 
     Rows that the search rejects lead nowhere.
     """
-    direct = _read(search, rows_at, list(islice(ranked.hits(search, owners), CANDIDATES)))
+    hits = list(islice(ranked.hits(search, owners), CANDIDATES))
+    direct = {
+        hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {})
+        for hit, row in zip(hits, rows_at([hit.place for hit in hits]), strict=True)
+        if row is not None
+    }
     candidates = _candidates(search, direct)
     strength = link_to_query(list(candidates.values()), Named(search.text))
     best = sorted(candidates, key=lambda place: -candidates[place].score - candidates[place].share)[:SOURCES]
     terms = set(chain.from_iterable((term,) if isinstance(term, str) else term for term in query.terms))
-    bridges = {place: _bridges(ranked, owners, direct[place].row, terms) for place in best if strength}
-    further = _read_further(search, ranked, rows_at, direct, list(bridges.values()))
+    bridges: dict[Place, Bridges] = {}
+    for place in best if strength else ():
+        row = direct[place].row
+        bridges[place] = bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
+    further = _reached(search, ranked, rows_at, direct, bridges)
     candidates |= _candidates(search, further)
-    _link_to_best(candidates, bridges, strength)
-    given = [_given(search, found, candidates.get(place)) for place, found in chain(direct.items(), further.items())]
-    return sorted(given, key=lambda found: -found.score)
-
-
-def _link_to_best(candidates: dict[Place, Candidate], bridges: dict[Place, Bridges], strength: float) -> None:
-    """Follows the bridges from the best to all candidates; what records say goes before what texts share."""
+    # What records say goes before what texts share.
     ends: dict[Place, dict[str, tuple[float, str]]] = {place: {} for place in candidates}
     for source, found in bridges.items():
         for place, bridge in (found | shared_marks(candidates[source], candidates)).items():
             if place in candidates and place != source:
                 ends[place][candidates[source].key] = bridge
+    given = direct | further
     for place, candidate in candidates.items():
         link_to_best(candidate, ends[place], strength)
+        if candidate.links:
+            found, share = given[place], round(candidate.share, DECIMALS)
+            shares = {**found.shares, "links": share} if search.explains else found.shares
+            score = round(found.score + share, DECIMALS)
+            given[place] = replace(found, score=score, shares=shares, links=tuple(candidate.links))
+    return sorted(given.values(), key=lambda found: -found.score)
 
 
-def _candidates(search: Search, found: dict[Place, Found]) -> dict[Place, Candidate]:
-    """What may be given."""
-    reject = search.reject
-    return {place: _candidate(one) for place, one in found.items() if reject is None or reject(one.row) is None}
+def _candidates(search: Search, found: Mapping[Place, Found]) -> dict[Place, Candidate]:
+    """What of ``found`` may be given, as links see it."""
+    candidates: dict[Place, Candidate] = {}
+    for place, one in found.items():
+        if search.reject is None or search.reject(one.row) is None:
+            text = content_of(one.row)
+            subjects = subjects_of(one.row.value, text)
+            marks = subjects | by_canonical(tags_of(one.row.value))
+            relevance = one.relevance or 0.0
+            candidates[place] = Candidate(one.row.key, one.score, relevance, subjects, marks, asks_something(text))
+    return candidates
 
 
-def _read(search: Search, rows_at: RowsAt, hits: Sequence[Hit]) -> dict[Place, Found]:
-    rows = rows_at([hit.place for hit in hits])
-    return {
-        hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {})
-        for hit, row in zip(hits, rows, strict=True)
-        if row is not None
-    }
-
-
-def _read_further(
-    search: Search, ranked: Ranked, rows_at: RowsAt, direct: dict[Place, Found], bridges: Sequence[Bridges]
+def _reached(
+    search: Search, ranked: Ranked, rows_at: RowsAt, direct: Mapping[Place, Found], bridges: Mapping[Place, Bridges]
 ) -> dict[Place, Found]:
     """What bridges lead to beyond ``direct``: it comes after these, and nothing says that it is relevant."""
-    ends = [(mass, place) for found in bridges for place, (mass, _) in found.items() if place not in direct]
+    ends = [(mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct]
     wanted = {place: mass for mass, place in sorted(ends) if ranked.is_of_kind(place, search.kinds)}
     places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
-    rows = rows_at(places)
     start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
     shares = {"reached": start} if search.explains else {}
-    return {place: Found(row, start, 0.0, shares) for place, row in zip(places, rows, strict=True) if row is not None}
-
-
-def _candidate(found: Found) -> Candidate:
-    text = content_of(found.row)
-    subjects = subjects_of(found.row.value, text)
-    marks = subjects | by_canonical(tags_of(found.row.value))
-    return Candidate(found.row.key, found.score, found.relevance or 0.0, subjects, marks, asks_something(text))
-
-
-def _bridges(ranked: Ranked, owners: Collection[int], row: Row, terms: Collection[str]) -> Bridges:
-    return bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
-
-
-def _given(search: Search, found: Found, candidate: Candidate | None) -> Found:
-    if candidate is None or not candidate.links:
-        return found
-    share = round(candidate.share, DECIMALS)
-    shares = {**found.shares, "links": share} if search.explains else found.shares
-    return replace(found, score=round(found.score + share, DECIMALS), shares=shares, links=tuple(candidate.links))
-
-
-_SPARE: Final = 2
-RERANKED: Final = 30
-"""A re-ranker sees at least this many of the best memories of a group."""
-_FIRST_PINNED: Final = 2_000
-"""While an index is being built, pinned rows are looked for among so many of the newest."""
-Reject = Callable[[Row], str | None]
-"""Why a row is left out; None if it is not."""
+    rows = zip(places, rows_at(places), strict=True)
+    return {place: Found(row, start, 0.0, shares) for place, row in rows if row is not None}
 
 
 class Snapshot:
@@ -201,7 +185,21 @@ class Snapshot:
         Statistics are those of all their groups.
         """
         if not searches[0].text.strip():
-            return [self._newest_of(search) for search in searches]
+            return [
+                SearchResult(
+                    [
+                        [
+                            Found(row, 0.0)
+                            for row in self.newest(group, kinds=one.kinds, limit=one.limit, reject=one.reject)
+                        ]
+                        if one.backfill
+                        else []
+                        for group in one.groups
+                    ],
+                    RecallMode.HYBRID,
+                )
+                for one in searches
+            ]
         ranked, query = self._ranked(searches)
         return [self._result(search, ranked, query) for search in searches]
 
@@ -250,27 +248,16 @@ class Snapshot:
                 yield page
                 after = Cursor.of(page[-1])
             return
-        places = merge(*(self._newest_places(scope, kinds) for scope in dict.fromkeys(scopes)))
+
+        def newest_of(scope: Namespace) -> Iterator[tuple[float, str, Namespace, int]]:
+            view = self._views[scope]
+            for slot in view.newest_of(kinds):
+                yield -view.columns.created.item(slot), view.keys[slot], scope, int(slot)
+
+        places = merge(*map(newest_of, dict.fromkeys(scopes)))
         while portion := list(islice(places, size + _SPARE)):
             rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
             yield [row for row in rows if row is not None]
-
-    def _newest_places(
-        self, scope: Namespace, kinds: frozenset[str] | None
-    ) -> Iterator[tuple[float, str, Namespace, int]]:
-        view = self._views[scope]
-        for slot in view.newest_of(kinds):
-            yield -view.columns.created.item(slot), view.keys[slot], scope, int(slot)
-
-    def _newest_of(self, search: Search) -> SearchResult:
-        groups = [
-            [
-                Found(row, 0.0)
-                for row in self.newest(group, kinds=search.kinds, limit=search.limit, reject=search.reject)
-            ]
-            for group in (search.groups if search.backfill else ())
-        ]
-        return SearchResult(groups or [[] for _ in search.groups], RecallMode.HYBRID)
 
     def _ranked(self, searches: Sequence[Search]) -> tuple[Ranked, Query]:
         """All that the searches look at, in order."""
@@ -335,15 +322,12 @@ class Snapshot:
                     shares = hit.shares if search.explains else {}
                     selection.offer(Found(row, hit.score, hit.relevance, shares))
         if self._is_cold and search.backfill and selection.missing > 0:
-            self._fill(selection, search, group)
+            # The scan that stands in for the index knows only rows that hold a word of the question.
+            seen = selection.keys()
+            for row in self._backend.page(PageRequest(group, kinds=search.kinds, limit=len(seen) + search.limit)):
+                if selection.missing > 0 and (row.namespace, row.key) not in seen:
+                    selection.offer(Found(row, 0.0, 0.0))
         return selection
-
-    def _fill(self, selection: Selection, search: Search, group: Sequence[Namespace]) -> None:
-        """Adds the newest rows, as a scan knows only those that hold a word of the question."""
-        seen = selection.keys()
-        for row in self._backend.page(PageRequest(group, kinds=search.kinds, limit=len(seen) + search.limit)):
-            if selection.missing > 0 and (row.namespace, row.key) not in seen:
-                selection.offer(Found(row, 0.0, 0.0))
 
     def _rows_at(self, ranked: Ranked) -> Callable[[Sequence[Place]], list[Row | None]]:
         """What gives the rows of texts."""

@@ -128,40 +128,52 @@ class MemoryStore(BaseStore):
 
     def _read(self, op: Op) -> Operation[Result]:
         if isinstance(op, GetOp):
-            rows = yield from self.engine.get([(op.namespace, op.key)])
-            yield from self._refresh(rows, wanted=op.refresh_ttl)
-            return rows[0] and _item(rows[0])
+            (row,) = yield from self.engine.get([(op.namespace, op.key)])
+            yield from self._refresh([row], wanted=op.refresh_ttl)
+            return row and Item(
+                value=row.value,
+                key=row.key,
+                namespace=row.namespace,
+                created_at=row.created_at,
+                updated_at=row.updated_at,
+            )
         if isinstance(op, SearchOp):
-            _check_page(op.limit, op.offset)
-            return (yield from (self._ranked(op) if (op.query or "").strip() else self._unranked(op)))
-        return (yield from self._list_namespaces(cast("ListNamespacesOp", op)))
+            return (yield from self._search(op))
+        op = cast("ListNamespacesOp", op)
+        _check_page(op.limit, op.offset)
+        names = yield from self.engine.namespaces()
+        matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]
+        cut = sorted({name[: op.max_depth] for name in matching})
+        return cut[op.offset : op.offset + op.limit]
 
-    def _ranked(self, op: SearchOp) -> Operation[Result]:
-        accept = predicate(op.filter)
+    def _search(self, op: SearchOp) -> Operation[list[SearchItem]]:
+        """Ranked if there is a query, else the newest first."""
+        _check_page(op.limit, op.offset)
+        accepts = predicate(op.filter)
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
-        search = Search(
-            groups=[scopes],
-            text=op.query or "",
-            limit=op.offset + op.limit,
-            reject=lambda row: None if accept(row.value) else "filter",
-        )
-        result = yield from self.engine.search(search)
-        found = result.groups[0][op.offset :]
-        yield from self._refresh([one.row for one in found], wanted=op.refresh_ttl)
-        return [_search_item(one.row, one.score) for one in found]
-
-    def _unranked(self, op: SearchOp) -> Operation[Result]:
-        scopes = yield from self.engine.namespaces(op.namespace_prefix)
-        rows = yield from self._page(scopes, op)
-        yield from self._refresh(rows, wanted=op.refresh_ttl)
-        return [_search_item(row) for row in rows]
-
-    def _page(self, scopes: Sequence[Namespace], op: SearchOp) -> Operation[list[Row]]:
-        if not op.filter:
-            return (yield from self.engine.page(scopes, limit=op.limit, offset=op.offset))
-        accept = predicate(op.filter)
-        last = op.offset + op.limit
-        return (yield from self.engine.scan(scopes, accepts=lambda row: accept(row.value), limit=last))[op.offset :]
+        end = op.offset + op.limit
+        found: list[tuple[Row, float | None]]
+        if op.query and op.query.strip():
+            result = yield from self.engine.search(
+                Search(
+                    groups=[scopes],
+                    text=op.query,
+                    limit=end,
+                    reject=lambda row: None if accepts(row.value) else "filter",
+                )
+            )
+            found = [(one.row, one.score) for one in result.groups[0][op.offset :]]
+        elif op.filter:
+            rows = yield from self.engine.scan(scopes, accepts=lambda row: accepts(row.value), limit=end)
+            found = [(row, None) for row in rows[op.offset :]]
+        else:
+            rows = yield from self.engine.page(scopes, limit=op.limit, offset=op.offset)
+            found = [(row, None) for row in rows]
+        yield from self._refresh([row for row, _ in found], wanted=op.refresh_ttl)
+        return [
+            SearchItem(row.namespace, row.key, copied(row.value), row.created_at, row.updated_at, score)
+            for row, score in found
+        ]
 
     def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Operation[None]:
         """Moves the end of what was read."""
@@ -178,13 +190,6 @@ class MemoryStore(BaseStore):
         except StoreError as error:
             _LOG.warning("The time to live of %d items could not be extended: %s", len(touches), error)
 
-    def _list_namespaces(self, op: ListNamespacesOp) -> Operation[Result]:
-        _check_page(op.limit, op.offset)
-        names = yield from self.engine.namespaces()
-        matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]
-        cut = sorted({name[: op.max_depth] for name in matching})
-        return cut[op.offset : op.offset + op.limit]
-
     def _write(self, op: PutOp) -> Write:
         if not op.namespace:
             raise InvalidNamespaceError("Namespace cannot be empty.")
@@ -192,25 +197,21 @@ class MemoryStore(BaseStore):
             return Delete(namespace=op.namespace, key=op.key)
         if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidMemory(f"A value must be a dict, not {type(op.value).__name__}")
+        value = canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES)
         now = self._clock.now()
         kind = op.value.get("memory_type")
+        paths = () if op.index is False else op.index or self._fields
+        text = "\n".join(text for path in paths for text in get_text_at_path(op.value, path))
         return Put(
             namespace=op.namespace,
             key=op.key,
-            value=canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES),
-            document=self._document(op),
+            value=value,
+            document=Document.soon_of(text) if text.strip() else None,
             # A database indexes it, and some indexes hold no long texts; what is that long is no type of a memory.
             kind=kind if isinstance(kind, str) and len(kind) <= MAX_KIND_LENGTH else "",
             updated_at=now,
             expiry=None if op.ttl is None else _expiry(now, op.ttl),
         )
-
-    def _document(self, op: PutOp) -> Document | None:
-        if op.index is False or op.value is None:
-            return None
-        texts = [text for path in op.index or self._fields for text in get_text_at_path(op.value, path)]
-        text = "\n".join(texts)
-        return Document.soon_of(text) if text.strip() else None
 
 
 def _validate(op: Op) -> None:
@@ -236,20 +237,6 @@ def _expiry(now: datetime, minutes: float) -> Expiry:
 def _check_page(limit: int, offset: int) -> None:
     if not 0 <= limit <= MAX_PAGE or not 0 <= offset <= MAX_OFFSET:
         raise InvalidFilter(f"limit must be from 0 to {MAX_PAGE}, offset to {MAX_OFFSET}; got {limit} and {offset}")
-
-
-def _item(row: Row) -> Item:
-    return Item(
-        value=row.value,
-        key=row.key,
-        namespace=row.namespace,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-def _search_item(row: Row, score: float | None = None) -> SearchItem:
-    return SearchItem(row.namespace, row.key, copied(row.value), row.created_at, row.updated_at, score)
 
 
 def _matches(name: Namespace, condition: MatchCondition) -> bool:

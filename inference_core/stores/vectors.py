@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +12,6 @@ from typing import Final
 
 from inference_core.effects import Operation, WorkerPool
 from inference_core.embeddings.documents import (
-    DocumentVectors,
     embed_documents,
     embed_documents_now,
     embed_query,
@@ -64,7 +63,12 @@ class Backfill:
             return False
         self._running = None
         if running is not None:
-            return self._is_more_left(filled=running.result())
+            filled = running.result()
+            if not filled and self._refused:
+                count = len(self._refused)
+                self._refused.clear()
+                raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
+            return filled
         if not self._embedder.is_loaded:
             return False  # whoever loads it has the chore woken
         if not self._embedder.is_ready:
@@ -73,13 +77,6 @@ class Backfill:
         self._running = self._embedder.in_background(self._fill_some)
         self._running.add_done_callback(lambda _: self._wake(0.0))
         return False
-
-    def _is_more_left(self, *, filled: bool) -> bool:
-        if not filled and self._refused:
-            count = len(self._refused)
-            self._refused.clear()
-            raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
-        return filled
 
     def _fill_some(self) -> bool:
         """Embeds some of what is pending; texts that the model refuses wait until all others are done.
@@ -231,9 +228,28 @@ class Texts:
 
     def prepared(self, batch: Sequence[Write], *, embeds: bool) -> Operation[Sequence[Write]]:
         """``batch`` with the terms of its texts and, if it ``embeds``, their vectors."""
-        if not all(map(_is_analysed, batch)):
+        if any(isinstance(write, Put) and write.document and not write.document.is_analysed for write in batch):
             batch = yield from self._pool.call(_analysed, batch)
-        return (yield from self._embedded(batch)) if embeds else batch
+        texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
+        if not texts or self._embedder is None or not embeds:
+            return batch
+        try:
+            made = yield from embed_documents(self._embedder, texts, EMBED_TIMEOUT_S, with_tokens=self._with_tokens)
+        except (EmbeddingError, StoreUnavailable):
+            return batch
+        if self._space and not self._space.is_recorded:
+            with suppress(StoreError):  # if the database is away, the write will say so
+                yield from self._pool.call(self._space.record)
+        model, vectors = self._embedder.fingerprint, iter(made)
+        embedded: list[Write] = []
+        for write in batch:
+            if isinstance(write, Put) and write.document:
+                vector, tokens = next(vectors)
+                document = write.document._replace(model=model, vector=vector, tokens=tokens)
+                embedded.append(replace(write, document=document))
+            else:
+                embedded.append(write)
+        return embedded
 
     def question(self, text: str, wait_seconds: float) -> Operation[QuestionVectors]:
         """The vectors of a question, within ``wait_seconds`` seconds."""
@@ -254,25 +270,6 @@ class Texts:
         except EmbeddingError as error:
             return QuestionVectors(problem=str(error))
 
-    def _embedded(self, batch: Sequence[Write]) -> Operation[list[Write]]:
-        texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
-        if not texts or self._embedder is None:
-            return list(batch)
-        try:
-            vectors = yield from embed_documents(self._embedder, texts, EMBED_TIMEOUT_S, with_tokens=self._with_tokens)
-        except (EmbeddingError, StoreUnavailable):
-            return list(batch)
-        if self._space and not self._space.is_recorded:
-            with suppress(StoreError):  # if the database is away, the write will say so
-                yield from self._pool.call(self._space.record)
-        model = self._embedder.fingerprint
-        made = iter(vectors)
-        return [_with_vector(write, model, made) for write in batch]
-
-
-def _is_analysed(write: Write) -> bool:
-    return not isinstance(write, Put) or write.document is None or write.document.is_analysed
-
 
 def _analysed(batch: Sequence[Write]) -> list[Write]:
     return [
@@ -284,10 +281,3 @@ def _analysed(batch: Sequence[Write]) -> list[Write]:
 def waits_for_vector(write: Write) -> bool:
     """Whether ``write`` puts a text that has no vector yet."""
     return isinstance(write, Put) and write.document is not None and write.document.vector is None
-
-
-def _with_vector(write: Write, model: str, vectors: Iterator[DocumentVectors]) -> Write:
-    if not isinstance(write, Put) or write.document is None:
-        return write
-    vector, tokens = next(vectors)
-    return replace(write, document=write.document._replace(model=model, vector=vector, tokens=tokens))
