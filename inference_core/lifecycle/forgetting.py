@@ -1,4 +1,4 @@
-"""Forgetting: what a policy chooses moves to the archive, from where it can be restored until it is erased.
+"""`MemoryLifecycle`: forgetting moves what a policy chooses to the archive, from where it can be restored.
 
 Whatever fails, a memory is in its namespace or in the archive, and the next run goes on. What is changed, pinned or
 recalled between choosing and moving stays.
@@ -18,12 +18,10 @@ from typing import Final
 from inference_core.effects import Operation, run
 from inference_core.errors import InferenceCoreError, InvalidId
 from inference_core.lifecycle.archive import (
-    archives,
     archiving,
     documents,
     forgotten,
     forgotten_of,
-    homes,
     portions,
     restore,
 )
@@ -33,6 +31,7 @@ from inference_core.memory.namespaces import (
     USAGE,
     Namespace,
     decode_label,
+    encode_label,
     holds_forgotten,
     holds_memories,
     memory_namespace,
@@ -47,45 +46,10 @@ from inference_core.stores.backend import Delete, Key, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.maintenance import Usage
 
-# Meta-memory: which memories are used, and which never are.
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryUsage:
-    """A memory, how often it was recalled, and when last."""
-
-    document: MemoryStoreDocument
-    count: int
-    last: datetime | None
-
-
-def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
-    """How each memory that this agent reads of the user is used: the most used first, at the end the oldest unused.
-
-    Recalls of other processes count when those have written them, half a minute later. Raises InvalidInput, StoreError.
-    """
-    scopes = scope.namespaces.read_scopes(user_id)
-    rows = yield from scope.engine.scan(scopes)
-    found = by_use(records_of(rows), (yield from usages_beside(scope.engine, scopes)))
-    return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
-
-
-def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> list[tuple[MemoryRecord, Usage]]:
-    """``records`` with their figures, the most used first, then those used last, then the oldest."""
-    found = [(record, figures.get((record.namespace, record.id), Usage())) for record in records]
-    found.sort(key=lambda one: (-one[1].count, -(one[1].last.timestamp() if one[1].last else 0), one[0].created_at))
-    return found
-
-
-def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[dict[Key, Usage]]:
-    """How often the memories of exactly ``scopes`` were recalled; those that never were are left out."""
-    yield from engine.pool.call(engine.accesses.flush)
-    rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
-    return {(memory_namespace(row.namespace), row.key): Usage.of(row) for row in rows}
-
-
+_LOG = logging.getLogger(__name__)
 _PORTION: Final = 100
 _READ_AT_ONCE: Final = 2_000
+_HOUR_S: Final = 3_600.0
 Progress = Callable[[int, int], None]
 """Is called with how many memories are done, and of how many."""
 
@@ -119,11 +83,12 @@ def forget(
     """
     chosen = policy or ForgettingPolicy()
     engine, now = scope.engine, scope.clock.now()
-    scopes = yield from homes(engine, user_id)
+    names = yield from engine.namespaces((encode_label(user_id),))
+    scopes = [name for name in names if holds_memories(name)]
     found = yield from engine.scan(scopes, accepts=is_known)
     rows = {(row.namespace, row.key): row for row in found}
     usages = yield from usages_beside(engine, scopes)
-    archived = yield from engine.scan((yield from archives(engine, user_id)), accepts=is_known)
+    archived = yield from engine.scan([name for name in names if holds_forgotten(name)], accepts=is_known)
     memories = [row for row in found if row.value.get("content")]
     leaving = list(Choice(list(map(record_of, memories)), usages, chosen, now).leaving.values())
     since = now - timedelta(days=chosen.keep_days)
@@ -201,10 +166,39 @@ def _erase(engine: StoreEngine, portion: Sequence[Row]) -> Operation[list[str]]:
     return [row.key for row in same]
 
 
-# Forgetting at intervals, for all users of a store.
+@dataclass(frozen=True, slots=True)
+class MemoryUsage:
+    """A memory, how often it was recalled, and when last."""
 
-_LOG = logging.getLogger(__name__)
-_HOUR_S: Final = 3_600.0
+    document: MemoryStoreDocument
+    count: int
+    last: datetime | None
+
+
+def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
+    """How often each memory that this agent reads was recalled: the most used first, the oldest unused ones last.
+
+    Recalls of other processes are included once those have written them, within 30 seconds. Raises InvalidInput,
+    StoreError.
+    """
+    scopes = scope.namespaces.read_scopes(user_id)
+    rows = yield from scope.engine.scan(scopes)
+    found = by_use(records_of(rows), (yield from usages_beside(scope.engine, scopes)))
+    return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
+
+
+def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> list[tuple[MemoryRecord, Usage]]:
+    """``records`` with their figures, the most used first, then those used last, then the oldest."""
+    found = [(record, figures.get((record.namespace, record.id), Usage())) for record in records]
+    found.sort(key=lambda one: (-one[1].count, -(one[1].last.timestamp() if one[1].last else 0), one[0].created_at))
+    return found
+
+
+def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[dict[Key, Usage]]:
+    """How often the memories of exactly ``scopes`` were recalled; those that never were are left out."""
+    yield from engine.pool.call(engine.accesses.flush)
+    rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
+    return {(memory_namespace(row.namespace), row.key): Usage.of(row) for row in rows}
 
 
 class ForgettingRounds:
@@ -248,11 +242,8 @@ def users_of(scope: MemoryScope) -> Operation[list[str]]:
     return users
 
 
-# MemoryLifecycle: what becomes of a user's memories with time, for applications.
-
-
 class SyncMemoryLifecycle(ServiceBase):
-    """The lifecycle without async: the same methods, which block."""
+    """`MemoryLifecycle` for callers without an event loop."""
 
     forget = synchronous(forget)
     restore = synchronous(restore)
@@ -261,11 +252,12 @@ class SyncMemoryLifecycle(ServiceBase):
 
 
 class MemoryLifecycle(ServiceBase):
-    """Forgets and restores memories in the store of ``service``, and says which are used.
+    """Forgets and restores a user's memories in the store of ``service``, and reports how they are used.
 
-    ``forget``, ``restore`` and ``forgotten`` are about all of a user's memories, whichever agent they belong to;
-    ``usage`` about those that the service's agent reads. ``timeout`` bounds each of them, in seconds; None: never.
-    Methods raise InvalidInput, StoreUnavailable and its kinds.
+    ``forget``, ``restore`` and ``forgotten`` concern all of a user's memories, whichever agent wrote them; ``usage``
+    those that the agent of ``service`` reads. ``timeout`` bounds each call, in seconds; None: no limit. Methods raise
+    InvalidInput for bad arguments and StoreUnavailable if the database does not answer. ``sync`` has the same methods
+    for callers without an event loop.
     """
 
     forget = asynchronous(forget)

@@ -1,4 +1,10 @@
-"""What is to be forgotten."""
+"""Which memories a policy forgets, and why. Pure, so that a dry run and a real one agree.
+
+A memory's strength falls with the time since it was last used, the slower the more often it was recalled, after
+Ebbinghaus (1885) and MemoryBank (Zhong et al., arXiv 2305.10250). Importance counts and recalling resets the time, as
+in Generative Agents (Park et al., arXiv 2304.03442). Two departures: recalls count by their logarithm, since what is
+injected into every prompt is recalled often; importance stretches the half-life instead of being added.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +33,9 @@ DEFAULT_BELOW: Final = 0.1
 DEFAULT_KEEP_DAYS: Final = 90.0
 _MOST_DAYS: Final = 36_500.0
 _KINDS: Final = (EVERY_TYPE, *MEMORY_TYPES)
+USUAL_HALF_LIFE_DAYS: Final = 30.0
+_DAY: Final = timedelta(days=1)
+_SHARED_LABELS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +108,6 @@ def parse_budget(text: str) -> dict[str, int]:
     return budget
 
 
-# How much of a memory's strength is left.
-#
-# Strength falls with the time since a memory was last used, the slower the more often it was recalled, after Ebbinghaus
-# (1885) and MemoryBank (Zhong et al., arXiv 2305.10250). Importance counts and recalling resets the time, as in
-# Generative Agents (Park et al., arXiv 2304.03442). Two departures: recalls count by their logarithm, since what is
-# injected into every prompt is recalled often; importance stretches the half-life instead of being added.
-
-USUAL_HALF_LIFE_DAYS: Final = 30.0
-_DAY: Final = timedelta(days=1)
-
-
 def half_lives(record: MemoryRecord, usage: Usage, now: datetime, half_life_days: float | None) -> float:
     """How many of its half-lives ago the memory was last recalled or written; 0 for the future.
 
@@ -124,11 +122,6 @@ def half_lives(record: MemoryRecord, usage: Usage, now: datetime, half_life_days
 def strength(lived: float) -> float:
     """What is left after ``lived`` half-lives, from 1 down to 0."""
     return 2.0**-lived
-
-
-# Which memories a policy forgets, and why. Pure, so that a dry run and a real one agree.
-
-_SHARED_LABELS: Final = 2
 
 
 class ForgettingReason(str, Enum):
@@ -230,12 +223,10 @@ class Choice:
             if one.pinned or key in self.leaving:
                 continue
             usage = self._usages.get(key, Usage())
-            why = (
-                (reason, detail) if successor is None else (ForgettingReason.HISTORY, f"what was before {successor.id}")
-            )
-            self.leaving[key] = EvictionCandidate(
-                one, usage, self._strength(one), *why, successor=successor and key_of(successor)
-            )
+            if successor is not None:
+                reason, detail = ForgettingReason.HISTORY, f"what was before {successor.id}"
+            after = successor and key_of(successor)
+            self.leaving[key] = EvictionCandidate(one, usage, self._strength(one), reason, detail, after)
             gone.append(key)
             waiting += [(ended, one) for ended in self._ended.get(one.id, ()) if _meet(ended, one)]
         return gone
