@@ -101,6 +101,18 @@ class Batch:
             zone,
         )
 
+    def named(self, names: Sequence[str], problems: list[str]) -> list[Message]:
+        """The messages that ``names`` such as m2, 2 or "message 2" stand for; adds the others to ``problems``."""
+        found: dict[str, Message] = {}
+        for given in names:
+            number = _MESSAGE_NAME.fullmatch(given)
+            name = f"m{int(number[1])}" if number else given
+            if name in self.messages:
+                found[name] = self.messages[name]
+            else:
+                problems.append(f"names a message that is not there: {quoted(given)}")
+        return list(found.values())
+
     def grounding(self, sources: Sequence[Message]) -> Grounding:
         """Tells words of the user, from ``sources`` alone, from words of tools and documents in the whole batch."""
         others = [one.content for one in self.offered.values() if one.is_external]
@@ -239,8 +251,8 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
     A model may have obeyed an injected text, so the sources that it names are checked against the words of the
     messages. Only the user's words guide the agent, change known memories and are trusted more than a tool's.
     """
-    sources = _sources(memory.sources, batch, problems)
-    said = list(sources.values()) or list(batch.messages.values())
+    sources = batch.named(memory.sources, problems)
+    said = sources or list(batch.messages.values())
     by_users = [message.role is Role.USER for message in said]
     grounding = batch.grounding(said)
     is_external = grounding.is_external(memory.content)
@@ -271,24 +283,11 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         state=memory.state,
         entities=entities,
         relations=relations,
-        message_ids=tuple(dict.fromkeys(message.id for message in sources.values() if message.id is not None)),
+        message_ids=tuple(dict.fromkeys(message.id for message in sources if message.id is not None)),
         origin=Origin.TOOL if is_told else Origin.AGENT,
         action=action,
         target=target,
     )
-
-
-def _sources(names: Sequence[str], batch: Batch, problems: list[str]) -> dict[str, Message]:
-    """The messages of ``names`` such as m2, 2 or "message 2"."""
-    found: dict[str, Message] = {}
-    for given in names:
-        number = _MESSAGE_NAME.fullmatch(given)
-        name = f"m{int(number[1])}" if number else given
-        if name in batch.messages:
-            found[name] = batch.messages[name]
-        else:
-            problems.append(f"names a message that is not there: {quoted(given)}")
-    return found
 
 
 def _effect(

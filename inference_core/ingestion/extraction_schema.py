@@ -21,6 +21,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
+    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticOmit
@@ -77,10 +78,8 @@ Entry = dict[str, Any]
 
 def plain_text(value: Any) -> str:
     """``value`` if it is a string, a number as a string, and "" for anything else."""
-    if isinstance(value, str):
-        return value
-    is_printable = isinstance(value, float) or (isinstance(value, int) and abs(value) < _MAX_INTEGER)
-    return str(value) if is_printable else ""
+    is_plain = isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _MAX_INTEGER)
+    return str(value) if is_plain else ""
 
 
 def folded(name: Any) -> str:
@@ -133,14 +132,12 @@ def start_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
 
     Words such as "yesterday" are relative to ``said_at``.
     """
-    span = _span_of(value, said_at, zone)
-    return span and span[0]
+    return (_span_of(value, said_at, zone) or (None,))[0]
 
 
 def end_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
     """The end of that time: a day, a month or a year ends where the next one begins."""
-    span = _span_of(value, said_at, zone)
-    return span and span[1]
+    return (_span_of(value, said_at, zone) or (None,))[-1]
 
 
 def _span_of(value: Any, said_at: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None:
@@ -199,25 +196,6 @@ def _label(value: Any) -> str | None:
         return None
 
 
-def _labels(value: Any) -> list[str]:
-    """The distinct labels among the first few strings of ``value``."""
-    labels = (label for text in islice(texts_of(value), 4 * MAX_TAGS) if (label := _label(text)))
-    return list({label.casefold(): label for label in labels}.values())[:MAX_TAGS]
-
-
-def _sentence(value: Any) -> str:
-    """``value`` as the text of a memory, in one line. Raises InvalidMemory."""
-    given = value if isinstance(value, str) else ""
-    text = " ".join(mended(given[: MAX_CONTENT + 1]).split())
-    while len(text) > 1 and text[0] == text[-1] == '"':
-        text = text[1:-1].strip()
-    if len(given) > MAX_CONTENT:
-        raise InvalidMemory(f"has {len(given)} characters and was left out: {text[:_MAX_NAME]}…")
-    if text.casefold() in _NOTHING:
-        raise InvalidMemory("says nothing")
-    return canonical_text(text, max_bytes=MAX_CONTENT * 4)
-
-
 class _Form(BaseModel):
     """Accepts other names of its fields and ignores unknown ones; the schema that models are given is strict."""
 
@@ -225,7 +203,7 @@ class _Form(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_known_names(cls, value: Any) -> Any:
+    def rename_fields(cls, value: Any) -> Any:
         if isinstance(value, list):  # a row of the values
             return dict(zip(cls.model_fields, cast("list[Any]", value), strict=False))
         given = {"name": value} if isinstance(value, str) else folded_keys(value)
@@ -235,7 +213,6 @@ class _Form(BaseModel):
 
 _Label = Annotated[str, BeforeValidator(_label), Field(max_length=MAX_LABEL)]
 _Time = Annotated[str | None, BeforeValidator(plain_text)]
-_ACTION_NAMES: Final = [action.value for action in Action]
 _DATE: Final = "ISO 8601, a day or an instant; an absolute date, never a word such as yesterday"
 
 
@@ -263,11 +240,11 @@ class ExtractedRelation(_Form):
 class ExtractedMemory(_Form):
     """One memory."""
 
-    # A model shall give all that is required; of what it gives, everything is a memory that has a content.
+    # Models are asked for all that is required, but a content alone is accepted.
     model_config = ConfigDict(
         json_schema_extra={"additionalProperties": False, "required": ["content", "type", "sources"]}
     )
-    content: Annotated[str, BeforeValidator(_sentence)] = Field(
+    content: str = Field(
         description="One sentence that makes sense on its own, in the user's language",
         json_schema_extra={"maxLength": MAX_CONTENT // 4},
     )
@@ -279,8 +256,10 @@ class ExtractedMemory(_Form):
     sources: Annotated[list[str], BeforeValidator(lambda value: list(islice(texts_of(value), MAX_SOURCES)))] = Field(
         default=[], max_length=MAX_SOURCES, description="Names of the messages that say it: m1, m2 and so on"
     )
-    topic: Annotated[str | None, BeforeValidator(_label)] = Field(default=None, description="One or two words")
-    tags: Annotated[list[str], BeforeValidator(_labels)] = Field(default=[], max_length=MAX_TAGS)
+    topic: Annotated[str | None, BeforeValidator(_label)] = Field(
+        default=None, max_length=MAX_LABEL, description="One or two words"
+    )
+    tags: list[str] = Field(default=[], max_length=MAX_TAGS)
     importance: Annotated[float, _or_noted(share_of, DEFAULT_IMPORTANCE)] = Field(
         default=DEFAULT_IMPORTANCE, ge=0, le=1, description="How much it matters for later conversations"
     )
@@ -299,6 +278,27 @@ class ExtractedMemory(_Form):
     target: Annotated[str | None, BeforeValidator(lambda value: next(texts_of(value), None))] = Field(
         default=None, description="The known memory, k1, k2 and so on, of any action but add"
     )
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def one_line(cls, value: Any) -> str:
+        """The text in one line. Raises InvalidMemory."""
+        given = value if isinstance(value, str) else ""
+        text = " ".join(mended(given[: MAX_CONTENT + 1]).split())
+        while len(text) > 1 and text[0] == text[-1] == '"':
+            text = text[1:-1].strip()
+        if len(given) > MAX_CONTENT:
+            raise InvalidMemory(f"has {len(given)} characters and was left out: {text[:_MAX_NAME]}…")
+        if text.casefold() in _NOTHING:
+            raise InvalidMemory("says nothing")
+        return canonical_text(text, max_bytes=MAX_CONTENT * 4)
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def distinct_labels(cls, value: Any) -> list[str]:
+        """The distinct labels among the first few strings."""
+        labels = (label for text in islice(texts_of(value), 4 * MAX_TAGS) if (label := _label(text)))
+        return list({label.casefold(): label for label in labels}.values())[:MAX_TAGS]
 
 
 class ExtractedMemories(BaseModel):

@@ -48,8 +48,6 @@ _EMPTY: Final = re.compile(r"[`\s]*(?:json)?[`\s]*(?:\[\s*\]|\{\s*\})[`\s]*")
 _STRICT: Final = json.JSONDecoder(strict=False)
 _START: Final = re.compile(r"[{\[]")
 _ESCAPED_START: Final = re.compile(r"[{\[](?:[{\[\s]|\\[nt])*\\\"")
-_TYPOGRAPHIC_START: Final = re.compile("[{\\[\\s]+[\u201c\u201e]")
-_STRAIGHT: Final = str.maketrans("\u201c\u201d\u201e", '"""')
 _AFTER_STRING: Final = (
     r"\s*(?:[:=}\])]|\Z|//|/\*|[,;]\s*(?:[\"'`{}\[\]]|\.{3}|\Z|//|/\*|[\w-]+\s*[:=])"
     r"|[\"']\w{1,40}[\"']\s*:|\n\s*[\"'{])"
@@ -247,7 +245,6 @@ def find_json(text: str) -> tuple[list[Any], bool]:
         try:
             value, at = _STRICT.raw_decode(text, start.start())
         except (ValueError, RecursionError):
-            text = text.translate(_STRAIGHT) if _TYPOGRAPHIC_START.match(text, start.start()) else text
             value, at, is_cut = _read_loosely(text, start.start())
         values.append(value)
     return values, is_cut
