@@ -20,7 +20,7 @@ from sessions import FIRST, SECOND, Session
 
 from inference_core import AgentMemoryStoreService
 from inference_core.cli.app import run
-from inference_core.cli.options import LOADING_S, AsJson, memory_settings
+from inference_core.cli.options import LOADING_S, Target, on_store
 from inference_core.cli.output import (
     console,
     draw,
@@ -41,11 +41,12 @@ _SHOWN: Final = 60
 _DAYS: Final = {FIRST: "Monday: Ada tells the agent about herself", SECOND: "Tuesday: a new process, a new thread"}
 
 
+@on_store("json")
 def demo(
+    target: Target,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FILE", help="A conversation of yours, in LoCoMo's format.")
     ] = None,
-    json: AsJson = False,
 ) -> None:
     """Show an agent that remembers.
 
@@ -58,10 +59,10 @@ def demo(
         for name, title in _DAYS.items():
             with working("Talking …"):
                 talks.append(sessions.in_a_new_process(name, url))
-            if not json:
+            if not target.json:
                 _print_session(title, talks[-1])
-        answers = _months(url, conversations, shows=not json)
-    if json:
+        answers = _months(url, conversations, shows=not target.json)
+    if target.json:
         found = {name: [asdict(answer) for answer in answered] for name, answered in answers.items()}
         print_json({"sessions": [asdict(session) for session in talks], "conversations": found})
 
@@ -69,9 +70,10 @@ def demo(
 def _months(url: str, conversations: Sequence[Conversation], *, shows: bool) -> dict[str, list[Answer]]:
     """Remembers each conversation as its own user's, and asks its questions."""
     answers: dict[str, list[Answer]] = {}
+    settings = Target(url=url).settings(creates=True)
     if shows:
         _print_title("A conversation of several months")
-    with open_configured_store(memory_settings(url), encryption_key=None) as store:
+    with open_configured_store(settings, encryption_key=None) as store:
         if not store.wait_ready(LOADING_S):
             note("No local embedding model: recall is by words alone (extra: local)", "yellow")
         service = AgentMemoryStoreService(store)

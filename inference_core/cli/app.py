@@ -13,17 +13,8 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import background as ingest
-from inference_core.cli import background as periodic
-from inference_core.cli import background as queue
-from inference_core.cli import background as worker
-from inference_core.cli import chat, doctor, memories, transfer
-from inference_core.cli import eval as evaluation
-from inference_core.cli import maintenance as forgetting
-from inference_core.cli import maintenance as migrate
-from inference_core.cli import maintenance as reembed
-from inference_core.cli import maintenance as repair
-from inference_core.cli import memories as removal
+from inference_core.cli import background, chat, doctor, maintenance, memories, transfer
+from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
 
@@ -40,29 +31,29 @@ for _name, _command in {
     "context": memories.context,
     "list": memories.list_memories,
     "update": memories.update,
-    "delete": removal.delete,
+    "delete": memories.delete,
     "chat": chat.chat,
-    "ingest": ingest.ingest,
+    "ingest": background.ingest,
     "export": transfer.export,
     "import": transfer.import_,
     "copy": transfer.copy,
-    "migrate": migrate.migrate,
+    "migrate": maintenance.migrate,
     "doctor": doctor.doctor,
-    "repair": repair.repair,
-    "eval": evaluation.evaluate,
-    "reembed": reembed.reembed,
+    "repair": maintenance.repair,
+    "eval": evaluate,
+    "reembed": maintenance.reembed,
     "history": memories.history,
     "why": memories.why,
-    "worker": worker.worker,
-    "queue": queue.queue,
-    "undo": queue.undo,
-    "stats": queue.stats,
-    "summarize": periodic.summarize,
-    "insights": periodic.insights,
+    "worker": background.worker,
+    "queue": background.queue,
+    "undo": background.undo,
+    "stats": background.stats,
+    "summarize": background.summarize,
+    "insights": background.insights,
     "pin": memories.pin,
     "unpin": memories.unpin,
-    "forget": forgetting.forget,
-    "restore": forgetting.restore,
+    "forget": maintenance.forget,
+    "restore": maintenance.restore,
 }.items():
     app.command(_name)(_command)
 

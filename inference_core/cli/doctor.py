@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from inference_core.cli.options import AsJson, Embeddings, Url
+from inference_core.cli.options import Target, on_store
 from inference_core.cli.output import draw, one_line, print_json, working
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _LABEL: Final = 10
 
 
-def doctor(url: Url = None, embeddings: Embeddings = None, json: AsJson = False) -> None:
+@on_store("url", "embeddings", "json")
+def doctor(target: Target) -> None:
     """Find what is wrong, and how to mend it.
 
     Looks at the installation, the settings, the store and the models, and changes nothing. Exits with 1 if something
@@ -25,8 +26,8 @@ def doctor(url: Url = None, embeddings: Embeddings = None, json: AsJson = False)
     from inference_core.cli.diagnosis import diagnose
 
     with working("Looking …"):
-        found = diagnose(url, embeddings)
-    if json:
+        found = diagnose(target.url, target.embeddings)
+    if target.json:
         print_json(found.to_json())
     else:
         _print_table("bold", _lines(found))

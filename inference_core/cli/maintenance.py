@@ -1,4 +1,4 @@
-"""``migrate``: copies memories of the old flat namespace to the categories of their types."""
+"""``forget``, ``restore``, ``repair``, ``reembed``, ``migrate``: the upkeep of a store."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import Agent, AsJson, Url, User, Users, existing_settings, opened
-from inference_core.cli.output import harmless, note, print_json, print_numbered, print_result, progress_bar
+from inference_core.cli.options import Target, Users, on_store
+from inference_core.cli.output import harmless, note, print_json, print_numbered, progress_bar
 from inference_core.errors import MemoryNotFound
 
 if TYPE_CHECKING:
     from inference_core.lifecycle.policy import EvictionCandidate
 
+_SHOWN: Final = 50
 
-# ``forget`` and ``restore``: apply a forgetting policy, and bring memories back.
 
-
+@on_store("user", "url", "json")
 def forget(
-    user: User,
+    target: Target,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be forgotten, and why.")] = False,
     most: Annotated[
         str | None,
@@ -35,8 +35,6 @@ def forget(
     below: Annotated[
         float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget what is weaker than this.")
     ] = None,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Forget what has expired, has faded or exceeds a limit, for every agent. restore brings it back.
 
@@ -45,27 +43,15 @@ def forget(
     from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy
 
-    given = {
-        "forget_max_memories": most,
-        "forget_max_tokens": max_tokens,
-        "forget_half_life": half_life,
-        "forget_below": below,
-    }
-    with opened(url, embeds=False) as memory, ExitStack() as bar:
-        update = {name: value for name, value in given.items() if value is not None}
-        policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=update))
+    limits = {"max_memories": most, "max_tokens": max_tokens, "half_life": half_life, "below": below}
+    given = {f"forget_{name}": value for name, value in limits.items() if value is not None}
+    with target.open() as memory, ExitStack() as bar:
+        policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=given))
         advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
-        report = MemoryLifecycle(memory.service).sync.forget(user, policy, dry_run=dry_run, progress=advance)
-    if json:
-        print_json(
-            {
-                "dry_run": dry_run,
-                "forgotten": [_as_json(one) for one in report.forgotten],
-                "kept": report.kept,
-                "erased": report.erased,
-                "remaining": report.remaining,
-            }
-        )
+        report = MemoryLifecycle(memory.service).sync.forget(target.user, policy, dry_run=dry_run, progress=advance)
+    if target.json:
+        counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
+        print_json({"dry_run": dry_run, "forgotten": [_as_json(one) for one in report.forgotten], **counts})
         return
     print_numbered(
         (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
@@ -89,55 +75,47 @@ def _as_json(one: EvictionCandidate) -> dict[str, Any]:
     }
 
 
+@on_store("user", "url", "json")
 def restore(
-    user: User,
+    target: Target,
     memory_ids: Annotated[list[str] | None, typer.Argument(help="The ids that forget and restore print.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that can be restored.")] = False,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Bring back what was forgotten. Without ids and --all: show what can be restored."""
     from inference_core.lifecycle.forgetting import MemoryLifecycle
 
     if memory_ids and everything:
         raise typer.BadParameter("Give ids, or --all")
-    with opened(url, embeds=False) as memory:
+    with target.open() as memory:
         lifecycle = MemoryLifecycle(memory.service).sync
-        if not memory_ids and not everything:
-            found = [(one.document, one.reason, one.forgotten_at) for one in lifecycle.forgotten(user)]
-            if json:
-                fields = [
-                    {"id": document.id, "content": document.content, "reason": reason, "forgotten_at": at}
-                    for document, reason, at in found
-                ]
-                print_json({"forgotten": fields})
-                return
-            print_numbered(
-                (document.content, [f"id {document.id}", f"{reason}, forgotten {at:%Y-%m-%d}"])
-                for document, reason, at in found
-            )
-            note(f"{len(found) or 'Nothing'} can be restored")
+        if memory_ids or everything:
+            report = lifecycle.restore(target.user, memory_ids or None)
+            taken = f", {len(report.taken)} stay forgotten because their ids are in use" if report.taken else ""
+            target.print(asdict(report), f"Restored {len(report.restored)}{taken}")
+            if report.missing:
+                raise MemoryNotFound(report.missing[0])
             return
-        report = lifecycle.restore(user, memory_ids or None)
-    taken = f", {len(report.taken)} stay forgotten because their ids are in use" if report.taken else ""
-    print_result(asdict(report), f"Restored {len(report.restored)}{taken}", as_json=json)
-    if report.missing:
-        raise MemoryNotFound(report.missing[0])
+        found = [(one.document, one.reason, one.forgotten_at) for one in lifecycle.forgotten(target.user)]
+    if not target.json:
+        print_numbered(
+            (document.content, [f"id {document.id}", f"{reason}, forgotten {at:%Y-%m-%d}"])
+            for document, reason, at in found
+        )
+    rows = [
+        {"id": document.id, "content": document.content, "reason": reason, "forgotten_at": at}
+        for document, reason, at in found
+    ]
+    target.print({"forgotten": rows}, f"{len(found) or 'Nothing'} can be restored")
 
 
-# ``repair``: removes what of a store cannot be read, after showing it.
-
-_SHOWN: Final = 50
-
-
+@on_store("url", "json")
 def repair(
+    target: Target,
     users: Users = None,
     newer: Annotated[
         bool, typer.Option("--newer", help="Also remove what a newer version of this package wrote; updating reads it.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only shown.")] = False,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Remove what cannot be read: damaged rows and vectors, and damaged lines of files.
 
@@ -146,53 +124,45 @@ def repair(
     from inference_core.lifecycle.damage import find_damage, mend
     from inference_core.stores.factory import open_backend
 
-    settings = existing_settings(url)
+    settings = target.settings()
     with closing(open_backend(settings.store_url, encryption_key=settings.encryption_key_text)) as backend:
         with progress_bar("Rows") as advance:
             found = list(find_damage(backend, users or (), advance))
         chosen = [one for one in found if newer or not one.is_newer]
         removed = mend(backend, chosen) if yes else 0
-    if json:
-        print_json({"found": [one.to_json() for one in found], "removed": removed})
-        return
-    for one in found[:_SHOWN]:
+    for one in [] if target.json else found[:_SHOWN]:
         note(str(one))
-    if len(found) > _SHOWN:
+    if len(found) > _SHOWN and not target.json:
         note(f"… and {len(found) - _SHOWN} more; --json shows all")
-    if not found:
-        note("Everything can be read.")
-    elif yes:
-        note(f"Removed {removed} of {len(found)}.")
-    else:
-        note(f"{len(chosen)} of {len(found)} would be removed: run it again with --yes.")
+    summary = f"{len(chosen)} of {len(found)} would be removed: run it again with --yes."
+    if yes:
+        summary = f"Removed {removed} of {len(found)}."
+    document = {"found": [one.to_json() for one in found], "removed": removed}
+    target.print(document, summary if found else "Everything can be read.")
 
 
-# ``reembed``: embed all texts of a store with another model.
-
-
+@on_store("url", "json")
 def reembed(
+    target: Target,
     embeddings: Annotated[str, typer.Option("--embeddings", metavar="NAME", help="The new model.")],
     place: Annotated[str | None, typer.Argument(metavar="URL", help="The store; the same as --url.")] = None,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Embed all texts with another model. An interrupted run continues where it stopped."""
     from inference_core.transfer.copying import reembed as embed_anew
 
-    settings = existing_settings(place or url, embeddings)
+    settings = Target(url=place or target.url, embeddings=embeddings).settings()
     key = settings.encryption_key_text
     with progress_bar("Embedding texts") as advance:
         done = embed_anew(settings.store_url, settings.embeddings_spec, advance, encryption_key=key)
-    print_result({"embedded": done}, f"Embedded {done} texts.", as_json=json)
+    target.print({"embedded": done}, f"Embedded {done} texts.")
 
 
+@on_store("agent", "url", "json")
 def migrate(
+    target: Target,
     users: Users = None,
     legacy_namespace: Annotated[str, typer.Option("--legacy-namespace", metavar="NAME")] = "memories",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
-    agent: Agent = None,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Copy memories of the old flat namespace (user, "memories") to the categories of their types.
 
@@ -200,18 +170,18 @@ def migrate(
     """
     from inference_core.transfer.migrate import migrate_flat
 
-    settings = existing_settings(url)
+    settings = target.settings()
     with progress_bar("Memories") as advance:
         report = migrate_flat(
             settings.store_url,
             user_ids=users,
             legacy_namespace=legacy_namespace,
-            agent_name=agent,
+            agent_name=target.agent,
             dry_run=dry_run,
             progress=advance,
             encryption_key=settings.encryption_key_text,
         )
-    if json:
+    if target.json:
         print_json(report.to_json())
     else:
         sys.stdout.write(harmless(report.to_text()) + "\n")

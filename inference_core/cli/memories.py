@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import (
-    TYPES,
-    Agent,
-    AsJson,
-    Category,
-    Embeddings,
-    Kind,
-    Metadata,
-    NewCategory,
-    Url,
-    User,
-    json_object,
-    opened,
-)
+from inference_core.cli.options import TYPES, Category, Kind, Metadata, NewCategory, Target, Yes, json_object, on_store
 from inference_core.cli.output import (
     as_json,
     draw,
@@ -34,7 +21,6 @@ from inference_core.cli.output import (
     print_json,
     print_memories,
     print_numbered,
-    print_result,
     shares,
 )
 from inference_core.errors import InvalidInput, MemoryNotFound
@@ -45,12 +31,14 @@ if TYPE_CHECKING:
 
 
 Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
+_SHOWN: Final = 60
 _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
 
 
+@on_store("user", "agent", "url", "embeddings", "json")
 def save(
+    target: Target,
     content: _Content,
-    user: User,
     kind: Annotated[MemoryType, typer.Option("--type", metavar="TYPE", help=f"One of {TYPES}.")] = MemoryType.GENERAL,
     category: NewCategory = None,
     topic: Annotated[
@@ -70,17 +58,13 @@ def save(
         datetime | None, typer.Option("--expires-at", metavar="DATE", help="When to forget it.")
     ] = None,
     metadata: Metadata = None,
-    agent: Agent = None,
-    url: Url = None,
-    embeddings: Embeddings = None,
-    json: AsJson = False,
 ) -> None:
     """Save a memory durably and print its id."""
     given = json_object(metadata)
     text = _text(content)
-    with opened(url, agent, embeddings, embeds=True, creates=True) as memory:
+    with target.open(embeds=True, creates=True) as memory:
         saved = memory.sync.save_memory(
-            user,
+            target.user,
             text,
             kind,
             session_id=session,
@@ -94,15 +78,16 @@ def save(
             valid_from=valid_from and valid_from.replace(tzinfo=memory.zone),
             expires_at=expires_at and expires_at.replace(tzinfo=memory.zone),
         )
-    if json:
+    if target.json:
         print_json({"id": saved})
     else:
         sys.stdout.write(f"{saved}\n")
 
 
+@on_store("user", "agent", "url", "embeddings", "json")
 def recall(
+    target: Target,
     query: Annotated[str, typer.Argument(help="The question; an empty one gives the newest memories.")],
-    user: User,
     limit: Annotated[
         int | None, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="How many at most.")
     ] = None,
@@ -115,16 +100,12 @@ def recall(
     diversity: Annotated[
         float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Prefer hits that differ from each other.")
     ] = 0.0,
-    agent: Agent = None,
-    url: Url = None,
-    embeddings: Embeddings = None,
-    json: AsJson = False,
 ) -> None:
     """Find the memories that answer a question, the best first."""
-    with opened(url, agent, embeddings, embeds=True) as memory:
+    with target.open(embeds=True) as memory:
         started = time.perf_counter()
         found = memory.sync.recall_memories(
-            user,
+            target.user,
             query,
             limit,
             kind,
@@ -134,7 +115,7 @@ def recall(
             diversity=diversity,
         )
         took = (time.perf_counter() - started) * 1000
-    if json:
+    if target.json:
         left_out = [as_json(document) | {"reason": reason} for document, reason in found.left_out]
         print_json(
             {"query": query, "by_meaning": memory.by_meaning, "memories": [as_json(one) for one in found]}
@@ -151,22 +132,21 @@ def recall(
     note(f"{_counted(len(found))} in {took:.0f} ms, {means}")
 
 
+@on_store("user", "agent", "url", "embeddings", "json")
 def context(
-    user: User,
+    target: Target,
     query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Memories at most.")] = 30,
     kinds: Annotated[
         list[MemoryType] | None, typer.Option("--type", metavar="TYPE", help="May be given several times.")
     ] = None,
-    agent: Agent = None,
-    url: Url = None,
-    embeddings: Embeddings = None,
-    json: AsJson = False,
 ) -> None:
     """Print the block that an agent's prompt would get."""
-    with opened(url, agent, embeddings, embeds=query is not None) as memory:
-        block = memory.sync.format_context_for_prompt(user, query, kinds or None, limit, memory.settings.categories)
-    if json:
+    with target.open(embeds=query is not None) as memory:
+        block = memory.sync.format_context_for_prompt(
+            target.user, query, kinds or None, limit, memory.settings.categories
+        )
+    if target.json:
         print_json({"context": block})
     elif block:
         sys.stdout.write(harmless(block) + "\n")
@@ -174,8 +154,9 @@ def context(
         note(_counted(0))
 
 
+@on_store("user", "agent", "url", "json")
 def list_memories(
-    user: User,
+    target: Target,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many on a page.")] = 20,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to skip.")] = 0,
     kind: Kind = None,
@@ -185,14 +166,11 @@ def list_memories(
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue behind a page, by its cursor.")
     ] = None,
-    agent: Agent = None,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """List memories, the newest first."""
-    with opened(url, agent, embeds=False) as memory:
+    with target.open() as memory:
         page, total = memory.sync.list_memories(
-            user,
+            target.user,
             category=category,
             memory_type=kind,
             search=search,
@@ -201,7 +179,7 @@ def list_memories(
             session_id=session,
             after=after,
         )
-    if json:
+    if target.json:
         found = {"total": total, "offset": offset, "next_cursor": page.next_cursor}
         print_json({"memories": [as_json(one) for one in page], **found})
         return
@@ -214,9 +192,10 @@ def list_memories(
     note(_counted(total) + more)
 
 
+@on_store("user", "agent", "url", "embeddings", "json")
 def update(
+    target: Target,
     memory_id: Id,
-    user: User,
     content: Annotated[
         str | None, typer.Option("--content", metavar="TEXT", help="The new text; - reads standard input.")
     ] = None,
@@ -224,70 +203,66 @@ def update(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TEXT", help='The new topic; "" removes it.')] = None,
     category: NewCategory = None,
     metadata: Metadata = None,
-    agent: Agent = None,
-    url: Url = None,
-    embeddings: Embeddings = None,
-    json: AsJson = False,
 ) -> None:
     """Change the given fields of a memory and keep the others."""
     if content is None and kind is None and topic is None and category is None and metadata is None:
         raise typer.BadParameter("Nothing to change: give --content, --type, --topic, --category or --metadata")
     given = json_object(metadata)
     text = None if content is None else _text(content)
-    with opened(url, agent, embeddings, embeds=True) as memory:
-        done = memory.sync.update_memory(user, memory_id, text, kind, topic, category, given)
+    with target.open(embeds=True) as memory:
+        done = memory.sync.update_memory(target.user, memory_id, text, kind, topic, category, given)
     if not done:
         raise MemoryNotFound(memory_id)
-    print_result({"id": memory_id, "updated": True}, f"Updated {memory_id}", as_json=json)
+    target.print({"id": memory_id, "updated": True}, f"Updated {memory_id}")
 
 
-def pin(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
+@on_store("user", "agent", "url", "json")
+def pin(target: Target, memory_id: Id) -> None:
     """Keep a memory from ever being forgotten."""
-    _pin(memory_id, user, agent, url, pinned=True, as_json=json)
+    _pin(target, memory_id, pinned=True)
 
 
-def unpin(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
+@on_store("user", "agent", "url", "json")
+def unpin(target: Target, memory_id: Id) -> None:
     """Let a pinned memory be forgotten like any other."""
-    _pin(memory_id, user, agent, url, pinned=False, as_json=json)
+    _pin(target, memory_id, pinned=False)
 
 
-def _pin(memory_id: str, user: str, agent: str | None, url: str | None, *, pinned: bool, as_json: bool) -> None:
-    with opened(url, agent, embeds=True) as memory:
-        done = memory.sync.update_memory(user, memory_id, pinned=pinned)
+def _pin(target: Target, memory_id: str, *, pinned: bool) -> None:
+    with target.open(embeds=True) as memory:
+        done = memory.sync.update_memory(target.user, memory_id, pinned=pinned)
     if not done:
         raise MemoryNotFound(memory_id)
-    text = f"{'Pinned' if pinned else 'Unpinned'} {memory_id}"
-    print_result({"id": memory_id, "pinned": pinned}, text, as_json=as_json)
+    target.print({"id": memory_id, "pinned": pinned}, f"{'Pinned' if pinned else 'Unpinned'} {memory_id}")
 
 
-def history(memory_id: Id, user: User, agent: Agent = None, url: Url = None, json: AsJson = False) -> None:
+@on_store("user", "agent", "url", "json")
+def history(target: Target, memory_id: Id) -> None:
     """Show the earlier and later versions of a memory, the oldest first."""
-    with opened(url, agent, embeds=False) as memory:
-        found = memory.sync.get_memory_history(user, memory_id)
+    with target.open() as memory:
+        found = memory.sync.get_memory_history(target.user, memory_id)
     if not found:
         raise MemoryNotFound(memory_id)
-    if json:
+    if target.json:
         print_json({"memories": [as_json(one) for one in found]})
     else:
         print_memories(found, memory.zone)
 
 
+@on_store("user", "agent", "url", "json")
 def why(
+    target: Target,
     memory_id: Id,
-    user: User,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many turns at most.")] = 50,
-    agent: Agent = None,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
-    with opened(url, agent, embeds=False) as memory:
-        found = memory.sync.why(user, memory_id, limit=limit)
+    with target.open() as memory:
+        found = memory.sync.why(target.user, memory_id, limit=limit)
     if found.memory is None and not found.receipts:
         raise MemoryNotFound(memory_id)
     source: dict[str, Any] = (found.memory.value.get("source") if found.memory else None) or {}
     turns = [(receipt, receipt.line_of(memory_id)) for receipt in found.receipts]
-    if json:
+    if target.json:
         document = found.memory and as_json(found.memory) | {"source": found.memory.value.get("source")}
         print_json({"memory": document, "told": [_turn_as_json(receipt, line) for receipt, line in turns]})
         return
@@ -324,21 +299,14 @@ def _text(given: str) -> str:
         raise InvalidInput(f"Standard input is not text in UTF-8: {error}") from error
 
 
-# ``delete``: one memory or all of a user's, after asking.
-
-_SHOWN: Final = 60
-
-
+@on_store("user", "agent", "url", "json")
 def delete(
-    user: User,
+    target: Target,
     memory_id: Annotated[str | None, typer.Argument(help="The id that save, recall and list print.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that the user and this agent share.")] = False,
     kind: Kind = None,
     category: Category = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    agent: Agent = None,
-    url: Url = None,
-    json: AsJson = False,
+    yes: Yes = False,
 ) -> None:
     """Delete a memory, or all of a user's. Deleted memories cannot be restored.
 
@@ -348,24 +316,24 @@ def delete(
         raise typer.BadParameter("Give the id of a memory, or --all")
     if memory_id is not None and (kind or category):
         raise typer.BadParameter("--type and --category choose among --all")
-    with opened(url, agent, embeds=False) as memory:
+    with target.open() as memory:
         if memory_id is None:
-            _, removed = memory.sync.list_memories(user, memory_type=kind, category=category, limit=0)
+            _, removed = memory.sync.list_memories(target.user, memory_type=kind, category=category, limit=0)
             if removed and not yes:
-                _ask(f"Delete {removed} memories of {one_line(user)}?")
+                _ask(f"Delete {removed} memories of {one_line(target.user)}?")
             if removed or yes:
-                removed = memory.sync.delete_user_memories(user, kind, category)
+                removed = memory.sync.delete_user_memories(target.user, kind, category)
         else:
             if not yes:
-                found = memory.sync.get_memory(user, memory_id)
+                found = memory.sync.get_memory(target.user, memory_id)
                 if found is None:
                     raise MemoryNotFound(memory_id)
                 text = one_line(found.content)
                 _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
-            if not memory.sync.delete_memory(user, memory_id):
+            if not memory.sync.delete_memory(target.user, memory_id):
                 raise MemoryNotFound(memory_id)
             removed = 1
-    print_result({"deleted": removed}, f"Deleted {removed} {'memory' if removed == 1 else 'memories'}", as_json=json)
+    target.print({"deleted": removed}, f"Deleted {removed} {'memory' if removed == 1 else 'memories'}")
 
 
 def _ask(question: str) -> None:

@@ -1,21 +1,26 @@
-"""Options that several commands share, and checks of what is given."""
+"""Options: those that most commands share, with the store that they name; checks of values; Ctrl-C between batches.
+
+A command takes a `Target` first; `on_store` adds the options that make it.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import tzinfo
+from inspect import Parameter, Signature, signature
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
 
 import typer
 
-from inference_core.cli.output import note, working
+from inference_core.cli.output import note, print_json, working
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES, MemoryCategory, MemoryType
@@ -28,20 +33,16 @@ if TYPE_CHECKING:
     from inference_core.stores.store import MemoryStore
 
 
+LOADING_S: Final = 30.0
+_INTERRUPTED: Final = (
+    b"\nEnding after this batch. Ctrl-C again ends at once; this batch may then be written and not counted\n"
+)
 TYPES: Final = ", ".join(MEMORY_TYPES)
 CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
-User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose memories.")]
 Users = Annotated[
     list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
 ]
-Agent = Annotated[
-    str | None, typer.Option("--agent", metavar="NAME", help="The agent whose own memories are read and written too.")
-]
-Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The store (default: AGENT_MEMORY_STORE_URL).")]
-Embeddings = Annotated[
-    str | None, typer.Option("--embeddings", metavar="NAME", help="The model (default: AGENT_MEMORY_EMBEDDINGS).")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Kind = Annotated[MemoryType | None, typer.Option("--type", metavar="TYPE", help=f"Only of this type: {TYPES}.")]
 Category = Annotated[
     MemoryCategory | None, typer.Option("--category", metavar="CATEGORY", help=f"Only of this category: {CATEGORIES}.")
@@ -80,11 +81,6 @@ def json_object(text: str | None) -> dict[str, Any] | None:
     raise typer.BadParameter('--metadata must be a JSON object such as {"source": "form"}')
 
 
-# Opens the store that the options and the settings name, for the time of a command.
-
-LOADING_S: Final = 30.0
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An open store with its service. ``by_meaning``: whether recall compares meanings, not only words."""
@@ -105,43 +101,87 @@ class Opened:
         return time_zone(self.settings.timezone)
 
 
-def memory_settings(url: str | None = None, embeddings: str | None = None) -> MemorySettings:
-    """The settings of the environment; options that are given go first. Raises ConfigurationError."""
-    from inference_core.settings import MemorySettings, read_settings
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Whose memories in which store a command works on, and whether it prints JSON."""
 
-    given: dict[str, Any] = {"store_url": url, "embeddings": embeddings}
-    return read_settings(MemorySettings, **{name: value for name, value in given.items() if value is not None})
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="Whose memories.")] = ""
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="The agent whose own memories are read and written too."),
+    ] = None
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="The store (default: AGENT_MEMORY_STORE_URL).")
+    ] = None
+    embeddings: Annotated[
+        str | None, typer.Option("--embeddings", metavar="NAME", help="The model (default: AGENT_MEMORY_EMBEDDINGS).")
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+    def settings(self, *, creates: bool = False) -> MemorySettings:
+        """The settings of the environment, after the options.
+
+        Raises ConfigurationError, also for a file that does not exist unless ``creates`` is set: a mistyped URL must
+        not create a store.
+        """
+        from inference_core.settings import MemorySettings, read_settings
+
+        given: dict[str, Any] = {"store_url": self.url, "embeddings": self.embeddings}
+        found = read_settings(MemorySettings, **{name: value for name, value in given.items() if value is not None})
+        path = None if creates else parse_url(found.store_url).path
+        if path is not None and not path.exists():
+            shown = shown_url(found.store_url)
+            raise ConfigurationError(f"There is no store at {shown} yet; save a memory, or name another --url")
+        return found
+
+    @contextmanager
+    def open(self, *, embeds: bool = False, creates: bool = False) -> Generator[Opened]:
+        """The service on the store. ``embeds``: the command needs the embedding model, and waits for it.
+
+        Raises what `settings` and `open_store` raise.
+        """
+        from inference_core.services.agent_memory_service import AgentMemoryStoreService
+        from inference_core.stores.factory import open_configured_store
+
+        settings = self.settings(creates=creates)
+        with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
+            by_meaning = embeds and wait_ready(store.engine.embedder)
+            service = AgentMemoryStoreService.from_settings(settings, store, agent_name=self.agent)
+            yield Opened(settings, store, service, by_meaning)
+
+    def print(self, document: Any, text: str) -> None:
+        """Prints ``document`` with ``--json``, else ``text`` for people."""
+        if self.json:
+            print_json(document)
+        else:
+            note(text)
 
 
-def existing_settings(url: str | None, embeddings: str | None = None) -> MemorySettings:
-    """Like `memory_settings`; raises ConfigurationError if the URL names a file that does not exist.
+def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command these options of a `Target`, which it takes as its first parameter."""
+    shared = [
+        Parameter(
+            one.name,
+            Parameter.KEYWORD_ONLY,
+            annotation=get_type_hints(Target, include_extras=True)[one.name],
+            default=Parameter.empty if one.name == "user" else one.default,
+        )
+        for one in fields(Target)
+        if one.name in options
+    ]
 
-    So a mistyped URL creates no store.
-    """
-    settings = memory_settings(url, embeddings)
-    path = parse_url(settings.store_url).path
-    if path is not None and not path.exists():
-        shown = shown_url(settings.store_url)
-        raise ConfigurationError(f"There is no store at {shown} yet; save a memory, or name another --url")
-    return settings
+    def command(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            function(Target(**{name: given.pop(name) for name in options}), **given)
 
+        own = list(signature(function, eval_str=True).parameters.values())[1:]
+        run.__signature__ = Signature(  # pyright: ignore[reportAttributeAccessIssue] - Typer reads the options there
+            [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared]
+        )
+        return run
 
-@contextmanager
-def opened(
-    url: str | None, agent: str | None = None, embeddings: str | None = None, *, embeds: bool, creates: bool = False
-) -> Generator[Opened]:
-    """The service on the store. ``embeds``: the command needs the embedding model, and waits for it.
-
-    Raises ConfigurationError if there is no store yet and ``creates`` is not set, and what `open_store` raises.
-    """
-    from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.stores.factory import open_configured_store
-
-    settings = memory_settings(url, embeddings) if creates else existing_settings(url, embeddings)
-    with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
-        by_meaning = embeds and wait_ready(store.engine.embedder)
-        service = AgentMemoryStoreService.from_settings(settings, store, agent_name=agent)
-        yield Opened(settings, store, service, by_meaning)
+    return command
 
 
 def wait_ready(embedder: Embedder | None) -> bool:
@@ -153,11 +193,6 @@ def wait_ready(embedder: Embedder | None) -> bool:
     if not ready:
         note(f"{embedder.failure or 'The embedding model is not ready'}; recall is by words alone")
     return ready
-
-
-# Ctrl-C during work by batches: it takes effect between two of them, so that the printed counts are true.
-
-_NOTE: Final = b"\nEnding after this batch. Ctrl-C again ends at once; this batch may then be written and not counted\n"
 
 
 @contextmanager
@@ -177,7 +212,7 @@ def held_back() -> Generator[Callable[[], None]]:
         pressed.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with suppress(OSError):
-            os.write(2, _NOTE)  # not through sys.stderr, which may be in the middle of a write
+            os.write(2, _INTERRUPTED)  # not through sys.stderr, which may be in the middle of a write
 
     def check() -> None:
         if pressed.is_set():

@@ -1,4 +1,4 @@
-"""What commands print: results to standard output, all else to standard error, without terminal control sequences."""
+"""What commands print: results to standard output, notes and progress to standard error, control characters escaped."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ _STEERING: Final = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _TAB: Final = 4
+_ALWAYS: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
+_IF_SET: Final = (
+    *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
+    *("supersedes", "superseded_by"),
+)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 def harmless(text: str) -> str:
@@ -65,14 +74,6 @@ def print_json(document: Any) -> None:
     sys.stdout.write(_STEERING.sub(_escape, text) + "\n")
 
 
-def print_result(document: Any, text: str, *, as_json: bool) -> None:
-    """Prints ``document`` with ``--json``, else ``text`` for people."""
-    if as_json:
-        print_json(document)
-    else:
-        note(text)
-
-
 def note(text: str, style: str = "dim") -> None:
     """Prints something besides the result on one line of standard error."""
     from rich.text import Text
@@ -92,13 +93,6 @@ def working(what: str) -> Generator[None]:
         yield
 
 
-def _escape(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]
-
-
-# A progress bar on standard error.
-
-
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
     """A progress bar on standard error; call what it gives with how many are done, and of how many."""
@@ -108,15 +102,6 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
     with Progress(*columns, console=console(stderr=True)) as progress:
         task = progress.add_task("", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-# Memories as people read them, and as JSON data.
-
-_ALWAYS: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
-_IF_SET: Final = (
-    *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
-    *("supersedes", "superseded_by"),
-)
 
 
 def as_json(document: MemoryStoreDocument) -> dict[str, Any]:

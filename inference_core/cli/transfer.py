@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inference_core.cli.options import AsJson, Url, Users, existing_settings, memory_settings, one_of
-from inference_core.cli.output import print_result, progress_bar
+from inference_core.cli.options import Target, Users, on_store, one_of
+from inference_core.cli.output import progress_bar
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
@@ -27,51 +27,52 @@ Conflicts = Annotated[
 ]
 
 
+@on_store("url", "json")
 def export(
+    target: Target,
     file: Annotated[Path, typer.Argument(help="The new file, as JSON Lines; compressed if its name ends in .gz.")],
     users: Users = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the vectors.")] = False,
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Write all memories, or those of some users, to a file."""
     from inference_core.transfer.json_lines import export_store
 
-    with _opened(existing_settings(url).store_url) as backend, progress_bar("Memories") as advance:
+    with _opened(target.settings().store_url) as backend, progress_bar("Memories") as advance:
         report = export_store(backend, file, user_ids=users or (), with_vectors=vectors, progress=advance)
-    print_result(report.to_json(), f"Wrote {report.written} rows to {file}{_left_out(report)}.", as_json=json)
+    target.print(report.to_json(), f"Wrote {report.written} rows to {file}{_left_out(report)}.")
 
 
+@on_store("url", "json")
 def import_(
+    target: Target,
     file: Annotated[Path, typer.Argument(help="A file that export wrote.")],
     conflicts: Conflicts = "newer",
-    url: Url = None,
-    json: AsJson = False,
 ) -> None:
     """Read a file that export wrote. Safe to repeat: existing memories are not written again."""
     from inference_core.transfer.copying import ConflictPolicy
     from inference_core.transfer.json_lines import import_store
 
-    target = memory_settings(url).store_url
-    with _opened(target) as backend, progress_bar("Memories") as advance:
+    url = target.settings(creates=True).store_url
+    with _opened(url) as backend, progress_bar("Memories") as advance:
         report = import_store(file, backend, policy=ConflictPolicy(conflicts), progress=advance)
-    print_result(report.to_json(), _summary(report, str(file), target), as_json=json)
+    target.print(report.to_json(), _summary(report, str(file), url))
 
 
+@on_store("json")
 def copy(
+    target: Target,
     source: Annotated[str, typer.Option("--from", metavar="URL", help="The store to read.")],
-    target: Annotated[str, typer.Option("--to", metavar="URL", help="The store to write.")],
+    destination: Annotated[str, typer.Option("--to", metavar="URL", help="The store to write.")],
     users: Users = None,
     conflicts: Conflicts = "newer",
-    json: AsJson = False,
 ) -> None:
     """Copy a store into another one. Safe to repeat: existing memories are not written again."""
     from inference_core.transfer.copying import ConflictPolicy, copy_store
 
-    existing_settings(source)
-    with _opened(source) as read, _opened(target) as written, progress_bar("Memories") as advance:
+    Target(url=source).settings()
+    with _opened(source) as read, _opened(destination) as written, progress_bar("Memories") as advance:
         report = copy_store(read, written, user_ids=users or (), policy=ConflictPolicy(conflicts), progress=advance)
-    print_result(report.to_json(), _summary(report, shown_url(source), target), as_json=json)
+    target.print(report.to_json(), _summary(report, shown_url(source), destination))
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def _opened(url: str) -> Generator[Backend]:
     """The store at ``url``; the configured key is for those of files, whichever side they are on."""
     from inference_core.stores.factory import open_backend
 
-    key = memory_settings(url).encryption_key_text if parse_url(url).scheme == "file" else None
+    key = Target(url=url).settings(creates=True).encryption_key_text if parse_url(url).scheme == "file" else None
     with closing(open_backend(url, encryption_key=key)) as backend:
         yield backend
 

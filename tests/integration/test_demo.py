@@ -38,7 +38,7 @@ def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypat
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     demo = load("demo", FOLDER, monkeypatch)
     monkeypatch.setattr(demo.sessions, "in_a_new_process", demo.sessions.talk)
-    demo.demo(Path(CONVERSATION), json=True)
+    demo.demo(data=Path(CONVERSATION), json=True)
     told = json.loads(capsys.readouterr().out)
     first, second = told["sessions"]
     assert first["prompt_block"] == ""
