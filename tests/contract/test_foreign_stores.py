@@ -142,7 +142,7 @@ async def test_the_loop_that_serves_a_store_does_not_wait_for_it(
 ) -> None:
     service = AgentMemoryStoreService(async_store, timeout=wait_seconds)
     for _ in range(9):  # more often than a breaker bears
-        with pytest.raises(ConfigurationError, match=r"served by the event loop of this thread.* await"):
+        with pytest.raises(ConfigurationError, match=r"served by the event loop of this thread.* Await"):
             service.sync.save_memory("ada", "Likes green tea")
         with pytest.raises(ConfigurationError, match="served by the event loop"):
             service.sync.recall_memories("ada", "tea")
@@ -155,7 +155,7 @@ def test_a_store_whose_loop_has_ended_is_unavailable(tmp_path: Path) -> None:
             return AgentMemoryStoreService(store)
 
     service = asyncio.run(opened())
-    with pytest.raises(StoreUnavailable, match="AsyncSqliteStore: its event loop has ended"):
+    with pytest.raises(StoreUnavailable, match="AsyncSqliteStore: its event loop is closed"):
         service.sync.save_memory("ada", "Likes green tea")
 
 
@@ -177,7 +177,7 @@ async def test_an_agent_that_blocks_the_loop_of_its_store_answers_without_memory
     agent: Any = create_agent(ScriptedChatModel(turns=turns), store=async_store, middleware=[MemoryMiddleware()])
     result = agent.invoke({"messages": [("user", "hello")]}, context={"user_id": "ada"})
     assert (result["memory_status"], result["messages"][-1].content) == ("degraded", "hello")
-    assert "await the asynchronous method" in result["memory_status_reason"]
+    assert "Await the asynchronous method" in result["memory_status_reason"]
     (answer,) = (message.content for message in result["messages"] if message.type == "tool")
     assert answer.startswith("✗ Failed to save")
     assert "await agent.ainvoke" in answer

@@ -1,7 +1,9 @@
-"""ForeignBackend: any other LangGraph store as a Backend, as well as that can be done.
+"""ForeignBackend: any other LangGraph store as a Backend.
 
-A scope is read by pages, filtered to the exact namespace, and ranked in this process. What such a store lacks is kept
-in the value, under one key: a version and the vector. No compare-and-set across processes, no atomic batches.
+A scope is read page by page, filtered to the exact namespace and ranked in this process. The version, the indexed text
+and the vector, for which such a store has no place, are kept in the value under one key, ``EXTRA``. Such a store has no
+change feed, so a `Mirror` of each scope finds out what has changed. Batches are not atomic, and versions are compared
+in this process alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from contextlib import nullcontext, suppress
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.base.batch import AsyncBatchedBaseStore
@@ -52,16 +53,19 @@ from inference_core.stores.backend import (
 from inference_core.stores.backends.rows import holding_most, tally
 from inference_core.stores.codec import PageRequest, cut
 
-# What a process has seen of a scope of another library's store, so that it can tell what has changed since.
-
 EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
+MAX_SCOPE_ROWS: Final = 10_000
+_PAGE: Final = 500
+_LOOP_S: Final = 2.0
+_in_memory_lock = threading.Lock()
+"""LangGraph's InMemoryStore fails if one thread reads while another writes."""
 
 
 class Mark(NamedTuple):
-    """What is known of a row: the number of its last change, its version, the model of its vector, a hash of it all.
+    """What a mirror keeps of a row: the number of its last change, its version, its vector's model, and a hash.
 
-    ``model`` is "" without a vector, None without a text; ``digest`` None: it is gone.
+    ``model`` is "" without a vector and None without a text. ``digest`` is None once the row is gone.
     """
 
     seq: int
@@ -71,9 +75,9 @@ class Mark(NamedTuple):
 
 
 class Mirror:
-    """What was seen of a scope.
+    """What this process has read of a scope, to find out what has changed since.
 
-    Rows are kept only until an index has heard of them: ``fresh`` has all that changed after ``fresh_since``.
+    ``fresh`` holds the rows that have changed after ``fresh_since``, until an index has read them.
     """
 
     def __init__(self) -> None:
@@ -82,7 +86,7 @@ class Mirror:
         self.fresh: dict[str, Row | None] = {}
 
     def note(self, rows: dict[str, Row]) -> None:
-        """Numbers what has changed in ``rows`` since they were read last."""
+        """Compares ``rows`` with the last reading and numbers what has changed."""
         for key in [key for key, mark in self.marks.items() if mark.digest is not None and key not in rows]:
             self.head += 1
             self.marks[key] = Mark(self.head, 0, None, None)
@@ -97,34 +101,15 @@ class Mirror:
                 self.fresh[key] = row
 
     def drop_fresh(self, until: int) -> None:
-        """Forgets the rows of all changes up to the number ``until``."""
+        """Drops the rows of changes up to number ``until``."""
         self.fresh = {key: row for key, row in self.fresh.items() if self.marks[key].seq > until}
         self.fresh_since = max(self.fresh_since, until)
 
 
-def extra_of(value: dict[str, Any]) -> dict[str, Any]:
-    """What this package keeps in a stored ``value``, besides what is the caller's."""
-    found = value.get(EXTRA)
-    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON
-
-
-def text_of(row: Row) -> str | None:
-    """The text by which a row is found: the one that was indexed with it, or its content."""
-    text = extra_of(row.value).get("text") or row.value.get("content")
-    return text if isinstance(text, str) and text.strip() else None
-
-
-MAX_SCOPE_ROWS: Final = 10_000
-_PAGE: Final = 500
-_LOOP_S: Final = 2.0
-_store_locks: WeakKeyDictionary[BaseStore, threading.Lock] = WeakKeyDictionary()
-_locks_lock = threading.Lock()
-
-
 class ForeignBackend:
-    """Rows in ``store``. Scopes beyond ``max_rows`` raise ScopeTooLarge; the store's own errors StoreUnavailable.
+    """Serves ``store``. Scopes of more than ``max_rows`` rows raise ScopeTooLarge; its own errors, StoreUnavailable.
 
-    ``weakly``: this object does not keep the store alive.
+    ``weakly`` holds only a weak reference to the store.
     """
 
     capabilities = Capabilities(
@@ -152,7 +137,7 @@ class ForeignBackend:
                 outcomes.append(error if is_ours else StoreError(f"An instant lies outside of the calendar: {error}"))
                 continue
             outcomes.append([version for _, version in made])
-            with self._lock:  # what was given a vector is not pending; the next reading sees how it is
+            with self._lock:  # a row with a vector is no longer pending, although its scope was not read again
                 for write in batch:
                     mirror = self._mirrors.get(write.namespace)
                     if isinstance(write, SetVector) and mirror and write.key in mirror.marks:
@@ -160,7 +145,7 @@ class ForeignBackend:
         return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key; None also for a key with a NUL that the store refuses, as PostgreSQL does."""
+        """The row of each key, or None; also for a key with a NUL in a store that refuses one, as PostgreSQL's does."""
         try:
             found = self._ask([GetOp(namespace, key, refresh_ttl=False) for namespace, key in keys])
         except StoreUnavailable:
@@ -172,11 +157,11 @@ class ForeignBackend:
         return [_row(item) if item else None for item in found]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """None: a foreign store keeps no token vectors, which would multiply the size of its values."""
+        """None for every key: token vectors would multiply the size of the values."""
         return [None] * len(keys)
 
     def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first."""
+        """The requested rows, newest first."""
         return cut(self._rows(request.scopes, request.kinds), request)
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
@@ -200,7 +185,7 @@ class ForeignBackend:
                 return sorted(name for name in names if name[: len(prefix)] == prefix)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """Reads the scopes and numbers what has changed since they were read last."""
+        """Reads the scopes and numbers what has changed since the last reading."""
         with self._lock:
             for scope in set(scopes):
                 rows = {row.key: row for row in self._scan(scope)}
@@ -208,34 +193,30 @@ class ForeignBackend:
             return [self._mirrors[scope].head for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        """What the last reading of the scope found changed after ``since``."""
+        """The changes after ``since`` that the last call of `heads` has found."""
         with self._lock:
             mirror = self._mirrors.get(scope)
             changed = [(key, mark) for key, mark in mirror.marks.items() if mark.seq > since] if mirror else []
             rows = dict(mirror.fresh) if mirror and since >= mirror.fresh_since else None
-        if rows is None:  # whoever asks has not seen what another one has heard of already
+        if rows is None:  # another index has read the changes that this one still needs
             rows = {row.key: row for row in self._scan(scope)} if changed else {}
         changed.sort(key=lambda one: one[1].seq)
         for key, mark in changed:
             row = rows.get(key)
-            yield Change(
-                seq=mark.seq,
-                key=key,
-                kind=_kind(row) if row else "",
-                created_at=row.created_at.timestamp() if row else 0.0,
-                document=_document(row) if row else None,
-                is_there=row is not None,
-            )
+            if row:
+                yield Change(mark.seq, key, _kind(row), row.created_at.timestamp(), _document(row))
+            else:
+                yield Change(mark.seq, key, "", 0.0, None, is_there=False)
         if mirror and changed:
             with self._lock:
                 mirror.drop_fresh(changed[-1][1].seq)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """Of what the last reading of the scope found, the keys whose terms hold the most of ``words``."""
+        """The rows that the last call of `heads` has found whose terms hold the most of ``words``."""
         return holding_most(self.changes(scope, 0), words, limit)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
-        """Of the scopes that were read in this process, the texts without a vector of ``model``."""
+        """Texts without a vector of ``model``, of the scopes that this process has read."""
         with self._lock:
             waiting = (
                 (scope, key)
@@ -248,54 +229,54 @@ class ForeignBackend:
         return [Pending(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))]
 
     def expired(self, limit: int) -> list[Key]:
-        """None: a foreign store expires its items by itself."""
+        """Nothing: the store removes expired items itself."""
         del limit
         return []
 
     def get_meta(self, name: str) -> str | None:
-        """A setting that lives as long as this object; the vectors themselves name their model."""
+        """A setting of this object. It is not stored: each vector names its model."""
         return self._meta.get(name)
 
     def set_meta(self, name: str, value: str) -> None:
-        """Sets a setting for the life of this object."""
+        """Keeps a setting for the life of this object."""
         self._meta[name] = value
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row of one user, or all. A foreign store reads its rows by itself, or fails."""
+        """Every row of one user or of all. A row that the store cannot read makes it fail."""
         return chain.from_iterable(map(self._scan, self.namespaces(() if root is None else (root,))))
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """None: what a foreign store cannot read is for its own tools."""
+        """Removes nothing: repairing the store is up to its own tools."""
         del found
         return 0
 
     def forget(self, user: str) -> None:
-        """Forgets what was seen of the scopes whose first label is ``user``."""
+        """Drops what was read of the scopes whose first label is ``user``."""
         with self._lock:
             for scope in [scope for scope in self._mirrors if scope[0] == user]:
                 del self._mirrors[scope]
 
     def check_may_block(self) -> None:
-        """Raises ConfigurationError in the thread whose event loop serves the store: it would wait for itself."""
+        """Raises ConfigurationError in the thread whose event loop serves the store, where a call would deadlock."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:  # this thread has none
             return
         if running is _loop_of(self._store()):
             raise ConfigurationError(
-                f"{self.name} is served by the event loop of this thread, which a synchronous call would block for "
-                "ever: await the asynchronous method (agent.ainvoke, service.save_memory), or call from another thread"
+                f"{self.name} is served by the event loop of this thread, so a synchronous call would block forever. "
+                "Await the asynchronous method (agent.ainvoke, service.save_memory), or call from another thread"
             )
 
     def close(self) -> None:
-        """The store belongs to whoever made it and stays open."""
+        """Does nothing: the store belongs to the caller and stays open."""
 
     def _rows(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
-        found = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
-        return found if kinds is None else (row for row in found if _kind(row) in kinds)
+        rows = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
+        return (row for row in rows if kinds is None or _kind(row) in kinds)
 
     def _scan(self, scope: Namespace) -> Iterator[Row]:
-        """The rows of exactly ``scope``; LangGraph's prefixes also give those of the scopes below it."""
+        """The rows of exactly ``scope``; a search in LangGraph's stores also finds those of the scopes below it."""
         seen: set[str] = set()
         offset = 0
         while True:
@@ -311,16 +292,15 @@ class ForeignBackend:
                 raise ScopeTooLarge(f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows; use open_store")
 
     def _check_runs(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises StoreUnavailable if ``loop`` would not get round to a call."""
-        turn = threading.Event()
+        """Raises StoreUnavailable if ``loop`` is closed or blocked."""
+        ran = threading.Event()
         try:
-            loop.call_soon_threadsafe(turn.set)
+            loop.call_soon_threadsafe(ran.set)
         except RuntimeError as error:
-            text = f"{self.name}: its event loop has ended; open the store on one that runs"
-            raise StoreUnavailable(text) from error
-        if not turn.wait(_LOOP_S):
+            raise StoreUnavailable(f"{self.name}: its event loop is closed; open the store on a running one") from error
+        if not ran.wait(_LOOP_S):
             raise StoreUnavailable(
-                f"{self.name}: its event loop does nothing else for {_LOOP_S:g} s; if a synchronous call such as "
+                f"{self.name}: its event loop has been blocked for {_LOOP_S:g} s. If a synchronous call such as "
                 "agent.invoke blocks it, await agent.ainvoke"
             )
 
@@ -329,17 +309,11 @@ class ForeignBackend:
             return []
         store = self._store()
         if store is None:
-            raise StoreUnavailable(f"The {self.name} is gone")
+            raise StoreUnavailable(f"The {self.name} is gone: keep a reference to it while it is in use")
         if loop := _loop_of(store):
             self._check_runs(loop)  # before anything is sent
         try:
-            with _locks_lock:
-                lock = (
-                    _store_locks.setdefault(store, threading.Lock())
-                    if isinstance(store, InMemoryStore)
-                    else nullcontext()
-                )
-            with lock:  # LangGraph's InMemoryStore fails if one thread reads while another writes
+            with _in_memory_lock if isinstance(store, InMemoryStore) else nullcontext():
                 return store.batch(ops)
         except Exception as error:
             raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
@@ -350,8 +324,20 @@ def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
     return getattr(store, "_loop", None) if isinstance(store, AsyncBatchedBaseStore) else None
 
 
+def extra_of(value: dict[str, Any]) -> dict[str, Any]:
+    """What this package keeps in a stored ``value`` beside the caller's fields."""
+    found = value.get(EXTRA)
+    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON
+
+
+def text_of(row: Row) -> str | None:
+    """The text that queries find a row by: the one indexed with it, or else its content; None if it is blank."""
+    text = extra_of(row.value).get("text") or row.value.get("content")
+    return text if isinstance(text, str) and text.strip() else None
+
+
 def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
-    """What ``write`` asks of the store where ``row`` is, and the version after it. Raises VersionConflict."""
+    """The store's operation for ``write`` over ``row``, if any, and the version after it. Raises VersionConflict."""
     version = row.version if row else 0
     if isinstance(write, Put | Delete | Check) and write.expected not in (None, version):
         raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
