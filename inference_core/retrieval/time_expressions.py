@@ -35,31 +35,25 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
 
     None if it names none, several, or only one end ("before May"). Never raises.
     """
-    try:
-        span = _span(text[:MAX_CHARACTERS].casefold(), now.date())
-    except (OverflowError, ValueError):
-        return None
-    if span is None or span[0] >= span[1]:
-        return None
-    start, end = (datetime.combine(day, time.min, now.tzinfo) for day in span)
-    return start, end
-
-
-def _span(text: str, today: date) -> Span | None:
-    """The span that the first matching rule finds, if it finds one only. Specific rules come before general ones."""
+    text, today = text[:MAX_CHARACTERS].casefold(), now.date()
     if not _HINT.search(text):
         return None
-    for pattern, rule in _RULES:
-        found = {span for match in pattern.finditer(text) if (span := _bounded(match, rule(match, today), today))}
-        if found:
-            return found.pop() if len(found) == 1 else None
-    return None
-
-
-def _bounded(match: re.Match[str], span: Span | None, today: date) -> Span | None:
-    """``span`` up to today after "since"; an empty one if it is only an end of an interval."""
-    if span is None:
+    spans: set[Span] = set()
+    try:
+        for pattern, rule in _RULES:  # specific ones come before general ones
+            found = ((match, rule(match, today)) for match in pattern.finditer(text))
+            if spans := {_bounded(match, span, today) for match, span in found if span}:
+                break
+    except (OverflowError, ValueError):  # outside of the calendar
         return None
+    start, end = spans.pop() if len(spans) == 1 else (today, today)
+    if start >= end:
+        return None
+    return datetime.combine(start, time.min, now.tzinfo), datetime.combine(end, time.min, now.tzinfo)
+
+
+def _bounded(match: re.Match[str], span: Span, today: date) -> Span:
+    """``span`` up to today after "since"; an empty one if it is only an end of an interval."""
     lead = match.string[max(0, match.start() - _MAX_LEAD) : match.start()]
     if _SINCE.search(lead) or match[0].startswith(_SINCE_WORDS):
         return span[0], today + timedelta(days=1)
@@ -68,11 +62,6 @@ def _bounded(match: re.Match[str], span: Span | None, today: date) -> Span | Non
 
 def _day(start: date) -> Span:
     return start, start + timedelta(days=1)
-
-
-def _week(day: date) -> Span:
-    start = day - timedelta(days=day.weekday())
-    return start, start + timedelta(days=7)
 
 
 def _months(year: int, month: int, length: int = 1) -> Span:
@@ -128,17 +117,8 @@ def _range(match: re.Match[str], today: date) -> Span:
     return _months(start, first)[0], _months(year, last)[1]
 
 
-def _years(match: re.Match[str], _: date) -> Span:
-    return date(int(match["first"]), 1, 1), date(int(match["last"]) + 1, 1, 1)
-
-
-def _day_by_name(match: re.Match[str], today: date) -> Span:
+def _named_day(match: re.Match[str], today: date) -> Span:
     return _day(today + timedelta(days=_DAYS[match[0]]))
-
-
-def _ago(match: re.Match[str], today: date) -> Span:
-    """The day, calendar week, month or year that long ago."""
-    return _unit(match["unit"], today, -_count(match["count"]))
 
 
 def _rolling(match: re.Match[str], today: date) -> Span:
@@ -170,15 +150,11 @@ def _unit(unit: str, today: date, offset: int) -> Span:
     if unit == "day":
         return _day(today + timedelta(days=offset))
     if unit in ("week", "weekend"):
-        start, end = _week(today + timedelta(days=7 * offset))
-        return (end - timedelta(days=2), end) if unit == "weekend" else (start, end)
+        monday = today + timedelta(days=7 * offset - today.weekday())
+        return monday + timedelta(days=5 if unit == "weekend" else 0), monday + timedelta(days=7)
     if unit == "quarter":
         return _months(today.year, (today.month - 1) // 3 * 3 + 1 + 3 * offset, 3)
     return _months(today.year, today.month + offset) if unit == "month" else _months(today.year + offset, 1, 12)
-
-
-def _season(match: re.Match[str], _: date) -> Span:
-    return _months(int(match["year"]), _SEASONS[match["season"]], 3)
 
 
 def _quarter(match: re.Match[str], today: date) -> Span:
@@ -220,57 +196,61 @@ _HINT: Final = re.compile(
     rf"\d|\b(?:ago|last|past|previous|this|current|on|yesterday|today|tonight|tomorrow|{_FULL})\b"
 )
 Rule = Callable[[re.Match[str], date], Span | None]
-_RULES: Final[list[tuple[re.Pattern[str], Rule]]] = [
-    (re.compile(pattern), rule)
-    for pattern, rule in [
+_PATTERNS: Final[list[tuple[str, Rule]]] = [
+    (
         (
-            (
-                rf"\b(?:between|from)\s+(?P<first>{_FULL})(?:\s+(?P<start>(?:19|20)\d\d))?\s+(?:and|to|until|through)\s+"
-                rf"(?P<last>{_FULL})\b(?:\s+(?P<year>(?:19|20)\d\d)\b)?(?!\s+\d)"
-            ),
-            _range,
+            rf"\b(?:between|from)\s+(?P<first>{_FULL})(?:\s+(?P<start>(?:19|20)\d\d))?\s+(?:and|to|until|through)\s+"
+            rf"(?P<last>{_FULL})\b(?:\s+(?P<year>(?:19|20)\d\d)\b)?(?!\s+\d)"
         ),
-        (
-            r"\b(?:between|from)\s+(?P<first>(?:19|20)\d\d)\s+(?:and|to|until|through)\s+(?P<last>(?:19|20)\d\d)\b",
-            _years,
-        ),
-        (r"(?<![\w-])(?P<year>(?:19|20)\d\d)([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})(?!\d)", _calendar),
-        (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
-        (r"(?<![\d.])(?P<day>\d{1,2})\.\s?(?P<month>\d{1,2})\.\s?(?P<year>(?:19|20)\d\d)(?!\d)", _calendar),
-        (r"(?<![\d/])(\d{1,2})/(\d{1,2})/((?:19|20)\d\d)(?!\d)", _slashed),
-        (_DAY + _NAME + _OF + _YEAR, _calendar),
-        (r"\b" + _NAME + r"\s+(?P<day>\d{1,2})(?:st|nd|rd|th)?,?\s+" + _YEAR, _calendar),
-        (r"\b" + _NAME + _OF + _YEAR, _calendar),
-        (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74(?P<month>\d{1,2})\u6708", _calendar),
-        (r"(?<![\w-])(?P<year>(?:19|20)\d\d)-(?P<month>\d\d)(?![-\w])", _calendar),
-        (_DAY + rf"(?P<name>{_FULL})\b(?!\s+(?:be|have|not)\b)", _calendar),
-        (rf"\b(?!may|march|mar)(?P<name>{_FULL})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b", _calendar),
-        (r"\b(?P<name>march|may)\s+(?P<day>\d{1,2})(?:st|nd|rd|th)\b", _calendar),
-        (r"\bon\s+(?P<name>march|may)\s+(?P<day>\d{1,2})\b", _calendar),
-        (r"(?<!\d)(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
-        (r"(?<!\d)(?P<month>\d{1,2})\u6708(?!\d)", _calendar),
-        (r"\b(?:the day before yesterday|(?<!day before )yesterday|last night|today|tonight)\b", _day_by_name),
-        (r"\b(?:this (?:morning|afternoon|evening)|(?<!day after )tomorrow)\b", _day_by_name),
-        (rf"\b{_NUMBER}\s+{_UNITS}\s+ago\b", _ago),
-        (rf"\b(?:last|past)\s+{_NUMBER}\s+{_UNITS}\b", _rolling),
-        (r"\bpast\s+(?P<unit>day|week|month|year)\b", _rolling),
-        (rf"\b(?P<season>{_SEASON})\s+(?:of\s+)?{_YEAR}", _season),
-        (r"\bq(?P<number>[1-4])(?:\s*(?:of\s+|/\s*)?(?P<year>(?:19|20)\d\d))?\b", _quarter),
-        (rf"\b(?P<number>{'|'.join(_ORDINALS)})\s+quarter\s+(?:of\s+)?{_YEAR}", _quarter),
-        (rf"\b(?P<which>on|last|past)\s+(?P<day>{'|'.join(_WEEKDAYS)})\b", _weekday),
-        (
-            rf"\b(?P<which>last|previous|this|current)\s+(?P<unit>weekend|week|month|year|quarter|{_SEASON})\b",
-            _this_or_last,
-        ),
-        (rf"\b(?P<which>this)\s+(?!may\b|march\b)(?P<name>{_FULL})\b", _month_alone),
-        (
-            rf"\b(?P<which>in|during|last|of|throughout|im|en|{_SINCE_ANY})\s+(?P<name>{_FULL})\b(?!\s+(?:be|have|not|\d))",
-            _month_alone,
-        ),
-        (
-            rf"\b(?:in|during|throughout|en|{_SINCE_ANY}|year|jahr|jahre|a\u00f1o|ann\u00e9e)\s+{_YEAR}",
-            _calendar,
-        ),
-        (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74", _calendar),
-    ]
+        _range,
+    ),
+    (
+        r"\b(?:between|from)\s+(?P<first>(?:19|20)\d\d)\s+(?:and|to|until|through)\s+(?P<last>(?:19|20)\d\d)\b",
+        lambda match, _: (date(int(match["first"]), 1, 1), date(int(match["last"]) + 1, 1, 1)),
+    ),
+    (r"(?<![\w-])(?P<year>(?:19|20)\d\d)([-/.])(?P<month>\d{1,2})\2(?P<day>\d{1,2})(?!\d)", _calendar),
+    (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
+    (r"(?<![\d.])(?P<day>\d{1,2})\.\s?(?P<month>\d{1,2})\.\s?(?P<year>(?:19|20)\d\d)(?!\d)", _calendar),
+    (r"(?<![\d/])(\d{1,2})/(\d{1,2})/((?:19|20)\d\d)(?!\d)", _slashed),
+    (_DAY + _NAME + _OF + _YEAR, _calendar),
+    (r"\b" + _NAME + r"\s+(?P<day>\d{1,2})(?:st|nd|rd|th)?,?\s+" + _YEAR, _calendar),
+    (r"\b" + _NAME + _OF + _YEAR, _calendar),
+    (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74(?P<month>\d{1,2})\u6708", _calendar),
+    (r"(?<![\w-])(?P<year>(?:19|20)\d\d)-(?P<month>\d\d)(?![-\w])", _calendar),
+    (_DAY + rf"(?P<name>{_FULL})\b(?!\s+(?:be|have|not)\b)", _calendar),
+    (rf"\b(?!may|march|mar)(?P<name>{_FULL})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b", _calendar),
+    (r"\b(?P<name>march|may)\s+(?P<day>\d{1,2})(?:st|nd|rd|th)\b", _calendar),
+    (r"\bon\s+(?P<name>march|may)\s+(?P<day>\d{1,2})\b", _calendar),
+    (r"(?<!\d)(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
+    (r"(?<!\d)(?P<month>\d{1,2})\u6708(?!\d)", _calendar),
+    (r"\b(?:the day before yesterday|(?<!day before )yesterday|last night|today|tonight)\b", _named_day),
+    (r"\b(?:this (?:morning|afternoon|evening)|(?<!day after )tomorrow)\b", _named_day),
+    (
+        rf"\b{_NUMBER}\s+{_UNITS}\s+ago\b",
+        lambda match, today: _unit(match["unit"], today, -_count(match["count"])),
+    ),
+    (rf"\b(?:last|past)\s+{_NUMBER}\s+{_UNITS}\b", _rolling),
+    (r"\bpast\s+(?P<unit>day|week|month|year)\b", _rolling),
+    (
+        rf"\b(?P<season>{_SEASON})\s+(?:of\s+)?{_YEAR}",
+        lambda match, _: _months(int(match["year"]), _SEASONS[match["season"]], 3),
+    ),
+    (r"\bq(?P<number>[1-4])(?:\s*(?:of\s+|/\s*)?(?P<year>(?:19|20)\d\d))?\b", _quarter),
+    (rf"\b(?P<number>{'|'.join(_ORDINALS)})\s+quarter\s+(?:of\s+)?{_YEAR}", _quarter),
+    (rf"\b(?P<which>on|last|past)\s+(?P<day>{'|'.join(_WEEKDAYS)})\b", _weekday),
+    (
+        rf"\b(?P<which>last|previous|this|current)\s+(?P<unit>weekend|week|month|year|quarter|{_SEASON})\b",
+        _this_or_last,
+    ),
+    (rf"\b(?P<which>this)\s+(?!may\b|march\b)(?P<name>{_FULL})\b", _month_alone),
+    (
+        rf"\b(?P<which>in|during|last|of|throughout|im|en|{_SINCE_ANY})\s+(?P<name>{_FULL})\b(?!\s+(?:be|have|not|\d))",
+        _month_alone,
+    ),
+    (
+        rf"\b(?:in|during|throughout|en|{_SINCE_ANY}|year|jahr|jahre|a\u00f1o|ann\u00e9e)\s+{_YEAR}",
+        _calendar,
+    ),
+    (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74", _calendar),
 ]
+_RULES: Final = [(re.compile(pattern), rule) for pattern, rule in _PATTERNS]
