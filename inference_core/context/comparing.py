@@ -15,7 +15,7 @@ from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import gist, overlap, words_of
 from inference_core.slots import Comparison
-from inference_core.slots.reading import Said, compare_said
+from inference_core.slots.reading import Said, compare_said, said_of
 from inference_core.slots.words import word_set
 
 DEFAULT_OVERLAP: Final = 0.6
@@ -158,7 +158,7 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
     for at, item in enumerate(items):
         if item.record is not None and (successor := stored.get(item.id, item.record.superseded_by)):
             successors[at] = successor
-    claims = [_Claim(at, item, Said.of(item.text, item.happened_at)) for at, item in enumerate(items)]
+    claims = [_Claim(at, item, said_of(item.text, item.happened_at)) for at, item in enumerate(items)]
     # What an agent merely said in a conversation is no statement about the user.
     plain = [one for one in claims if one.said.slots and (one.item.record or one.item.trust is not Trust.INFERRED)]
     disputes: list[tuple[int, int]] = []

@@ -19,7 +19,7 @@ from inference_core.ingestion.messages import FENCE, SIGNS, Message, Role
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
 from inference_core.slots.clauses import expanded
-from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said
+from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
 from inference_core.slots.words import pattern, words
 
@@ -42,6 +42,10 @@ _GUIDING: Final = 0.8
 _PREFERENCES: Final = ("favourite", "prefer", "like", "diet", "length of", "tone of", "language of", "units")
 
 
+def _plain(text: str) -> str:
+    return expanded(text).rstrip(".! ")
+
+
 @dataclass(frozen=True, slots=True)
 class _Sentence:
     """A sentence of the user: as written, expanded, and read."""
@@ -53,7 +57,7 @@ class _Sentence:
 
     @classmethod
     def of(cls, text: str, message: Message, now: datetime) -> _Sentence:
-        return cls(text, expanded(text).rstrip(".! "), Said.of(text, message.at or now), message)
+        return cls(text, _plain(text), said_of(text, message.at or now), message)
 
     def candidate(self, memory_type: MemoryType, importance: float = DEFAULT_IMPORTANCE, **more: Any) -> Candidate:
         """The sentence as a memory."""
@@ -75,9 +79,9 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory]
     found: list[tuple[Candidate, _Sentence]] = []
     for sentence in (sentence for message in theirs for sentence in _sentences(message, now)):
         candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence)
-        if candidate is not None:
-            _add(found, candidate, sentence)
-    known = [(memory, Said.of(memory.content)) for memory in offered[:MAX_OFFERED]] if found else []
+        if candidate is not None and not _joins_earlier(found, candidate, sentence):
+            found.append((candidate, sentence))
+    known = [(memory, said_of(memory.content)) for memory in offered[:MAX_OFFERED]] if found else []
     return Extraction([_placed(candidate, sentence, known) for candidate, sentence in found])
 
 
@@ -101,17 +105,17 @@ def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
             yield sentence
 
 
-def _add(found: list[tuple[Candidate, _Sentence]], candidate: Candidate, sentence: _Sentence) -> None:
-    """Adds a candidate. A repetition joins the earlier one; a contradiction ends the earlier one's validity."""
+def _joins_earlier(found: list[tuple[Candidate, _Sentence]], candidate: Candidate, sentence: _Sentence) -> bool:
+    """Whether the candidate repeats an earlier one, which then gets its message; ends those that it contradicts."""
     for place, (earlier, told) in enumerate(found):
         how = compare_said(told.said, sentence.said)
         if how is Comparison.SAME:
             ids = tuple(dict.fromkeys(earlier.message_ids + candidate.message_ids))
             found[place] = replace(earlier, message_ids=ids), told
-            return
+            return True
         if how is Comparison.SUPERSEDES and told.said.clauses == 1:
             found[place] = replace(earlier, valid_to=candidate.valid_from or sentence.said.at), told
-    found.append((candidate, sentence))
+    return False
 
 
 def _instruction(sentence: _Sentence) -> Candidate | None:
@@ -177,21 +181,16 @@ def _is_telling(slot: Slot) -> bool:
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[KnownMemory, Said]]) -> Candidate:
     """The candidate with what it does to the known memories."""
     same: str | None = None
+    done = pattern("done").fullmatch(sentence.plain) if candidate.state == "done" else None
+    reached = set(key_of(done["what"])) if done else set[str]()
     for memory, old in known:
         found = compare_said(old, sentence.said)
         ends = found is Comparison.SUPERSEDES and old.clauses == 1  # what else it says still holds
-        if ends or (candidate.state == "done" and _reaches(sentence, memory)):
+        goal = pattern("goal").fullmatch(_plain(memory.content[:MAX_STATEMENT])) if reached else None
+        if ends or (goal and reached <= set(key_of(goal["aim"] or goal["goal"]))):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
         same = memory.memory_id if found is Comparison.SAME and same is None else same
     return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same)
-
-
-def _reaches(sentence: _Sentence, memory: KnownMemory) -> bool:
-    """Whether the sentence says that the goal in ``memory`` has been reached."""
-    goal = pattern("goal").fullmatch(expanded(memory.content[:MAX_STATEMENT]).rstrip(".! "))
-    done = pattern("done").fullmatch(sentence.plain)
-    what = set(key_of(done["what"])) if done else set[str]()
-    return goal is not None and bool(what) and what <= set(key_of(goal["aim"] or goal["goal"]))
 
 
 class RuleExtractor:

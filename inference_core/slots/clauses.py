@@ -13,7 +13,6 @@ from inference_core.slots.words import pattern, rows, words
 MAX_CLAUSES: Final = 6
 _SPACES: Final = re.compile(r"\s+")
 _BEFORE_VALUE: Final = re.compile(r"(?:from )?(?:in )?(?:at )?(?:for )?(?:on )?(?:the )?(?:an )?(?:a )?", re.IGNORECASE)
-_PERIOD_KINDS: Final = ("past", "range", "since", "until", "at")
 _YEAR: Final = re.compile(r"(?:19|20)\d\d\b")
 _ANY_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """A reference day for dates that do not depend on one."""
@@ -80,7 +79,13 @@ def bare(value: str) -> str:
 
 
 def _clause(text: str, said_at: datetime | None) -> Clause:
-    text, is_correction = _without_lead(_SPACES.sub(" ", text).strip(" ,.!;:-()"))
+    text, is_correction = _SPACES.sub(" ", text).strip(" ,.!;:-()"), False
+    for _ in range(MAX_CLAUSES):  # introductory words, of which some announce a correction
+        correction = pattern("correction").match(text)
+        lead = correction or pattern("lead").match(text)
+        if lead is None:
+            break
+        text, is_correction = text[lead.end() :], is_correction or correction is not None
     replaced = None
     if former := pattern("former").search(text) or pattern("not_but").search(text):
         text, replaced = text[: former.start()] + text[former.end() :], bare(former["former"])
@@ -97,41 +102,19 @@ def _clause(text: str, said_at: datetime | None) -> Clause:
     )
 
 
-def _without_lead(text: str) -> tuple[str, bool]:
-    """``text`` without its introductory words, and whether these announce a correction."""
-    is_correction = False
-    for _ in range(MAX_CLAUSES):
-        if found := pattern("correction").match(text):
-            is_correction = True
-        elif not (found := pattern("lead").match(text)):
-            break
-        text = text[found.end() :]
-    return text, is_correction
-
-
 def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:
     """``text`` without its first time phrase, and that period. A date that is the value itself stays."""
-    for kind in _PERIOD_KINDS:
+    for kind in ("past", "range", "since", "until", "at"):
         found = pattern(kind).search(text)
-        if found and not (kind == "at" and _is_value(text, found)):
-            rest = f"{text[: found.start()]} {text[found.end() :]}".strip()
-            return (rest, _period(kind, found["phrase"], said_at)) if rest else (text, Period())
+        dates = pattern("bare_date").finditer(text) if found and kind == "at" else ()
+        if found is None or any(date.start() < found.end() and found.start() < date.end() for date in dates):
+            continue
+        rest, phrase = f"{text[: found.start()]} {text[found.end() :]}".strip(), found["phrase"]
+        counted_from = _ANY_DAY if said_at is None and _YEAR.search(phrase) else said_at
+        if kind in ("since", "until"):  # the point itself, as its interval is only a bound
+            phrase = pattern("before_point").sub("", phrase)
+            phrase = phrase if phrase.lower().startswith(("last", "this", "yesterday")) else f"in {phrase}"
+        start, end = (counted_from and interval_of(phrase, counted_from)) or (None, None)
+        period = Period(kind, None if kind == "until" else start, None if kind in ("since", "at") else end)
+        return (rest, period) if rest else (text, Period())
     return text, Period()
-
-
-def _is_value(text: str, found: re.Match[str]) -> bool:
-    return any(
-        date.start() < found.end() and found.start() < date.end() for date in pattern("bare_date").finditer(text)
-    )
-
-
-def _period(kind: str, phrase: str, said_at: datetime | None) -> Period:
-    counted_from = _ANY_DAY if said_at is None and _YEAR.search(phrase) else said_at
-    if kind in ("since", "until"):  # the point itself, as its interval is only a bound
-        phrase = pattern("before_point").sub("", phrase)
-        phrase = phrase if phrase.lower().startswith(("last", "this", "yesterday")) else f"in {phrase}"
-    interval = None if counted_from is None else interval_of(phrase, counted_from)
-    if interval is None:
-        return Period(kind)
-    start, end = interval
-    return Period(kind, None if kind == "until" else start, None if kind in ("since", "at") else end)

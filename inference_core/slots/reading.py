@@ -39,15 +39,10 @@ class Said:
     clauses: int
     at: datetime | None = None
 
-    @classmethod
-    def of(cls, text: str, at: datetime | None = None) -> Said:
-        """The statement ``text``, said at ``at``. Never raises."""
-        return _said(text, at)
 
-
-@lru_cache(maxsize=4_096)
-def _said(text: str, at: datetime | None) -> Said:
-    """Cached, as the same memories are compared turn after turn."""
+@lru_cache(maxsize=4_096)  # the same memories are compared turn after turn
+def said_of(text: str, at: datetime | None = None) -> Said:
+    """The statement ``text``, said at ``at``, prepared for comparison. Never raises."""
     parts = (part.strip(".,!;:") for part in text.casefold().split())
     return Said(tuple(filter(None, parts)), *_read(text, at), at)
 
@@ -66,7 +61,7 @@ def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datet
     SUPERSEDES only if both give the same attribute of the same subject at the same time and cannot both be true. SAME
     only if ``new`` adds nothing to ``old``. Every doubtful case is BOTH. Never raises.
     """
-    return compare_said(Said.of(old, old_at), Said.of(new, new_at))
+    return compare_said(said_of(old, old_at), said_of(new, new_at))
 
 
 def compare_said(old: Said, new: Said) -> Comparison:

@@ -72,17 +72,15 @@ def key_of(value: str) -> tuple[str, ...]:
         return ("".join(mark for mark in value if mark.isdigit()).removeprefix("00"),)
     value = _METRES.sub(r"\1\2 cm", _THOUSANDS.sub("", value))
     parts = [word.strip(".'-") for word in _PUNCTUATION.sub(" ", value).split()]
-    key = [_one_form(word) for word in parts if word and word.casefold() not in words("small")]
+    key: list[str] = []
+    for word in parts:
+        if not word or word.casefold() in words("small"):
+            continue
+        is_plural = word.islower() and len(word) > _SHORT and word.endswith("s") and not word.endswith("ss")
+        one = (word[:-1] if is_plural else word).casefold()
+        one = _MONTHS.get(one, SPELLINGS.get(one, one))
+        key.append(found[1] if (found := _DAY.match(one)) else one)
     return tuple(sorted(key) if any(word.startswith("#") for word in key) else key)
-
-
-def _one_form(word: str) -> str:
-    """One spelling of a word, common nouns in the singular."""
-    if word.islower() and len(word) > _SHORT and word.endswith("s") and not word.endswith("ss"):
-        word = word[:-1]
-    word = word.casefold()
-    word = _MONTHS.get(word, SPELLINGS.get(word, word))
-    return found[1] if (found := _DAY.match(word)) else word
 
 
 def kind_of(value: str) -> str:

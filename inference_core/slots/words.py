@@ -46,17 +46,12 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 def _filled(text: str) -> str:
     """``text`` in one line, with the words or phrases that ``{name}`` stands for."""
-    return _NAMED.sub(lambda found: _alternatives(found[1]), text.replace("\n", ""))
 
+    def alternatives(found: re.Match[str]) -> str:
+        phrase: str | None = _DATA["phrases"].get(found[1])
+        return "|".join(_DATA["words"][found[1]].split()) if phrase is None else _filled(phrase)
 
-def _alternatives(name: str) -> str:
-    phrases: dict[str, str] = _DATA["phrases"]
-    return _filled(phrases[name]) if name in phrases else "|".join(_DATA["words"][name].split())
-
-
-def _verbs_by_form(tense: int) -> dict[str, str]:
-    verbs: dict[str, list[str]] = _DATA["verbs"]
-    return {form: verb for verb, forms in verbs.items() for form in forms[tense].split()}
+    return _NAMED.sub(alternatives, text.replace("\n", ""))
 
 
 PEOPLE: Final = words("people")
@@ -65,5 +60,8 @@ EVENTS: Final = words("events")
 """Past forms that tell what holds since."""
 SPELLINGS: Final[dict[str, str]] = _DATA["spellings"]
 SYNONYMS: Final = SPELLINGS | {name: one for one, names in _DATA["synonyms"].items() for name in names.split()}
-VERBS: Final = frozenset(_DATA["verbs"])
-PRESENT_FORMS, PAST_FORMS, GERUNDS = map(_verbs_by_form, range(3))
+VERBS: Final[dict[str, list[str]]] = _DATA["verbs"]
+"""By verb its present and past forms, each separated by spaces, and its gerund."""
+PRESENT_FORMS: Final = {form: verb for verb, (present, _, _) in VERBS.items() for form in present.split()}
+PAST_FORMS: Final = {form: verb for verb, (_, past, _) in VERBS.items() for form in past.split()}
+GERUNDS: Final = {gerund: verb for verb, (_, _, gerund) in VERBS.items()}
