@@ -1,11 +1,11 @@
-"""MongoDB, experimental: it was run against a substitute in memory only, never yet against a server.
+"""MongoDB, experimental: tested against a simulation, not yet against a server.
 
-A document a row, addressed by the packed namespace and the key. Where the server is a replica set, a batch is one
-transaction; a single server has none, so there a writer that dies may leave a part of its batch.
+Each row is a document. On a replica set a batch is one transaction; on a single server, which has none, a writer that
+dies may leave a part of its batch.
 
-The feed: a writer takes the document of each scope for a while, numbers its rows from the scope's head, writes them and
-then moves the head. Readers ask for rows up to the head only, so no number at or below it can appear later. What a
-writer that died has left above the head is passed, and heard of, with the next write of that scope.
+Change feed: a writer leases the document of each scope, numbers its rows from the scope's head, writes them and then
+advances the head. Readers read rows up to the head only, so no number at or below it can appear later. Rows that a dead
+writer left above the head appear with the scope's next write.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _INDEXES: Final = (
 
 
 class MongoBackend:
-    """A Backend over the database that ``url`` names, or "memory". ``client`` is instead of a connection to it.
+    """Serves the database named in ``url``, or "memory". ``client`` replaces the connection, for tests.
 
     Raises ConfigurationError if the server cannot be reached or refuses, UnsupportedSchema.
     """
@@ -90,7 +90,7 @@ class MongoBackend:
                 self._scopes = Scopes(database["scopes"], self._rows)
                 self._set_up()
                 opened.pop_all()
-        except (PyMongoError, ValueError) as error:  # whose text may hold parts of the URL
+        except (PyMongoError, ValueError) as error:  # its message may quote the URL, and so the password
             raise ConfigurationError(
                 f"Cannot open the store at {self.name}: {type(error).__name__}. Is the server there, and the URL right?"
             ) from None
@@ -117,7 +117,7 @@ class MongoBackend:
         return [tokens.get(id_of(key)) for key in keys]
 
     def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first."""
+        """The requested rows, newest first."""
         if not request.limit:
             return []
         conditions = [_in(request.scopes, request.kinds), is_alive(self._now())]
@@ -129,7 +129,7 @@ class MongoBackend:
         with self._open():
             found = self._rows.find({"$and": conditions}, WITHOUT_TEXT)
             found = found.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(request.offset)
-            # As many as are needed, and more in the place of those that cannot be read.
+            # Rows that cannot be read are skipped, so more may be needed than the limit.
             return list(islice(filter(None, map(row_of, found.batch_size(request.limit))), request.limit))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
@@ -216,7 +216,7 @@ class MongoBackend:
         return removed
 
     def forget(self, user: str) -> None:
-        """Nothing is remembered of who follows changes."""
+        """Does nothing: no reader of changes is remembered."""
 
     def close(self) -> None:
         """Closes the connections."""
@@ -276,7 +276,7 @@ class MongoBackend:
             versions = writes.apply(batch)
             documents = {key: fields_of(key, state) for key, state in writes.states.items()}
             for fields in documents.values():
-                encode(fields)  # so that what cannot be stored is refused before anything is written
+                encode(fields)  # refuses what cannot be stored before anything is written
             if added := [fields for key, fields in documents.items() if key not in old]:
                 self._rows.insert_many(added, session=session)
             for key in documents.keys() & old.keys():

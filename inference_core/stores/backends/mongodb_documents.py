@@ -1,6 +1,6 @@
-"""Cells as documents of MongoDB.
+"""The documents of MongoDB: one for each row, and one for each scope, which writers lease.
 
-Instants are microseconds since 1970; a value is JSON text, because BSON has no big numbers and forbids some names.
+Times are microseconds since 1970. A value is JSON text, because BSON has no large integers and forbids some names.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from inference_core.stores.codec import (
 
 Fields = dict[str, Any]
 WITHOUT_TEXT: Final = {"terms": 0, "text": 0, "vector": 0, "tokens": 0}
-"""A projection for whoever needs the row alone."""
+"""The projection that reads a row without what its index needs."""
+LEASE_S: Final = 30.0
+"""A writer that takes longer loses its scopes. The clocks of all writers must agree much better than that."""
+_WAIT_S: Final = 10.0
+_PAUSE_S: Final = 0.005
 
 
 def id_of(key: Key) -> str:
-    """The ``_id`` of a key's document; different keys have different ones."""
+    """The ``_id`` of a row's document, unique to its key."""
     namespace, name = key
     return pack_namespace((*namespace, name))
 
 
 def key_of(fields: Fields) -> Key | None:
-    """The key of a document; None if it cannot be read."""
+    """The key of a row's document, or None if it cannot be read."""
     try:
         *namespace, name = unpack_namespace(fields["_id"])
     except UNREADABLE:
@@ -51,8 +55,9 @@ def key_of(fields: Fields) -> Key | None:
 
 
 def fields_of(key: Key, state: RowState) -> Fields:
-    """``state`` as a document."""
+    """The document of a row."""
     namespace, name = key
+    document = state.document._asdict() | {"situation": list(state.document.situation)} if state.document else {}
     return {
         "_id": id_of(key),
         "root": namespace[0],
@@ -66,16 +71,13 @@ def fields_of(key: Key, state: RowState) -> Fields:
         "value": state.value,
         "expires": to_micros(state.expiry.at) if state.expiry else None,
         "ttl": micros_of(state.expiry.ttl) if state.expiry else None,
-        **(
-            state.document._asdict() | {"situation": list(state.document.situation)}
-            if state.document
-            else {"text": None}
-        ),
+        "text": None,
+        **document,
     }
 
 
 def state_of(fields: Fields) -> RowState:
-    """The state of a document, without its text if that was not asked for; a lost one if it cannot be read."""
+    """The state of a row's document, without the text that was not read; `lost` if it cannot be read."""
     try:
         return checked_state(fields)
     except UNREADABLE:
@@ -83,7 +85,7 @@ def state_of(fields: Fields) -> RowState:
 
 
 def checked_state(fields: Fields) -> RowState:
-    """The state of a document. Raises one of ``UNREADABLE``."""
+    """The state of a row's document. Raises one of ``UNREADABLE``."""
     if not type(fields["seq"]) is type(fields["version"]) is int or type(fields["kind"]) is not str:
         raise WrongType
     if not (isinstance(fields["value"], str | None) and isinstance(fields.get("vector"), bytes | None)):
@@ -108,13 +110,13 @@ def checked_state(fields: Fields) -> RowState:
 
 
 def row_of(fields: Fields) -> Row | None:
-    """The row of a document; None if it cannot be read."""
+    """The row of a document, or None if it cannot be read."""
     key = key_of(fields)
     return state_of(fields).row(*key) if key else None
 
 
 def inspected(fields: Fields) -> Row | Unreadable:
-    """The row of a document, if all of it can be read."""
+    """The row of a document if all of it can be read, or else what is wrong with it."""
     key = key_of(fields)
     root = fields.get("root") if isinstance(fields.get("root"), str) else None
     place = {name: fields.get(name) for name in ("_id", "seq", "version")}
@@ -136,20 +138,12 @@ def inspected(fields: Fields) -> Row | Unreadable:
 
 
 def is_alive(now: int) -> Fields:
-    """The condition that there is a value, and its time has not come."""
+    """Matches rows that are neither deleted nor expired."""
     return {"value": {"$ne": None}, "$or": [{"expires": None}, {"expires": {"$gt": now}}]}
 
 
-# The documents of scopes: each one's head, and which writer has it at the moment.
-
-LEASE_S: Final = 30.0
-"""A writer that does not come back within this time loses its scopes; clocks of writers must agree better than that."""
-_WAIT_S: Final = 10.0
-_PAUSE_S: Final = 0.005
-
-
 class Scopes:
-    """Heads of scopes, in the collections ``scopes`` and ``rows``."""
+    """The heads of scopes and who may write them, in the collection ``scopes``."""
 
     def __init__(self, scopes: Any, rows: Any) -> None:
         self._scopes = scopes
@@ -157,30 +151,30 @@ class Scopes:
         self._known: set[str] = set()
 
     def heads(self, names: Sequence[str]) -> dict[str, int]:
-        """The number of the last write of each scope that everybody may see."""
+        """The number of each scope's last complete write."""
         return {found["_id"]: found["head"] for found in self._scopes.find({"_id": {"$in": list(names)}})}
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Makes the documents that are missing. Call it outside of a transaction."""
+        """Creates missing documents; call it outside of a transaction."""
         for name in set(names) - self._known:
-            with suppress(DuplicateKeyError):  # somebody else was quicker
+            with suppress(DuplicateKeyError):  # another writer has created it
                 self._scopes.update_one({"_id": name}, {"$setOnInsert": {"head": 0, "until": 0.0}}, upsert=True)
             self._known.add(name)
 
     @contextmanager
     def taken(self, names: Sequence[str], session: Any) -> Generator[dict[str, int]]:
-        """Takes the scopes for this writer; their last numbers, which become their heads if the writer changes them.
+        """Leases the scopes and yields their last numbers; what the caller makes of these become the heads.
 
-        Raises StoreBusy if another writer does not give one back, WriteUnknown if one was lost meanwhile.
+        Raises StoreBusy if another writer keeps a lease, WriteUnknown if this one has run out.
         """
         writer = secrets.token_hex(8)
         heads: dict[str, int] = {}
         published: dict[str, int] = {}
-        lost = False
+        has_expired = False
         try:
-            for name in sorted(names):  # everybody in one order, so that nobody waits in a circle
+            for name in sorted(names):  # the same order for all writers, so that they cannot deadlock
                 published[name] = self._take(name, writer, session)
-                # Also the numbers of rows that a writer left above the head when it died.
+                # A writer that died may have left rows above the head.
                 newest = self._rows.find({"scope": name}, {"seq": 1}, session=session).sort("seq", -1).limit(1)
                 heads[name] = max(published[name], *(found["seq"] for found in newest), 0)
             yield heads
@@ -188,12 +182,12 @@ class Scopes:
         finally:
             for name, head in published.items():
                 ours, free = {"_id": name, "writer": writer}, {"$set": {"head": head, "until": 0.0}}
-                lost |= not self._scopes.update_one(ours, free, session=session).matched_count
-        if lost:
-            raise WriteUnknown("Another writer has taken over, because this one took too long; retry under the same id")
+                has_expired |= not self._scopes.update_one(ours, free, session=session).matched_count
+        if has_expired:
+            raise WriteUnknown("Another writer has taken over because this one took too long; retry under the same id")
 
     def _take(self, name: str, writer: str, session: Any) -> int:
-        """Waits for the scope, whose head it returns."""
+        """Waits for the lease of a scope; its head."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             now = time.time()
@@ -202,5 +196,5 @@ class Scopes:
             if found:
                 return found["head"]
             if time.monotonic() > deadline:
-                raise StoreBusy("Another writer does not give the scope back; try again later")
+                raise StoreBusy("Another writer keeps this scope; try again later")
             time.sleep(_PAUSE_S)
