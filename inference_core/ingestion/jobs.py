@@ -15,117 +15,12 @@ from inference_core.ingestion.messages import mended, session_label, session_nam
 from inference_core.ingestion.outbox import DEAD_LIST, RESULT
 from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
 from inference_core.lifecycle.archive import restore
-from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
-from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row, Write
-
-# What a session left besides the work of jobs: messages that wait or died, and memories of its very words.
-
-
-def dropped(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
-    """Removes the session's messages, and its summary that is due, from the outbox and the dead letters.
-
-    A worker that has claimed them finds them gone, and writes nothing. Raises StoreError.
-    """
-    session = session_name(session_id)
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
-    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
-        rows = yield from scope.engine.scan([name])
-        gone = [row for row in rows if row.value.get("session") == session]
-        writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
-        if name[1] == DEAD:
-            writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
-        elif gone:
-            writes.append(Delete(namespace=(*name, STATE), key=RESULT))
-        if writes:
-            yield from scope.engine.write(writes)
-
-
-def told(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:
-    """The memories that come from the session's messages, word for word or saved by an agent's tool."""
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
-    rows = yield from scope.engine.scan([name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES])
-    sessions = {session_name(session_id), session_label(session_id)}
-    return [
-        one
-        for one in records_of(rows)
-        if (one.source.message_ids or one.source.thread_id) and sessions & {one.session_id, one.source.thread_id}
-    ]
-
-
-# The writes that undo a job.
-
-
-class Undoing:
-    """Undoes ``job`` among ``records``: the memories that it changed, and those before and after what it added.
-
-    What it added is removed. What that superseded holds again, or is superseded by what came later.
-    """
-
-    def __init__(self, job: Row, records: Mapping[str, MemoryRecord]) -> None:
-        self.added = {key: records[key] for key in job.value["added"] if key in records}
-        self._job = job
-        self._records = records
-        self._now = {key: record for key, record in records.items() if key not in self.added}
-        for record in self.added.values():
-            self._unlink(record)
-        for key in job.value["superseded"]:
-            self._give_back(key, job.value["reinforced"])
-        for key in set(job.value["reinforced"]) & set(self._now):
-            self._now[key] = self._less_reinforced(self._now[key])
-
-    @property
-    def writes(self) -> list[Write]:
-        """The writes; they fail if one of the memories has changed meanwhile."""
-        return [
-            *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in self.added.values()),
-            *(put_of(one, expected=one.version) for key, one in self._now.items() if one is not self._records[key]),
-        ]
-
-    def _unlink(self, gone: MemoryRecord) -> None:
-        last = gone
-        while last.superseded_by in self.added:
-            last = self.added[last.superseded_by]
-        successor = self._now.get(last.superseded_by or "")
-        freed = [key for key in gone.supersedes if key in self._now and self._now[key].superseded_by == gone.id]
-        for key in freed:
-            ended = {} if successor is None else {"superseded_by": successor.id, "valid_to": last.valid_to}
-            self._now[key] = replace(self._now[key], **ended) if ended else _restored(self._now[key])
-        if successor is not None:
-            others = [key for key in successor.supersedes if key != last.id]
-            self._now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
-
-    def _give_back(self, key: str, reinforced: Sequence[str]) -> None:
-        """Reinstates a memory that was superseded by one that was there before the job."""
-        old = self._now.get(key)
-        if old is None or old.superseded_by not in reinforced or old.superseded_by not in self._now:
-            return
-        successor = self._now[old.superseded_by]
-        self._now[successor.id] = replace(
-            successor, supersedes=tuple(one for one in successor.supersedes if one != key)
-        )
-        self._now[key] = _restored(old)
-
-    def _less_reinforced(self, record: MemoryRecord) -> MemoryRecord:
-        known = record.extra_metadata
-        count = known.get(REINFORCED)
-        left = count - 1 if isinstance(count, int) else 0
-        others = {name: value for name, value in known.items() if name not in (REINFORCED, LAST_SEEN, LAST_JOB)}
-        is_last = known.get(LAST_JOB) == self._job.key
-        seen: Mapping[str, Any] = self._job.value["before"].get(record.id, {}) if is_last else known
-        noted = {name: seen[name] for name in (LAST_SEEN, LAST_JOB) if name in seen}
-        return replace(record, extra_metadata={**others, **({REINFORCED: left, **noted} if left > 0 else {})})
-
-
-def _restored(record: MemoryRecord) -> MemoryRecord:
-    metadata = {name: value for name, value in record.extra_metadata.items() if name != WOULD_END}
-    end = moment_field(record.extra_metadata, WOULD_END)
-    return replace(record, superseded_by=None, valid_to=end, extra_metadata=metadata)
-
 
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds the notes."""
@@ -179,43 +74,127 @@ def undo(
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
     if session_id is not None:
-        yield from dropped(scope, user_id, session_id)
+        yield from _drop_waiting(scope, user_id, session_id)
     removed = 0
     for row in (yield from jobs(scope, user_id, session_id)):
         if job_id in (None, row.key):
-            removed += yield from retried(partial(_undone, scope, user_id, row))
+            removed += yield from retried(partial(_undo_job, scope, user_id, row))
     if session_id is not None:
-        left = yield from told(scope, user_id, session_id)
+        names = yield from scope.engine.namespaces((encode_label(user_id),))
+        rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
+        sessions = {session_name(session_id), session_label(session_id)}
+        left: list[Write] = [
+            Delete(namespace=one.namespace, key=one.id)
+            for one in records_of(rows)
+            if (one.source.message_ids or one.source.thread_id) and sessions & {one.session_id, one.source.thread_id}
+        ]
         if left:
-            yield from scope.engine.write([Delete(namespace=one.namespace, key=one.id) for one in left])
+            yield from scope.engine.write(left)
         removed += len(left)
     return removed
 
 
-def _undone(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
-    undoing = Undoing(job, (yield from _concerned(scope, user_id, job)))
-    yield from scope.engine.write([*undoing.writes, Delete(namespace=job.namespace, key=job.key)])
-    return len(undoing.added)
+def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
+    """Removes the session's messages, and its summary that is due, from the outbox and the dead letters.
 
-
-def _concerned(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[dict[str, MemoryRecord]]:
-    """The memories that the job changed, and those before and after the ones that it added, by their ids.
-
-    Those of them that were forgotten are restored.
+    A worker that has claimed them finds them gone, and writes nothing. Raises StoreError.
     """
+    session = session_name(session_id)
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
+        rows = yield from scope.engine.scan([name])
+        gone = [row for row in rows if row.value.get("session") == session]
+        writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
+        if name[1] == DEAD:
+            writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
+        elif gone:
+            writes.append(Delete(namespace=(*name, STATE), key=RESULT))
+        if writes:
+            yield from scope.engine.write(writes)
+
+
+def _undo_job(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
     places: Mapping[str, Sequence[str]] = job.value["places"]
     yield from restore(scope, user_id, list(places))
     found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
     records = {record.id: record for record in records_of(found)}
     added = [records[key] for key in job.value["added"] if key in records]
     linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
-    if linked:
+    if linked:  # by other jobs, or by tools
         yield from restore(scope, user_id, sorted(linked))
         names = yield from scope.engine.namespaces((encode_label(user_id),))
-        homes = [name for name in names if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
-        rows = yield from scope.engine.get([(home, key) for home in homes for key in linked])
+        rows = yield from scope.engine.get([(name, key) for name in names if holds_memories(name) for key in linked])
         records |= {record.id: record for record in records_of(rows)}
-    return records
+    writes = _Undoing(job, records).writes
+    yield from scope.engine.write([*writes, Delete(namespace=job.namespace, key=job.key)])
+    return len(added)
+
+
+class _Undoing:
+    """Undoes ``job`` among ``records``: the memories that it changed, and those before and after what it added.
+
+    What it added is removed. What that superseded holds again, or is superseded by what came later.
+    """
+
+    def __init__(self, job: Row, records: Mapping[str, MemoryRecord]) -> None:
+        self._added = {key: records[key] for key in job.value["added"] if key in records}
+        self._job = job
+        self._records = records
+        self._now = {key: record for key, record in records.items() if key not in self._added}
+        for record in self._added.values():
+            self._unlink(record)
+        for key in job.value["superseded"]:
+            self._give_back(key, job.value["reinforced"])
+        for key in set(job.value["reinforced"]) & set(self._now):
+            self._now[key] = self._less_reinforced(self._now[key])
+
+    @property
+    def writes(self) -> list[Write]:
+        """The writes; they fail if one of the memories has changed meanwhile."""
+        return [
+            *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in self._added.values()),
+            *(put_of(one, expected=one.version) for key, one in self._now.items() if one is not self._records[key]),
+        ]
+
+    def _unlink(self, gone: MemoryRecord) -> None:
+        last = gone
+        while last.superseded_by in self._added:
+            last = self._added[last.superseded_by]
+        successor = self._now.get(last.superseded_by or "")
+        freed = [key for key in gone.supersedes if key in self._now and self._now[key].superseded_by == gone.id]
+        for key in freed:
+            ended = {} if successor is None else {"superseded_by": successor.id, "valid_to": last.valid_to}
+            self._now[key] = replace(self._now[key], **ended) if ended else _restored(self._now[key])
+        if successor is not None:
+            others = [key for key in successor.supersedes if key != last.id]
+            self._now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
+
+    def _give_back(self, key: str, reinforced: Sequence[str]) -> None:
+        """Reinstates a memory that was superseded by one that was there before the job."""
+        old = self._now.get(key)
+        if old is None or old.superseded_by not in reinforced or old.superseded_by not in self._now:
+            return
+        successor = self._now[old.superseded_by]
+        self._now[successor.id] = replace(
+            successor, supersedes=tuple(one for one in successor.supersedes if one != key)
+        )
+        self._now[key] = _restored(old)
+
+    def _less_reinforced(self, record: MemoryRecord) -> MemoryRecord:
+        known = record.extra_metadata
+        count = known.get(REINFORCED)
+        left = count - 1 if isinstance(count, int) else 0
+        others = {name: value for name, value in known.items() if name not in (REINFORCED, LAST_SEEN, LAST_JOB)}
+        is_last = known.get(LAST_JOB) == self._job.key
+        seen: Mapping[str, Any] = self._job.value["before"].get(record.id, {}) if is_last else known
+        noted = {name: seen[name] for name in (LAST_SEEN, LAST_JOB) if name in seen}
+        return replace(record, extra_metadata={**others, **({REINFORCED: left, **noted} if left > 0 else {})})
+
+
+def _restored(record: MemoryRecord) -> MemoryRecord:
+    metadata = {name: value for name, value in record.extra_metadata.items() if name != WOULD_END}
+    end = moment_field(record.extra_metadata, WOULD_END)
+    return replace(record, superseded_by=None, valid_to=end, extra_metadata=metadata)
 
 
 def _jobs(user_id: UserId) -> Namespace:
