@@ -7,7 +7,7 @@ or deleted, so that another run neither reverts nor restores them; purging the u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,10 +29,11 @@ from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Put
 from inference_core.stores.engine import StoreEngine
 
-# Drafts: messages as memories word for word, and the marks of messages that were taken in.
-
 MARKS: Final = "ingested"
 """Second label of the namespace, below the user, that holds the marks."""
+_MESSAGES_AT_ONCE: Final = 32
+_CHARACTERS_AT_ONCE: Final = 4_000
+_MAX_FAILURES: Final = 3
 _NO_LIMIT: Final = 1 << 40
 _TICK: Final = timedelta(microseconds=1)
 
@@ -61,11 +62,6 @@ class Draft:
     key: str
     session: str
     records: Sequence[MemoryRecord]
-
-    @property
-    def puts(self) -> list[Put]:
-        """The writes of its memories."""
-        return [put_of(record) for record in self.records]
 
 
 class Drafts:
@@ -105,15 +101,22 @@ class Drafts:
             ]
         return Draft(key, message.session_id or "", records)
 
-    def fresh(self, drafts: Sequence[Draft]) -> Operation[list[Draft]]:
-        """Those of ``drafts`` without a mark, each once. Raises StoreError."""
+    def write(
+        self, drafts: Sequence[Draft], embed: Callable[[list[Put]], list[Put]] | None = None
+    ) -> Operation[tuple[int, list[Put]]]:
+        """Writes those of ``drafts`` without a mark, each once, with their marks: how many, and their memories.
+
+        ``embed`` adds vectors; without it they are added in the background. Raises VersionConflict if another writer
+        was faster, StoreError.
+        """
         known = {draft.key: draft for draft in drafts}
         keys = yield from unmarked(self._scope.engine, self._marks, known)
-        return [known[key] for key in keys]
-
-    def marks_of(self, drafts: Sequence[Draft]) -> list[Put]:
-        """The writes that mark the messages of ``drafts``."""
-        return [mark(self._marks, draft.key, self._scope.clock) for draft in drafts]
+        puts = [put_of(record) for key in keys for record in known[key].records]
+        if keys:
+            puts = embed(puts) if embed else puts
+            marks = [mark(self._marks, key, self._scope.clock) for key in keys]
+            yield from self._scope.engine.write([*puts, *marks], embeds=False)
+        return len(keys), puts
 
     def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()
@@ -134,11 +137,6 @@ class Drafts:
             trust=source.trust,
             valid_from=message.at,
         )
-
-
-_MESSAGES_AT_ONCE: Final = 32
-_CHARACTERS_AT_ONCE: Final = 4_000
-_PATIENCE: Final = 3
 
 
 @dataclass(slots=True)
@@ -173,18 +171,9 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
     drafts = Drafts(scope, user_id)
-    embedding = _Embedding(scope.engine)
-
-    def write(batch: Sequence[Draft]) -> Operation[tuple[int, list[Put]]]:
-        fresh = yield from drafts.fresh(batch)
-        if not fresh:
-            return 0, []
-        puts = embedding.embedded([put for draft in fresh for put in draft.puts])
-        yield from scope.engine.write([*puts, *drafts.marks_of(fresh)], embeds=False)
-        return len(fresh), puts
-
+    embedder = _Embedder(scope.engine)
     for batch in _batches(transcript, drafts, report):
-        fresh, puts = run(retried(partial(write, batch)))
+        fresh, puts = run(retried(partial(drafts.write, batch, embedder.embedded)))
         report.messages += len(batch)
         report.already_there += len(batch) - fresh
         report.written += len(puts)
@@ -197,7 +186,7 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
     yield report
 
 
-class _Embedding:
+class _Embedder:
     """Embeds memories before they are written, in the caller's thread.
 
     The engine gives up on the vectors of a write after a second, which is right for a reply and wrong for thousands of
@@ -211,7 +200,7 @@ class _Embedding:
     def embedded(self, puts: list[Put]) -> list[Put]:
         """``puts`` with their vectors; without, if the model fails. After three failures in a row it is not asked."""
         embedder = self._engine.embedder
-        if embedder is None or self._failures >= _PATIENCE:
+        if embedder is None or self._failures >= _MAX_FAILURES:
             return puts
         documents = [put.document for put in puts if put.document]
         try:

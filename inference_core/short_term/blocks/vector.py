@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, zip_longest
 from typing import Final
 
 from langchain_core.messages import AnyMessage, BaseMessage
 
 from inference_core.effects import Operation
-from inference_core.ingestion.verbatim import Draft, Drafts
+from inference_core.ingestion.verbatim import Drafts
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.text import CHARACTERS_PER_TOKEN
 from inference_core.memory.types import MemoryCategory, MemoryType
@@ -52,18 +53,9 @@ class VectorMemory(Block):
         drafts = Drafts(scope, conversation.user_id, told_in(self.name, [conversation.session_id]))
         made = [draft for one in passages(messages, conversation.session_id) if (draft := drafts.of(one))]
         for at in range(0, len(made), _MESSAGES_AT_ONCE):
-            yield from self._write(scope, drafts, made[at : at + _MESSAGES_AT_ONCE])
+            yield from retried(partial(drafts.write, made[at : at + _MESSAGES_AT_ONCE]))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
         """Removes the passages of this session that this block took in."""
         yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
-
-    def _write(self, scope: MemoryScope, drafts: Drafts, batch: Sequence[Draft]) -> Operation[None]:
-        def attempt() -> Operation[None]:
-            fresh = yield from drafts.fresh(batch)
-            if fresh:
-                puts = [put for draft in fresh for put in draft.puts]
-                yield from scope.engine.write([*puts, *drafts.marks_of(fresh)], embeds=False)
-
-        yield from retried(attempt)
