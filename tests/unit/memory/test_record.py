@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from inference_core.errors import UnsupportedSchema
-from inference_core.memory.record import SCHEMA_VERSION, MemoryRecord, why_invalid
+from inference_core.memory.record import (
+    MAX_NAMES,
+    SCHEMA_VERSION,
+    MemoryRecord,
+    entities_of,
+    neighbours_of,
+    tags_of,
+    why_invalid,
+)
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import SINGULAR_TYPES, MemoryCategory, MemoryType
 
@@ -252,3 +260,87 @@ def test_values_up_to_this_schema_are_read(version: int):
 def test_the_value_of_a_newer_schema_is_refused(version: object):
     with pytest.raises(UnsupportedSchema, match="Update the package"):
         _read({"content": "x", "schema_version": version})
+
+
+NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
+
+
+def day(number: int) -> datetime:
+    """So many days from now."""
+    return NOW + timedelta(days=number)
+
+
+def value(**fields: Any) -> dict[str, Any]:
+    """A stored memory of ten days ago."""
+    given = {"content": "Lives in Lisbon", "created_at": day(-10), **fields}
+    return {name: one.isoformat() if isinstance(one, datetime) else one for name, one in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"content": ""}, "empty"),
+        ({"content": 7}, "empty"),
+        ({"superseded_by": "other"}, "superseded"),
+        ({"superseded_by": ""}, None),
+        ({"valid_to": NOW}, "expired"),
+        ({"valid_to": day(1)}, None),
+        ({"valid_to": "nonsense"}, None),
+        ({"expires_at": day(-1)}, "expired"),
+        ({"expires_at": day(1), "valid_to": day(-1)}, "expired"),
+        ({"expires_at": day(1)}, None),
+        ({"valid_from": day(1)}, None),
+    ],
+    ids=range(12),
+)
+def test_what_holds_now(fields: dict[str, Any], reason: str | None):
+    assert why_invalid(value(**fields), NOW) == reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "at", "reason"),
+    [
+        ({}, day(-5), None),
+        ({}, day(-10), None),
+        ({}, day(-11), "later"),
+        ({"valid_from": day(-20)}, day(-11), None),
+        ({"valid_from": day(-3)}, day(-5), "later"),
+        ({"content": ""}, day(-5), "empty"),
+        ({"valid_to": day(-3), "superseded_by": "other"}, day(-5), None),
+        ({"valid_to": day(-3), "superseded_by": "other"}, day(-3), "over"),
+        ({"valid_to": day(-3)}, day(-1), "over"),
+        ({"valid_to": day(3)}, day(-1), None),
+        ({"superseded_by": "other"}, day(-5), "superseded"),
+        ({"expires_at": day(-1)}, day(-5), "expired"),
+        ({"expires_at": day(1)}, day(-5), None),
+        ({"created_at": None}, day(-99), None),
+        ({"valid_to": day(-3)}, day(5), "over"),
+    ],
+    ids=range(15),
+)
+def test_what_held_then(fields: dict[str, Any], at: datetime, reason: str | None):
+    assert why_invalid(value(**fields), NOW, at) == reason
+
+
+@pytest.mark.parametrize(
+    ("metadata", "names"),
+    [
+        ({"entities": ["Ida", {"name": "Max", "kind": "person"}]}, ["Ida", "Max"]),
+        ({"relations": [["Ida", "sister_of", "Max"]]}, ["Ida", "Max"]),
+        ({"entities": ["", "x" * 65, 7, None, {"name": 7}, {}, ["Ida"]]}, []),
+        ({"entities": "Ida", "relations": {"Ida": "Max"}}, []),
+        ({"relations": [["Ida", "Max"], "Ida", ["a", 7, "b", "c"]]}, ["a", "c"]),
+        ({"entities": [f"n{number}" for number in range(99)]}, [f"n{number}" for number in range(MAX_NAMES)]),
+        ("nonsense", []),
+    ],
+    ids=["entities", "relations", "no_names", "other_kinds", "other_lengths", "many", "no_metadata"],
+)
+def test_entities_are_read_with_patience(metadata: Any, names: list[str]):
+    assert entities_of({"extra_metadata": metadata}) == names
+
+
+def test_tags_and_neighbours():
+    assert tags_of({"tags": ["work", 7, ""]}) == ["work"]
+    assert neighbours_of({"supersedes": ["a", 7], "superseded_by": "b"}) == ["b", "a"]
+    assert neighbours_of({"superseded_by": ""}) == []

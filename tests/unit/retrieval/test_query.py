@@ -9,7 +9,15 @@ import pytest
 from retrieval_support import EAST, NOW, floats
 
 from inference_core.retrieval.analysis import query_alternatives
-from inference_core.retrieval.query import MAX_QUERY_CHARACTERS, Query
+from inference_core.retrieval.query import (
+    MAX_QUERY_CHARACTERS,
+    Named,
+    Query,
+    asks_something,
+    author_of,
+    by_canonical,
+    canonical_name,
+)
 
 
 def test_a_query_has_the_terms_and_vectors_of_its_text():
@@ -88,3 +96,55 @@ def test_of_a_long_text_only_the_beginning_is_read():
     text = "tea " * (MAX_QUERY_CHARACTERS // 4)
     assert not Query.of(text[:-1] + "?", NOW).wants_action
     assert Query.of(text + "?", NOW).wants_action
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("Jos\u00e9's", "jose"),
+        ("JOSE", "jose"),
+        ("Mary-Ann  Lee.", "mary-ann lee"),
+        ("?!", ""),
+        ("\u674e\u96f7", "\u674e\u96f7"),
+    ],
+    ids=["accent_and_possessive", "capitals", "words", "nothing", "han"],
+)
+def test_names_are_compared_folded(name: str, canonical: str):
+    assert canonical_name(name) == canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "author"),
+    [
+        ("Ida: I moved", "Ida"),
+        ("Mary Ann Lee: hi", "Mary Ann Lee"),
+        ("\u674e\u96f7\uff1a\u4f60\u597d", "\u674e\u96f7"),
+        ("Note that: no", None),
+        ("A B C D: no", None),
+        ("Ida:", None),
+        ("at 10:30", None),
+        ("x" * 99 + ": no", None),
+    ],
+    ids=range(8),
+)
+def test_an_author_is_a_short_name_before_a_colon(text: str, author: str | None):
+    assert author_of(text) == author
+
+
+def test_a_query_names_whole_words():
+    named = Named("What does Jos\u00e9's cat think? \u674e\u96f7\u559c\u6b22\u4ec0\u4e48")
+    assert [name in named for name in ("jose", "cat", "jo", "what", "\u674e\u96f7", "\u674e", "\u738b\u82b3")] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_names_without_letters_are_none_and_questions_end_in_a_mark():
+    assert by_canonical(["Ida", "IDA", "?"]) == {"ida": "IDA"}
+    assert asks_something("Is it? (photo)")
+    assert not asks_something("Is it? " + "Yes, it is. " * 9)
