@@ -132,7 +132,12 @@ def _foreign_engine(store: BaseStore, embedder: Embedder | None) -> StoreEngine:
     backend = ForeignBackend(store, weakly=True)
     engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=backend.check_may_block)
     _open_engines.add(engine)
-    weakref.finalize(store, _close_soon, engine).atexit = False
+
+    def close_soon() -> None:
+        # In a thread of its own: the collector must not wait for the engine's threads to end.
+        threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
+
+    weakref.finalize(store, close_soon).atexit = False
     return engine
 
 
@@ -142,11 +147,6 @@ def _shared_embedder(key: object, embeddings: EmbeddingsSpec) -> Embedder | None
     if found is None and (found := make_embedder(embeddings)) is not None:
         _embedders[key] = found
     return found
-
-
-def _close_soon(engine: StoreEngine) -> None:
-    """Ends the threads of a store that is gone, in a thread of its own: the collector must not wait for them."""
-    threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
 
 
 def open_backend(

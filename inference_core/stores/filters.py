@@ -44,20 +44,21 @@ class _Reader:
             raise InvalidFilter(f"filter must be a mapping, not {type(conditions).__name__}")
         if depth > MAX_DEPTH:
             raise InvalidFilter(f"$and, $or and $not may be nested {MAX_DEPTH} deep")
-        parts = cast("Mapping[object, Any]", conditions).items()
-        tests = [test for key, condition in parts for test in self._tests(key, condition, depth)]
+        tests: list[Predicate] = []
+        for key, condition in cast("Mapping[object, Any]", conditions).items():
+            if key in ("$and", "$or", "$not"):
+                self._count(1)
+                tests.append(self._combined(str(key), condition, depth + 1))
+            elif isinstance(key, str) and not key.startswith("$"):
+                operators: Mapping[object, Any] = {"$eq": condition}
+                if isinstance(condition, Mapping) and any(str(name).startswith("$") for name in condition):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                    operators = cast("Mapping[object, Any]", condition)
+                self._count(len(operators))
+                tests += [self._of_field(key, name, operand) for name, operand in operators.items()]
+            else:
+                known = "the names of a value's fields, $and, $or, $not"
+                raise InvalidFilter(f"Unknown filter key {_shown(key)}; keys are {known}")
         return lambda value: all(test(value) for test in tests)
-
-    def _tests(self, key: object, condition: Any, depth: int) -> list[Predicate]:
-        if key in ("$and", "$or", "$not"):
-            self._count(1)
-            return [self._combined(str(key), condition, depth + 1)]
-        if not isinstance(key, str) or key.startswith("$"):
-            known = "the names of a value's fields, $and, $or, $not"
-            raise InvalidFilter(f"Unknown filter key {_shown(key)}; keys are {known}")
-        operators = condition if _has_operators(condition) else {"$eq": condition}
-        self._count(len(operators))
-        return [_of_field(key, self._test(name, operand)) for name, operand in operators.items()]
 
     def _combined(self, name: str, operand: Any, depth: int) -> Predicate:
         if name == "$not":
@@ -68,6 +69,10 @@ class _Reader:
         parts = [self.all_of(part, depth) for part in cast("Sequence[object]", operand)]
         is_met = all if name == "$and" else any
         return lambda value: is_met(part(value) for part in parts)
+
+    def _of_field(self, key: str, name: object, operand: Any) -> Predicate:
+        test = self._test(name, operand)
+        return lambda value: test(value.get(key, _MISSING))
 
     def _test(self, name: object, operand: Any) -> Test:
         match name:
@@ -100,16 +105,6 @@ class _Reader:
         self._left -= conditions
         if self._left < 0:
             raise InvalidFilter(f"A filter may have {MAX_CONDITIONS:,} conditions")
-
-
-def _has_operators(condition: object) -> bool:
-    return isinstance(condition, Mapping) and any(
-        str(name).startswith("$") for name in cast("Mapping[object, Any]", condition)
-    )
-
-
-def _of_field(key: str, test: Test) -> Predicate:
-    return lambda value: test(value.get(key, _MISSING))
 
 
 def _equal(found: Any, operand: Any) -> bool:

@@ -99,7 +99,9 @@ class IndexCache:
         """
         if not scopes:
             return []
-        shard = self._shard(scopes[0][0])
+        with self._lock:
+            shard = self._shards.setdefault(scopes[0][0], _Shard())
+            self._shards.move_to_end(scopes[0][0])
         heads = self._backend.heads(scopes)
         views = shard.views(scopes, heads)
         return self._refreshed(shard, scopes, heads) if views is None else views
@@ -186,12 +188,6 @@ class IndexCache:
             self._written.clear()
         return []
 
-    def _shard(self, root: str) -> _Shard:
-        with self._lock:
-            shard = self._shards.setdefault(root, _Shard())
-            self._shards.move_to_end(root)
-            return shard
-
     def _refreshed(self, shard: _Shard, scopes: Sequence[Namespace], heads: Sequence[int]) -> list[ScopeView]:
         with shard.lock:
             for scope, known in zip(scopes, heads, strict=True):
@@ -252,11 +248,10 @@ class RowCache:
             rows = self._backend.get(missing)
             found |= zip(missing, rows, strict=True)
             # Not those that expire, whose end moves without a write, nor those whose writes nobody numbers.
-            self._keep(row for row in rows if row is not None and row.expiry is None and row.seq)
+            self._keep([row for row in rows if row is not None and row.expiry is None and row.seq])
         return [found[key] for key, _, _ in wanted]
 
-    def _keep(self, rows: Iterable[Row]) -> None:
-        """Keeps ``rows``."""
+    def _keep(self, rows: Sequence[Row]) -> None:
         with self._lock:
             for row in rows:
                 size = _BYTES_PER_ROW + 2 * sum(sys.getsizeof(value) for value in row.value.values())

@@ -171,10 +171,6 @@ _PORTION: Final = 200
 _ATTEMPTS: Final = 5
 
 
-def _nobody() -> None:
-    """Nobody has to be woken."""
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """How often a memory was recalled, and when last; ``last`` None: never."""
@@ -201,7 +197,7 @@ class AccessCounts:
     What was not written when the process dies is lost. While the database is away notes are kept, up to a bound.
     """
 
-    def __init__(self, backend: Backend, writer: GroupWriter, wake: Callable[[], None] = _nobody) -> None:
+    def __init__(self, backend: Backend, writer: GroupWriter, wake: Callable[[], None] = lambda: None) -> None:
         self._backend = backend
         self._writer = writer
         self._wake = wake
@@ -282,15 +278,16 @@ class AccessCounts:
             there = [(key, row) for key, row, memory in zip(keys, figures, memories, strict=True) if memory]
             try:
                 if there:
-                    self._writer.submit([_put(key, row, noted[key]) for key, row in there]).result()
+                    self._writer.submit(
+                        [
+                            usage_put(key, Usage.of(row).joined(noted[key]), expected=row.version if row else 0)
+                            for key, row in there
+                        ]
+                    ).result()
             except VersionConflict:
                 continue
             return True
         return False
-
-
-def _put(key: Key, row: Row | None, noted: Usage) -> Put:
-    return usage_put(key, Usage.of(row).joined(noted), expected=row.version if row else 0)
 
 
 def usage_put(key: Key, usage: Usage, expected: int | None = None) -> Put:
