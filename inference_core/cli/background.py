@@ -203,11 +203,11 @@ def summarize(
 
     Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Memories stay as they are.
     """
-    from inference_core.ingestion.periodic.on_demand import sessions_with_news, summarize_now
+    from inference_core.ingestion.periodic.on_demand import summarize_now, unsummarized_sessions
 
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"summaries": True})
-        news = run(sessions_with_news(memory.service.scope, pipeline.outbox, target.user))
+        news = run(unsummarized_sessions(memory.service.scope, pipeline.outbox, target.user))
         quiet = memory.service.scope.clock.now() - timedelta(seconds=memory.settings.session_quiet)
         due = [one for one in news if (one.last <= quiet if session is None else one.session_id == session)]
         if not dry_run:

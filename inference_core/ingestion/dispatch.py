@@ -1,4 +1,4 @@
-"""Dispatcher: Procrastinate, on the database of the outbox, tells workers at once that a user's messages wait.
+"""Dispatcher: Procrastinate, on the database of the outbox, notifies workers at once that a user's messages wait.
 
 It only notifies; the outbox stays the record, and its leases keep workers apart. A lost job is made good within a
 minute, when workers are called to all that waits; one that comes twice does nothing. Needs the extra ``procrastinate``.

@@ -96,7 +96,7 @@ class Claim:
 
 
 class Outbox:
-    """The outbox in the database of ``engine``. Its methods are plans and raise StoreError."""
+    """The outbox in the database of ``engine``. Operations raise StoreError."""
 
     def __init__(self, engine: StoreEngine, clock: Clock, limits: Limits | None = None) -> None:
         self.engine = engine

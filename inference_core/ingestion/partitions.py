@@ -84,7 +84,7 @@ class Partition:
     def listing(
         self, at: datetime, expected: int | None = None, due: float | None = None, *, is_closing: bool = False
     ) -> Put:
-        """The write that lists it, with the time (seconds since 1970) before which nobody need look at it.
+        """The write that lists it, with the time (seconds since 1970) before which it has nothing to do.
 
         ``is_closing``: it is about to be taken off the list.
         """
@@ -101,9 +101,6 @@ class Partition:
 def places(task: str | None) -> list[Namespace]:
     """Where partitions are listed that have messages, or work of this kind."""
     return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
-
-
-# Messages as rows of an outbox.
 
 
 @dataclass(frozen=True, slots=True)

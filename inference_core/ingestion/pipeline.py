@@ -173,14 +173,14 @@ class Pipeline:
                 return
             effects = yield from work.effects(scope, claim, extraction)
             writes: list[Write] = [*effects.puts]
-            # Periodic work that did nothing, and asked nobody, leaves no note.
+            # Periodic work that changed nothing, without asking a model, leaves no note.
             if not claim.partition.task or effects.changed or effects.problems or extraction.model_calls:
                 writes.append(job_put(scope, user, claim.batch[0].message.session_id, effects, extraction))
             try:
                 if self.outbox.engine is scope.engine:
                     yield from scope.engine.write([*settled, *writes])
                 else:
-                    # Memories and the note first: after a crash in between the note tells that they are written.
+                    # Memories and the note first: after a crash in between the note says that they are written.
                     yield from scope.engine.write(writes)
                     yield from self.outbox.engine.write(settled)
             except VersionConflict:

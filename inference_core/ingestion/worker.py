@@ -177,22 +177,22 @@ class Worker:
         """Works on one batch of a partition, then submits its next one, behind all others."""
         partition, _ = found
         report = self._tried(found, alone=False)
-        again = 0
+        goes_on = False
         try:
-            if report.has_more and not self._rests:
-                again = run(self._pipeline.outbox.seen(partition))
-            if again:
-                pool.submit(partial(self._go_on, pool, lap, (partition, again)))
-        except Exception as error:  # noqa: BLE001 - else the pass would wait for this one forever
-            again = 0
-            _LOG.warning("Messages of one user wait for the next look: %s", type(error).__name__)
-        with self._changed:
-            lap.has_more |= report.has_more
-            if report.outcome is BatchOutcome.ALONE:
-                lap.alone.append(found)
-            if not again:
-                lap.under_way.discard(partition)
-            self._changed.notify_all()
+            seen = run(self._pipeline.outbox.seen(partition)) if report.has_more and not self._rests else 0
+            if seen:
+                pool.submit(partial(self._go_on, pool, lap, (partition, seen)))
+                goes_on = True
+        except StoreError as error:
+            _LOG.warning("Messages of one user wait for the next look: %s", error)
+        finally:  # whatever happens, else the pass would wait for this partition forever
+            with self._changed:
+                lap.has_more |= report.has_more
+                if report.outcome is BatchOutcome.ALONE:
+                    lap.alone.append(found)
+                if not goes_on:
+                    lap.under_way.discard(partition)
+                self._changed.notify_all()
 
     def _tried(self, found: tuple[Partition, int], *, alone: bool) -> BatchReport:
         """Works on one batch of a partition; what fails because of the store is worked on again later."""

@@ -77,7 +77,7 @@ def shown_source(name: str, source: Source, zone: tzinfo, most: int) -> Shown:
 
 
 def request_for(lines: Sequence[Shown], tag: str, instructions: str, now: datetime, zone: tzinfo) -> list[BaseMessage]:
-    """The messages that ask a model about ``lines``, which stand as data in an element ``tag``."""
+    """The messages that ask a model about ``lines``, which are data in an element ``tag``."""
     body = [f"<now>{stamp(now, zone)}</now>", f"<{tag}>", *(f"  {one.line}" for one in lines), f"</{tag}>"]
     return [SystemMessage(instructions), HumanMessage("\n".join(body))]
 

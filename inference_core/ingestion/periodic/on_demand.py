@@ -20,7 +20,7 @@ from inference_core.services.operations.scope import MemoryScope
 
 
 @dataclass(frozen=True, slots=True)
-class SessionNews:
+class UnsummarizedSession:
     """A session with ``sources`` messages and memories since its last summary, the latest of them at ``last``."""
 
     session_id: str
@@ -41,7 +41,7 @@ def partition_of(scope: MemoryScope, user_id: str) -> Partition:
     return Partition(user_id, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
 
 
-def sessions_with_news(scope: MemoryScope, outbox: Outbox, user_id: str) -> Operation[list[SessionNews]]:
+def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str) -> Operation[list[UnsummarizedSession]]:
     """The user's sessions with something new since their last summary, the oldest first."""
     now = scope.clock.now()
     by_session: dict[str, tuple[list[MemoryRecord], list[Waiting]]] = {}
@@ -51,9 +51,9 @@ def sessions_with_news(scope: MemoryScope, outbox: Outbox, user_id: str) -> Oper
     for one in (yield from all_said(outbox, partition_of(scope, user_id))):
         by_session.setdefault(one.message.session_id or "", ([], []))[1].append(one)
     found = [
-        SessionNews(name, content.news, max(one.at for one in content.sources))
+        UnsummarizedSession(name, content.new_count, max(one.at for one in content.sources))
         for name, (records, said) in by_session.items()
-        if (content := content_of(records, said, now)).news
+        if (content := content_of(records, said, now)).new_count
     ]
     return sorted(found, key=lambda one: (one.last, one.session_id))
 

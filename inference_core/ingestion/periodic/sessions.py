@@ -43,7 +43,7 @@ class SessionContent:
     read_to: datetime | None = None
 
     @property
-    def news(self) -> int:
+    def new_count(self) -> int:
         """How many sources are new."""
         return len(self.sources) - (self.earlier is not None)
 
@@ -81,7 +81,7 @@ class SessionWork:
         records = yield from session_records(scope, claim.partition.user_id, _session(claim))
         now = scope.clock.now()
         content = content_of(records, said, now)
-        if not content.news:
+        if not content.new_count:
             return Extraction(())
         found = yield from self._summarizer.summarize(content, now, scope.zone)
         return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
@@ -233,7 +233,7 @@ def _first(ids: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _of_memory(record: MemoryRecord) -> Source:
-    """Events stand where they happened, other memories where they were learned."""
+    """An event is dated when it happened, another memory when it was stored."""
     source = Source.of(record)
     return source if record.memory_type is MemoryType.INTERACTION else replace(source, at=record.created_at)
 

@@ -1,4 +1,4 @@
-"""PeriodicWork: what a worker does from time to time besides making memories of messages, and how often."""
+"""Periodic work: what a worker does besides making memories of messages, and how often."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 class TaskHandler(Protocol):
-    """One kind of work. The last two plans may be run again after a crash."""
+    """What the worker does with one kind of work. The last two operations may run again after a crash."""
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
         """What the batch suggests; kept until it is applied. Raises ModelError, StoreError."""
