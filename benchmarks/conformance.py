@@ -23,9 +23,8 @@ from report import RESULTS, machine
 from rich.console import Console
 from rich.progress import Progress
 
-from inference_core.testing.conformance.every import EveryPromise
 from inference_core.testing.conformance.promises import promises_of
-from inference_core.testing.conformance.runner import Outcome, Verdict, verdicts
+from inference_core.testing.conformance.runner import EveryPromise, Outcome, Verdict, verdicts
 from inference_core.testing.conformance.subject import Factory, Subject
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

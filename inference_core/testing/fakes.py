@@ -1,4 +1,4 @@
-"""A clock that moves only when a test moves it."""
+"""A scripted chat model and a clock that moves only when told to: for tests, and for examples without a key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field, PrivateAttr
 
 from inference_core.clock import aware
-
-# A chat model that follows a script, for tests and for examples that run without a key.
 
 Turn = str | AIMessage | Exception | Callable[[list[BaseMessage]], "str | AIMessage"]
 """A reply: text, a message (`call_tool` makes one with a tool call), an error to raise, or a function of the messages

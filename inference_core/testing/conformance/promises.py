@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from unittest import SkipTest
 
 from langgraph.store.base import InvalidNamespaceError
@@ -19,7 +19,6 @@ from langgraph.store.base import InvalidNamespaceError
 if TYPE_CHECKING:
     from inference_core.testing.conformance.subject import Subject
 
-P = TypeVar("P", bound="Promises")
 _SHOWN: Final = 150
 
 
@@ -37,15 +36,24 @@ class Promises:
     strict: ClassVar[bool] = False
 
     def fall_short(self, error: Exception) -> None:
-        """Says that a promise of strength is broken: raises ``error``; a test suite may report it instead."""
+        """Called when a promise of strength is broken. Raises ``error``; a test suite may report it instead."""
         raise error
 
 
-def strength(test: Callable[[P, Subject], None]) -> Callable[[P, Subject], None]:
-    """Marks a promise that LangGraph does not document."""
+class Strength(Promises):
+    """Promises that LangGraph does not document; with ``strict`` a broken one fails, else `fall_short` reports it."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if Strength in cls.__bases__:
+            for name, test in list(vars(cls).items()):
+                if name.startswith("test_"):
+                    setattr(cls, name, _strength(test))
+
+
+def _strength(test: Callable[[Any, Subject], None]) -> Callable[[Any, Subject], None]:
     @functools.wraps(test)
-    def tried(self: P, subject: Subject) -> None:
+    def tried(self: Promises, subject: Subject) -> None:
         try:
             test(self, subject)
         except SkipTest:
@@ -55,7 +63,7 @@ def strength(test: Callable[[P, Subject], None]) -> Callable[[P, Subject], None]
                 raise
             self.fall_short(error)
 
-    tried.is_strength = True  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
+    vars(tried)["is_strength"] = True
     return tried
 
 

@@ -1,4 +1,4 @@
-"""Tries every promise on the stores of a factory, without pytest."""
+"""All promises, and what tries them on the stores of a factory without pytest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from unittest import SkipTest
 
-from inference_core.testing.conformance.every import EveryPromise
+from inference_core.testing.conformance.contract import ItemContract, SearchContract
 from inference_core.testing.conformance.promises import Promise, Promises, promises_of
+from inference_core.testing.conformance.strength import CompanyStrength, SearchStrength
 from inference_core.testing.conformance.subject import (
     MODES,
     Factory,
@@ -21,6 +22,11 @@ from inference_core.testing.conformance.subject import (
     WatchedEmbeddings,
     trying,
 )
+from inference_core.testing.conformance.traces import TimeStrength, TraceStrength
+
+
+class EveryPromise(ItemContract, SearchContract, SearchStrength, TraceStrength, TimeStrength, CompanyStrength):
+    """What LangGraph documents, and where stores are known to come short."""
 
 
 class Outcome(StrEnum):

@@ -1,4 +1,4 @@
-"""Subject: the store that is tried, through its sync or its async methods."""
+"""`Subject`: the store that is tried, through its sync or its async methods; how it is opened, and its embeddings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,19 @@ if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig
 
 
-# Embeddings for the tried store: deterministic, without a model, and watched.
-
 DIMENSIONS: Final = 64
+PATIENCE_S: Final = 120.0
+"""A call that takes longer counts as hanging."""
 _WORDS: Final = re.compile(r"\w+")
+_THREADS: Final = 16
+T = TypeVar("T")
+Mode = Literal["sync", "async"]
+MODES: Final[tuple[Mode, Mode]] = ("sync", "async")
+Namespace = tuple[str, ...]
+NS: Final[Namespace] = ("ada", "notes")
+"""Where most promises put their items."""
+Made = BaseStore | AbstractContextManager[BaseStore] | AbstractAsyncContextManager[BaseStore]
+"""What a factory gives: a store, or a context manager of one; an async one is entered on the suite's event loop."""
 
 
 class WatchedEmbeddings(Embeddings):
@@ -76,18 +85,12 @@ def _direction(word: str) -> NDArray[np.float64]:
     return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float64) * 2 - 1
 
 
-# An event loop in a thread of its own, for the async mode of a store.
-
-T = TypeVar("T")
-PATIENCE_S: Final = 120.0
-"""A call that takes longer counts as hanging."""
-
-
 class LoopThread:
-    """A context manager; coroutines can be handed over from any other thread."""
+    """An event loop in a thread of its own: a context manager that takes coroutines from any other thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="conformance-loop", daemon=True)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -103,26 +106,9 @@ class LoopThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.run(_rest())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
-        self._loop.close()
-
-
-async def _rest() -> None:
-    """Ends what the stores left behind."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
-    await asyncio.get_running_loop().shutdown_default_executor()
-
-
-# Opening the store to try: what a factory is called with, and what it may give back.
-
-Made = BaseStore | AbstractContextManager[BaseStore] | AbstractAsyncContextManager[BaseStore]
-"""What a factory gives: a store, or a context manager of one; an async one is entered on the suite's event loop."""
+        self._runner.close()  # also ends the tasks that stores left behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +168,6 @@ def entered(made: Made, loop: LoopThread) -> Generator[BaseStore]:
             yield store
         finally:
             loop.run(made.__aexit__(None, None, None))
-
-
-Mode = Literal["sync", "async"]
-MODES: Final[tuple[Mode, Mode]] = ("sync", "async")
-Namespace = tuple[str, ...]
-NS: Final[Namespace] = ("ada", "notes")
-"""Where most promises put their items."""
-_THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +247,11 @@ class Subject:
     def together(self, *calls: Call) -> list[Any]:
         """The results of calls that are made at once, or what they raised; async: in one turn of the loop."""
         if self.mode == "async":
-            return self.loop.run(self._gathered(calls))
+
+            async def gathered() -> list[Any]:
+                return await asyncio.gather(*map(self._awaited, calls), return_exceptions=True)
+
+            return self.loop.run(gathered())
         with ThreadPoolExecutor(_THREADS) as pool:
             futures = [pool.submit(self._made, one) for one in calls]
         return [future.exception() or future.result() for future in futures]
@@ -334,9 +316,6 @@ class Subject:
     async def _awaited(self, wanted: Call) -> Any:
         method = getattr(self.store, f"a{wanted.name}")
         return await asyncio.wait_for(method(*wanted.arguments, **wanted.options), PATIENCE_S)
-
-    async def _gathered(self, calls: Sequence[Call]) -> list[Any]:
-        return await asyncio.gather(*map(self._awaited, calls), return_exceptions=True)
 
 
 @contextmanager

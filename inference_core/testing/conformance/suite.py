@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from inference_core.errors import ConfigurationError, MissingExtra
-from inference_core.testing.conformance.every import EveryPromise
+from inference_core.testing.conformance.runner import EveryPromise
 from inference_core.testing.conformance.subject import (
     MODES,
     Factory,

@@ -1,4 +1,4 @@
-"""Beyond the contract: what is forgotten leaves nothing behind, and what is refused is not half stored."""
+"""Beyond the contract: times that can be relied on, expiry, no traces of what was deleted, nothing half stored."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from langgraph.store.base import Item, PutOp, SearchOp
 
 from inference_core.testing.conformance.promises import (
     NotApplicable,
-    Promises,
+    Strength,
     expect,
     expect_equal,
     expect_invalid_namespace,
     expect_same,
     fail,
     is_refused,
-    strength,
 )
 from inference_core.testing.conformance.subject import NS, Subject
-
-# Beyond the contract: times that can be relied on, and items that expire when they should.
 
 _MINUTE_S: Final = 60.0
 _TICK_S: Final = 1.1
@@ -30,10 +27,9 @@ _BRIEF_S: Final = 1.2
 _LONG_S: Final = 2.4
 
 
-class TimeStrength(Promises):
+class TimeStrength(Strength):
     """When something was created, changed, and is over."""
 
-    @strength
     def test_updates_keep_the_creation_time(self, subject: Subject) -> None:
         """An update keeps created_at and moves updated_at.
 
@@ -47,7 +43,6 @@ class TimeStrength(Promises):
         expect_equal(second.created_at, first.created_at, "created_at after an update")
         expect(second.updated_at > first.updated_at, "updated_at did not move")
 
-    @strength
     def test_times_have_a_zone(self, subject: Subject) -> None:
         """Times are aware, and now.
 
@@ -59,7 +54,6 @@ class TimeStrength(Promises):
             away = abs(datetime.now(UTC) - item.updated_at)
             expect(away < timedelta(minutes=1), f"updated_at is {away} from now")
 
-    @strength
     def test_times_are_finer_than_a_second(self, subject: Subject) -> None:
         """Items that were put a twentieth of a second apart have different times, in their order.
 
@@ -71,7 +65,6 @@ class TimeStrength(Promises):
         times = [_got(subject, key).updated_at for key in "abc"]
         expect(times[0] < times[1] < times[2], f"times do not rise: {[f'{at:%H:%M:%S.%f}' for at in times]}")
 
-    @strength
     def test_expired_items_are_gone(self, subject: Subject) -> None:
         """An item whose time is over is not found, swept or not, and reading does not revive it.
 
@@ -89,7 +82,6 @@ class TimeStrength(Promises):
         expect_equal(subject.keys(NS), ["kept"], "search")
         expect_equal(subject.keys(NS, query="tea"), ["kept"], "search with a query")
 
-    @strength
     def test_reading_extends_a_life(self, subject: Subject) -> None:
         """A read starts an item's time anew, also one of seconds.
 
@@ -118,10 +110,9 @@ def _got(subject: Subject, key: str) -> Item:
     return item
 
 
-class TraceStrength(Promises):
+class TraceStrength(Strength):
     """Vectors and namespaces that outlive their items; values between stored and refused."""
 
-    @strength
     def test_no_vector_after_index_false(self, subject: Subject) -> None:
         """After put(index=False) the item is not found by its former text.
 
@@ -132,14 +123,12 @@ class TraceStrength(Promises):
         subject.put(NS, "a", {"text": "plain piano"}, index=False)
         _expect_unranked(subject, "secret saxophone")
 
-    @strength
     def test_no_vector_of_a_removed_field(self, subject: Subject) -> None:
         """After a put without the field that was indexed the item is not found by its former text."""
         subject.ranking().put(NS, "a", {"text": "secret saxophone", "m": 1}, index=["text"])
         subject.put(NS, "a", {"m": 2}, index=["text"])
         _expect_unranked(subject, "secret saxophone")
 
-    @strength
     def test_no_vector_after_a_delete(self, subject: Subject) -> None:
         """After a delete the vector is gone too: a new item under the key is not found by the old text.
 
@@ -151,7 +140,6 @@ class TraceStrength(Promises):
         subject.put(NS, "a", {"text": "plain piano"}, index=False)
         _expect_unranked(subject, "secret saxophone")
 
-    @strength
     def test_reading_leaves_no_namespace(self, subject: Subject) -> None:
         """Reading a key that is not there does not make its namespace.
 
@@ -162,7 +150,6 @@ class TraceStrength(Promises):
         subject.delete(("ghost", "third"), "a")
         expect_equal(subject.list_namespaces(), [], "namespaces")
 
-    @strength
     def test_deleting_leaves_no_namespace(self, subject: Subject) -> None:
         """A namespace whose last item was deleted is not listed.
 
@@ -172,7 +159,6 @@ class TraceStrength(Promises):
         subject.delete(NS, "a")
         expect_equal(subject.list_namespaces(), [], "namespaces")
 
-    @strength
     def test_nan_and_infinity(self, subject: Subject) -> None:
         """NaN and infinity are refused, or kept.
 
@@ -180,7 +166,6 @@ class TraceStrength(Promises):
         """
         _expect_kept_or_refused(subject, {"nan": float("nan"), "infinity": float("inf"), "inner": [[float("-inf")]]})
 
-    @strength
     def test_nul_and_lone_surrogates(self, subject: Subject) -> None:
         """Texts with NUL or lone surrogates are refused, or kept.
 
@@ -188,7 +173,6 @@ class TraceStrength(Promises):
         """
         _expect_kept_or_refused(subject, {"nul": "a\x00b", "surrogate": "\ud800", "inner": [{"k": "\udfff"}]})
 
-    @strength
     def test_large_integers(self, subject: Subject) -> None:
         """Integers beyond 64 bits are refused, or kept.
 
@@ -196,7 +180,6 @@ class TraceStrength(Promises):
         """
         _expect_kept_or_refused(subject, {"63 bits": 2**63, "64 bits": -(2**64), "200 bits": 2**200})
 
-    @strength
     def test_what_is_not_json(self, subject: Subject) -> None:
         """Dates, sets and bytes are refused, or kept as what they are.
 
@@ -205,7 +188,6 @@ class TraceStrength(Promises):
         odd = {"date": datetime(2026, 1, 1, tzinfo=UTC), "set": {1}, "bytes": b"x"}
         _expect_kept_or_refused(subject, odd)
 
-    @strength
     def test_a_refused_batch_leaves_nothing(self, subject: Subject) -> None:
         """If a put of a batch is refused, none of its puts is stored.
 
@@ -216,7 +198,6 @@ class TraceStrength(Promises):
         left = "" if is_refused(subject.batch, puts) else "abc"
         expect_same(subject.keys(NS), left, "keys")
 
-    @strength
     def test_odd_keys(self, subject: Subject) -> None:
         """Keys of any text are refused, or kept apart from each other.
 
@@ -230,7 +211,6 @@ class TraceStrength(Promises):
             expect_equal(subject.value(NS, key), value, f"the value of {ascii(key)[:20]}")
         expect_equal(len(subject.keys(NS, limit=100)), len(kept), "number of items")
 
-    @strength
     def test_raw_batches_are_checked(self, subject: Subject) -> None:
         """Operations that are passed to batch directly are checked like calls.
 
