@@ -306,5 +306,5 @@ class TestWritesOfSeveralUsers:
         backend = plain()
         (plain.folder / "intent.json").write_text(text)
         for call in (lambda: backend.apply([[put("a")]]), plain):
-            with pytest.raises(StoreError, match=r"intent\.json is damaged, or of an earlier version"):
+            with pytest.raises(StoreError, match=r"intent\.json is damaged, or an earlier version"):
                 call()

@@ -1,8 +1,7 @@
-"""A folder of files for small stores: one file a user, readable as JSON Lines, or compressed and encrypted.
+"""A file store: a folder with one file for each user, readable as JSON Lines or compressed and encrypted.
 
-A write rewrites the file of its user: a temporary file beside it, fsync, rename, fsync of the folder. So a file is
-whole at every moment, and readers wait for nobody. Writers, also of other processes, take turns by a lock on the
-folder.
+A write replaces its user's file as a whole: write a temporary file, fsync, rename, fsync the folder. A file is
+therefore always complete, and readers need no lock. Writers of all processes share a lock on the folder.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _CACHE_BYTES: Final = 128 * 1024 * 1024
 
 
 class FileBackend(TableBackend):
-    """A Backend over ``folder``; ``key`` (32 bytes) encrypts it, ``compresses`` makes it smaller, if it is a new one.
+    """Serves ``folder``. ``key`` (32 bytes) and ``compresses`` say how a new one is encoded.
 
-    Files of up to ``cache_bytes`` are kept in memory. Raises ConfigurationError if the folder cannot be opened, or not
+    Files are cached up to ``cache_bytes`` in total. Raises ConfigurationError if the folder cannot be opened, or not
     with this key; UnsupportedSchema if a newer version wrote it; MissingExtra.
     """
 
@@ -60,7 +59,7 @@ class FileBackend(TableBackend):
     ) -> None:
         super().__init__(clock)
         self.name = f"file:///{folder}"
-        self._folder = folder = folder.absolute()  # a program that changes its folder must not find another one
+        self._folder = folder = folder.absolute()  # a relative path would move with the working directory
         self._files = folder / "users"
         self._manifest = folder / "store.json"
         self._intent = folder / "intent.json"
@@ -78,7 +77,7 @@ class FileBackend(TableBackend):
                     self._files.mkdir(exist_ok=True)
                     sync_folder(folder)
                     self._finish()
-                    for left in self._files.glob("*.tmp"):  # by a process that died while it wrote
+                    for left in self._files.glob("*.tmp"):  # of a process that died during a write
                         left.unlink()
                 self._status = folder.stat()
                 opened.pop_all()
@@ -88,9 +87,9 @@ class FileBackend(TableBackend):
             raise ConfigurationError(f"Cannot open the store at {folder}: {error}. Is the folder writable?") from error
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch as a whole or not at all, and rewrites the files of the users that they change.
+        """Applies each batch as a whole or not at all, then replaces the files of all users that have changed.
 
-        Raises StoreUnavailable if nothing was written, WriteUnknown if that is not known.
+        Raises StoreUnavailable if nothing was written, WriteUnknown if the write may not survive a power loss.
         """
         now = self._clock.now()
         drafts: dict[str, UserFile] = {}
@@ -138,23 +137,23 @@ class FileBackend(TableBackend):
             write_manifest(self._manifest, content)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row of one user or of all; of a file that is damaged one entry, for the whole of it."""
+        """Every row of one user or of all. A damaged file is a single entry."""
         with self._open():
             self._settle()
             for path in self._paths() if root is None else [self._path(root)]:
                 try:
                     user = self._user(path)
                 except DamagedFile as error:
-                    reason = f"line {error.line} of {path.name} is damaged, and all of the file waits for its repair"
+                    reason = f"line {error.line} of {path.name} is damaged; the whole file is unavailable until repair"
                     label = error.root or root
                     yield Unreadable(root=label, namespace=None, key=path.name, reason=reason, place=path)
                 else:
                     yield from user.table.rows(None)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Rewrites damaged files without the lines that cannot be read; one without its header is removed.
+        """Rewrites damaged files without the lines that cannot be read, and removes those with a damaged header.
 
-        In a journal of an earlier version, what a damaged line has changed is as it was before it.
+        In a journal of an earlier version, rows return to their state before the damaged line.
         """
         with self._writing():
             for one in found:
@@ -167,7 +166,7 @@ class FileBackend(TableBackend):
         return len(found)
 
     def close(self) -> None:
-        """Frees the lock's file; later calls are refused."""
+        """Closes the lock file. Later calls raise StoreUnavailable."""
         with self._write_lock:
             self._closed = True
             self._folder_lock.close()
@@ -189,17 +188,17 @@ class FileBackend(TableBackend):
             yield
 
     def _check_folder(self) -> None:
-        """Raises StoreUnavailable if the folder is not the one that was opened, whose lock and key this object has."""
+        """Raises StoreUnavailable if the folder is not the one that was opened: the lock would not protect it."""
         with suppress(OSError):
             if os.path.samestat(self._folder.stat(), self._status) and self._manifest.exists():
                 return
         raise StoreUnavailable(
             f"The folder {self._folder} or its store.json was deleted or replaced while the store was open; "
-            "nothing was saved. Bring it back and open the store again, which means restarting the program"
+            "nothing was saved. Restore it and restart the program"
         )
 
     def _settle(self) -> None:
-        """Waits for a write of several users that is under way, or finishes one that was left."""
+        """Waits for a running write of several users, or finishes the one of a process that died."""
         self._check_folder()
         if self._intent.exists():
             with self._writing():
@@ -218,7 +217,7 @@ class FileBackend(TableBackend):
                 try:
                     table = self._user(path).table
                 except DamagedFile as error:
-                    _LOG.warning("A file is left out: %s", error)
+                    _LOG.warning("Skipping a damaged file: %s", error)
                 else:
                     yield table
 
@@ -229,7 +228,7 @@ class FileBackend(TableBackend):
         return [path for path in self._files.iterdir() if path.suffix == self._format.suffix]
 
     def _user(self, path: Path) -> UserFile:
-        """What the file holds now; it is read again only if it has changed. Raises DamagedFile, StoreUnavailable."""
+        """The content of a file, read only if it has changed. Raises DamagedFile, StoreUnavailable."""
         try:
             known = self._cache.get(path.name)
             if known and known.signature == signature_of(path.stat()):
@@ -245,17 +244,18 @@ class FileBackend(TableBackend):
         return user
 
     def _keep(self, path: Path, user: UserFile, size: int) -> None:
-        """Puts ``user`` into the cache; a full one is begun anew. Threads that meet here cost a file read again."""
+        """Caches ``user``, emptying a full cache. Without a lock: at worst a race makes a file be read again."""
         if self._cached_bytes + size > self._cache_bytes:
             self._cache, self._cached_bytes = {}, 0
         self._cache[path.name] = user
         self._cached_bytes += size
 
     def _write(self, users: Sequence[UserFile]) -> None:
-        """Replaces the files of all ``users`` or of none; hold the lock.
+        """Replaces the files of all ``users`` or of none. Requires the lock.
 
-        The last rename decides: before it nothing has happened, after it everything will have. For one user it is
-        that of his file; for several that of the intent, which lists the others and is followed by whoever finds it.
+        The last rename decides: before it nothing is written, after it everything will be. For one user that is the
+        rename of the file. For several users it is the rename of the intent, which lists the temporary files; whoever
+        finds an intent does the renames that it lists.
         """
         renames: dict[Path, Path] = {}
         written: list[tuple[Path, UserFile, int]] = []
@@ -268,7 +268,7 @@ class FileBackend(TableBackend):
                 signature = write_file(temporary, content, replaced=path)
                 written.append((path, user._replace(signature=signature), len(content)))
             if len(users) > 1:
-                sync_folder(self._files)  # the intent must not outlive the files that it names
+                sync_folder(self._files)  # the files must be there after a power loss if the intent is
                 intent = {"temporaries": [temporary.name for temporary in renames]}
                 temporary = self._intent.with_suffix(".tmp")
                 renames[temporary] = self._intent
@@ -284,15 +284,12 @@ class FileBackend(TableBackend):
             sync_folder(decisive.parent)
             self._finish()
         except OSError as error:
-            raise WriteUnknown(f"A write is there and may not last: {error}; retry under the same id") from error
+            raise WriteUnknown(f"A power loss may undo the write: {error}; retry under the same id") from error
         for one in written:
             self._keep(*one)
 
     def _finish(self) -> None:
-        """Does the renames of the intent, if there is one, also for a process that died; hold the lock.
-
-        Raises StoreError, OSError.
-        """
+        """Does the renames that an intent lists, if there is one. Requires the lock. Raises StoreError, OSError."""
         try:
             names: list[str] = json.loads(self._intent.read_bytes())["temporaries"]
             if any(Path(name).name != name or not name.endswith(".tmp") for name in names):
@@ -301,11 +298,11 @@ class FileBackend(TableBackend):
             return
         except UNREADABLE as error:
             raise StoreError(
-                f"{self._intent} is damaged, or of an earlier version that died in a write. Restore the folder from a "
-                "backup, or open it once with that version"
+                f"{self._intent} is damaged, or an earlier version of this package died during a write. Open the "
+                "folder once with that version, or restore it from a backup"
             ) from error
         for name in names:
-            with suppress(FileNotFoundError):  # done already
+            with suppress(FileNotFoundError):  # renamed before the process died
                 (self._files / name).replace(self._files / name.rsplit(".", 2)[0])
         sync_folder(self._files)
         self._intent.unlink()

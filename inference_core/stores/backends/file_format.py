@@ -1,8 +1,8 @@
-"""What the files of a folder store look like: the lines of a user's file, the manifest, and how both are written.
+"""The files of a file store: the lines of a user's file, compression and encryption, and the manifest.
 
-A file is a header line and lines with rows; ``store.json``, the manifest, says how lines are sealed. In the journals of
-earlier versions a row may stand in several lines, of which the last one counts; a last line without its end is not
-there.
+A user's file is a header line followed by lines of rows. The manifest, ``store.json``, says how lines are encoded.
+Files of earlier versions are journals: a row may be in several lines, of which the last one counts, and an unfinished
+last line is ignored.
 """
 
 from __future__ import annotations
@@ -37,41 +37,43 @@ _PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _DEVICES: Final = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])", re.ASCII)
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 Signature = tuple[int, int, int]
-"""Modification time, size and inode of a file: no two of its states have the same."""
+"""Modification time, size and inode of a file, by which one state of it differs from every other."""
 
 
 class UserFile(NamedTuple):
-    """What a file holds. It never changes once it was read or written, so that readers need no lock."""
+    """The content of a user's file. It is never modified once others may read it, so readers need no lock."""
 
     root: str
     table: Table
     packed: dict[Key, bytes]
-    """Rows as they stand in the file; those that this process has written."""
+    """The JSON of rows that this process has written, so that the next write does not make it again."""
     signature: Signature | None = None
 
 
 class DamagedFile(StoreError):
-    """A line of a file cannot be read. ``root`` is whose file it is, "" if the header does not tell."""
+    """A line of a file cannot be read. ``root`` is its owner's label, or "" if the header is what is damaged."""
 
     def __init__(self, path: Path, line: int, root: str, what: str) -> None:
         super().__init__(
-            f"{path}, line {line} is damaged: {what}. Nothing was changed; restore the file from a backup, or keep the "
-            "lines that can be read with: inference-core repair"
+            f"{path}, line {line} is damaged: {what}. Nothing was changed. Restore the file from a backup, or keep the "
+            "lines that can be read: inference-core repair"
         )
         self.line, self.root = line, root
 
 
 class FileFormat:
-    """How lines and the names of files are written: readable, or compressed (RFC 8878), encrypted, or both.
+    """Encodes lines and file names: readable, compressed with Zstandard (RFC 8878), encrypted, or both.
 
-    A line is bound to its place (file, generation and number): by a checksum against accidents, or encrypted with
-    AES-256-GCM (NIST SP 800-38D), also against tampering. Raises MissingExtra.
+    A line is valid in its place alone, which is a file, a generation and a line number. A checksum detects accidents;
+    encryption with AES-256-GCM (NIST SP 800-38D) detects tampering, too. Raises MissingExtra.
     """
 
     def __init__(self, *, compresses: bool = False, key: bytes | None = None, salt: bytes = b"") -> None:
         self._is_readable = not (compresses or key)
         self.suffix = ".jsonl" if self._is_readable else ".journal"
-        self._rows_in_line = 1 if self._is_readable else 64  # rows pack well together, and are damaged together
+        self._rows_in_line = (
+            1 if self._is_readable else 64
+        )  # more compress better, but are lost together if the line is damaged
         self._zstandard: Any = None
         self._cipher: Any = None
         self.check = self._names = b""
@@ -93,7 +95,7 @@ class FileFormat:
             raise MissingExtra("Compression and encryption of a file store", "file") from error
 
     def file_name(self, label: str) -> str:
-        """The name of a root label's file; different labels give different names, also where case is ignored."""
+        """The file name of a root label, unique also on a file system that ignores case."""
         raw = label.encode(errors="surrogatepass")
         if self._cipher:
             return hmac.digest(self._names, raw, "sha256").hex()[:40] + self.suffix
@@ -103,9 +105,9 @@ class FileFormat:
         return f"{shown}~{sha256(raw).hexdigest()[:40]}{self.suffix}"
 
     def read(self, path: Path, content: bytes, *, leaves_out: bool = False) -> UserFile:
-        """What a file with ``content`` holds.
+        """Decodes ``content``.
 
-        Raises DamagedFile for the first line that cannot be read; if it ``leaves_out`` lines, for the header alone.
+        Raises DamagedFile for the first line that cannot be read; with ``leaves_out``, only if that is the header.
         """
         *lines, _ = content.split(b"\n")
         root = generation = ""
@@ -128,19 +130,19 @@ class FileFormat:
         return UserFile(root, table, {})
 
     def write(self, path: Path, user: UserFile) -> bytes:
-        """The content of a file: a header, and the rows of each namespace in the order in which they were written."""
+        """Encodes a file: the header, then the rows of each namespace in the order in which they were written."""
         states = sorted(user.table.states(), key=lambda one: (one[0][0], one[1].seq))
         rows = [user.packed.get(key) or pack_row(key, state) for key, state in states]
         step = self._rows_in_line
         bodies = [b'{"entries":[' + b",".join(rows[at : at + step]) + b"]}" for at in range(0, len(rows), step)]
-        generation = secrets.token_hex(8)  # so that no line of an earlier state fits in
+        generation = secrets.token_hex(8)  # makes every line of an earlier state invalid here
         header = _JSON.encode({"root": user.root, "generation": generation, "lines": len(bodies) + 1})
         lines = [self.seal(header.encode(), _place(path, "", 0))]
         lines += (self.seal(body, _place(path, generation, number)) for number, body in enumerate(bodies, 1))
         return b"".join(line + b"\n" for line in lines)
 
     def seal(self, body: bytes, place: bytes) -> bytes:
-        """A JSON object as a line for ``place``, without the line end."""
+        """Encodes a JSON object as a line for ``place``, without the line end."""
         if self._is_readable:
             return body[:-1] + b',"sum":"' + _digest(body, place).hex().encode() + b'"}'
         packed = self._zstandard.ZstdCompressor().compress(body) if self._zstandard else body
@@ -152,7 +154,7 @@ class FileFormat:
         return packed.replace(b"\x1b", b"\x1be").replace(b"\n", b"\x1bn")
 
     def unseal(self, line: bytes, place: bytes) -> bytes:
-        """What `seal` was given. Raises ValueError if the line was not made by it for this place."""
+        """Decodes a line of `seal`. Raises ValueError if it was not made for this place."""
         if self._is_readable:
             body = line.rpartition(b',"sum":"')[0] + b"}"
             if line != self.seal(body, place):
@@ -172,12 +174,12 @@ class FileFormat:
 
 
 def open_manifest(path: Path, key: bytes | None, *, compresses: bool, is_new: bool) -> FileFormat:
-    """How the files of a folder are written, as its manifest says; that is made if the folder ``is_new``.
+    """Reads the manifest, or creates it if the folder ``is_new``.
 
-    Raises ConfigurationError if ``key`` or ``compresses`` do not fit the folder, UnsupportedSchema, MissingExtra.
+    Raises ConfigurationError if ``key`` or ``compresses`` contradicts it, UnsupportedSchema, MissingExtra.
     """
     if not is_new and not path.exists():
-        raise ConfigurationError(f"{path} is missing; restore it: it says how the files are written")
+        raise ConfigurationError(f"{path} is missing. Restore it from a backup: it says how the files are encoded")
     content: dict[str, Any] = {
         "schema_version": VERSION,
         "compression": "zstd" if compresses else None,
@@ -190,9 +192,9 @@ def open_manifest(path: Path, key: bytes | None, *, compresses: bool, is_new: bo
     made = FileFormat(compresses=is_compressed, key=key, salt=salt)
     problem = ""
     if compresses and not is_compressed:
-        problem = "is not compressed; leave out compress=zstd"
+        problem = "is not compressed: leave out compress=zstd, or use a new folder"
     elif key and not encryption:
-        problem = "is not encrypted: open it without a key, or another with it"
+        problem = "is not encrypted: open it without a key, or use a new folder"
     elif encryption and not key:
         problem = "is encrypted: set AGENT_MEMORY_ENCRYPTION_KEY"
     elif encryption and not hmac.compare_digest(encryption.setdefault("check", made.check.hex()), made.check.hex()):
@@ -205,7 +207,7 @@ def open_manifest(path: Path, key: bytes | None, *, compresses: bool, is_new: bo
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The content of a manifest. Raises StoreError, UnsupportedSchema."""
+    """Reads a manifest. Raises StoreError if it is damaged, UnsupportedSchema."""
     try:
         content = json.loads(path.read_bytes())
         version, encryption = int(content["schema_version"]), content["encryption"]
@@ -221,7 +223,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def write_manifest(path: Path, content: dict[str, Any]) -> None:
-    """Replaces a manifest; durable when it returns. Raises OSError."""
+    """Replaces a manifest atomically and durably. Raises OSError."""
     temporary = path.with_suffix(".tmp")
     write_file(temporary, json.dumps(content, indent=2).encode())
     temporary.replace(path)
@@ -229,7 +231,7 @@ def write_manifest(path: Path, content: dict[str, Any]) -> None:
 
 
 def parse_key(given: str | bytes) -> bytes:
-    """32 bytes, given as they are or in base64 or hexadecimal. Raises ConfigurationError, which does not repeat it."""
+    """Reads a key of 32 bytes, raw or in base64 or hexadecimal. Raises ConfigurationError, without quoting it."""
     try:
         if isinstance(given, str):
             text = given.strip().replace("-", "+").replace("_", "/")
@@ -245,7 +247,7 @@ def parse_key(given: str | bytes) -> bytes:
 
 
 def pack_row(key: Key, state: RowState) -> bytes:
-    """A row as JSON that a person can read: vectors in base64, instants in ISO 8601. Raises StoreError."""
+    """Encodes a row as readable JSON: times in ISO 8601, vectors in base64. Raises StoreError."""
     entry: dict[str, Any] = {
         "namespace": key[0],
         "key": key[1],
@@ -270,7 +272,7 @@ def pack_row(key: Key, state: RowState) -> bytes:
 
 
 def _unpacked(entry: dict[str, Any]) -> tuple[Key, RowState]:
-    """What `pack_row` was given. Raises one of ``UNREADABLE``."""
+    """Decodes a row of `pack_row`. Raises one of ``UNREADABLE``."""
     document = None
     if fields := entry.get("document"):
         binary = {name: None if (text := fields[name]) is None else b64decode(text) for name in ("vector", "tokens")}
@@ -297,15 +299,15 @@ def _digest(body: bytes, place: bytes) -> bytes:
 
 
 def signature_of(status: os.stat_result) -> Signature:
-    """The signature of a file."""
+    """The signature of a file with this status."""
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def write_file(path: Path, content: bytes, replaced: Path | None = None) -> Signature:
-    """Writes a file, durable but for its name. Raises OSError.
+    """Writes a file and syncs its content, but not yet its name. Raises OSError.
 
-    It gets a later time than the one that it is to replace: two that are written within a tick of the system's clock
-    could look the same to other processes, as inodes are used again.
+    It gets a later modification time than the file that it will replace. Within a tick of the system's clock, two
+    files of the same size could otherwise have one signature, since inodes are reused.
     """
     moment = time.time_ns()
     with suppress(FileNotFoundError):
@@ -319,7 +321,7 @@ def write_file(path: Path, content: bytes, replaced: Path | None = None) -> Sign
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names of files durable. Raises OSError."""
+    """Syncs the names of a folder's files. Raises OSError."""
     if sys.platform == "win32":  # a folder cannot be opened there
         return
     descriptor = os.open(folder, os.O_RDONLY)
