@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from inference_core.effects import Operation
 from inference_core.embeddings.embedder import Embedder, TextEncoding
+from inference_core.retrieval.analysis import is_content_token
 from inference_core.retrieval.documents import passages
 
 if TYPE_CHECKING:
@@ -45,19 +46,9 @@ def embed_documents_now(embedder: Embedder, texts: Sequence[str], *, with_tokens
 
 def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_tokens: bool) -> Operation[QueryVectors]:
     """The vectors of a query. Raises EmbeddingError or DeadlineExceeded."""
-    return _question((yield from embedder.query(text, timeout)), with_tokens=with_tokens)
-
-
-def embed_query_now(embedder: Embedder, text: str, *, with_tokens: bool) -> QueryVectors:
-    """The vectors of a query, made in the caller's thread. Raises EmbeddingError."""
-    return _question(embedder.query_now(text), with_tokens=with_tokens)
-
-
-def _question(encoding: TextEncoding, *, with_tokens: bool) -> QueryVectors:
+    encoding = yield from embedder.query(text, timeout)
     if encoding.tokens is None or not with_tokens:
         return QueryVectors(encoding.vector, None)
-    from inference_core.retrieval.analysis import is_content_token  # noqa: PLC0415 - its word lists take time
-
     chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)]
     return QueryVectors(encoding.vector, encoding.tokens[chosen] if chosen else encoding.tokens)
 

@@ -182,11 +182,6 @@ class Embedder:
         encodings = yield from self._asked(text, submit, timeout)
         return encodings[0]
 
-    def query_now(self, text: str) -> TextEncoding:
-        """The encoding of a query, in the caller's thread. Raises EmbeddingError."""
-        self._check_ready()
-        return self._embedded(text)[0]
-
     def embed_now(self, texts: Sequence[str]) -> Encodings:
         """The encodings of ``texts``, in the caller's thread. An answer ends the pause after failures.
 
@@ -211,7 +206,9 @@ class Embedder:
 
         LangChain's default coroutine runs on the event loop's shared executor, and none gives token vectors.
         """
-        self._check_ready()
+        if not self.is_ready:
+            loading = "The embedding model is being loaded"
+            raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
         name = "aembed_query" if isinstance(given, str) else "aembed_documents"
         own = getattr(type(self.model), name)
         is_native = not self._gives_tokens and own is not getattr(Embeddings, name)
@@ -222,11 +219,6 @@ class Embedder:
             timeout=timeout,
         )
         return encodings
-
-    def _check_ready(self) -> None:
-        if not self.is_ready:
-            loading = "The embedding model is being loaded"
-            raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
 
     @contextmanager
     def _judged(self) -> Generator[None]:

@@ -10,12 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from inference_core.effects import Operation, WorkerPool
+from inference_core.effects import Operation, WorkerPool, run
 from inference_core.embeddings.documents import (
     embed_documents,
     embed_documents_now,
     embed_query,
-    embed_query_now,
 )
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
@@ -251,10 +250,10 @@ class Texts:
                 embedded.append(write)
         return embedded
 
-    def question(self, text: str, wait_seconds: float) -> Operation[QuestionVectors]:
-        """The vectors of a question, within ``wait_seconds`` seconds."""
+    def question(self, text: str, wait_seconds: float | None) -> Operation[QuestionVectors]:
+        """The vectors of a question, within ``wait_seconds`` seconds; None: no limit."""
         if self._embedder is None or not text.strip():
-            return self.question_now(text)
+            return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
         try:
             vectors = yield from embed_query(self._embedder, text, wait_seconds, with_tokens=self._with_tokens)
         except (EmbeddingError, StoreUnavailable) as error:
@@ -263,12 +262,7 @@ class Texts:
 
     def question_now(self, text: str) -> QuestionVectors:
         """The vectors of a question, made in the caller's thread."""
-        if self._embedder is None or not text.strip():
-            return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
-        try:
-            return QuestionVectors(embed_query_now(self._embedder, text, with_tokens=self._with_tokens))
-        except EmbeddingError as error:
-            return QuestionVectors(problem=str(error))
+        return run(self.question(text, None))
 
 
 def _analysed(batch: Sequence[Write]) -> list[Write]:
