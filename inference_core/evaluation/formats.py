@@ -1,4 +1,15 @@
-"""The data sets by name, and their splits."""
+"""Reads the data sets: LoCoMo, BEAM, and short saved memories.
+
+- LoCoMo (Maharana et al., arXiv 2402.17753): a list of samples; a sample has sessions of turns with a ``dia_id``, and
+  questions with the ids of the turns that answer them.
+- BEAM (Tavakoli et al., "Beyond a Million Tokens", arXiv 2510.27246): a split is a folder of numbered folders, each
+  with ``chat.json`` (batches of user and assistant messages with ids) and ``probing_questions.json`` (questions by
+  ability, with the ids of their messages in ``source_chat_ids``).
+- atomic: an object with ``users``; a user has ``user_id``, ``memories`` (``id``, ``content``, ``memory_type``,
+  ``created_at``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``kind``).
+
+Malformed evidence is read leniently; what cannot be resolved is counted.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +35,60 @@ from inference_core.ingestion.transcripts import read_messages
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import validate_memory_type
 
-# Reads short saved memories of users, and requests to an agent with the ids of the memories that they need.
-#
-# A file is an object with ``users``; a user has ``user_id``, ``memories`` (``id``, ``content``, ``memory_type``,
-# ``created_at``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``kind``).
+ADVERSARIAL: Final = "5"
+"""LoCoMo's category of questions that attribute something to the wrong speaker; reported beside the headline."""
+_ATOMIC: Final = "a file of saved memories, an object with 'users', each with 'user_id', 'memories' and 'queries'"
+_BEAM_CHAT: Final = "a BEAM chat, a list of batches with 'turns' of messages that have 'id', 'role' and 'content'"
+_BEAM_QUESTIONS: Final = "a file of BEAM questions, an object of lists by ability, each entry with a 'question'"
+_LOCOMO: Final = "in LoCoMo's format, a list of samples with 'sample_id', 'conversation' and 'qa'"
+_HALVES: Final = ("all", "first-half", "second-half")
+_MARKER: Final = re.compile(r"\s*->->[^\n>]*\Z")
+_DAYS: Final = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
+_SESSION: Final = re.compile(r"session_(\d+)\Z")
+_DIALOGUE_ID: Final = re.compile(r"D(\d+):(\d+)")
+_SPOKEN_AT: Final = "%I:%M %p on %d %B, %Y"
+_AGENTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
 
-_FORMAT: Final = "a file of saved memories, an object with 'users', each with 'user_id', 'memories' and 'queries'"
+
+def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = None) -> list[Conversation]:
+    """The conversations of a data set, at most ``limit`` of the ``split``: all, first-half or second-half.
+
+    The halves follow the order of the conversations, the first one gets the odd one; any other split is the name of a
+    folder of BEAM. Raises InvalidInput for an unknown name or split, or if nothing is left or can be read.
+    """
+    if name not in DATASETS:
+        raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    if split not in _HALVES and name != "beam":
+        raise InvalidInput(f"Unknown split {split!r} of {name}; known: {', '.join(_HALVES)}")
+    if name == "beam":
+        conversations = load_beam(path, None if split in _HALVES else split)
+    else:
+        conversations = load_locomo(path) if name == "locomo" else load_atomic(path)
+    middle = (len(conversations) + 1) // 2
+    halves = {"first-half": slice(middle), "second-half": slice(middle, None)}
+    chosen = conversations[halves.get(split, slice(None))][:limit]
+    if not any(conversation.questions for conversation in chosen):
+        raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
+    return chosen
+
+
+def load_transcript(name: str, path: Path) -> Transcript:
+    """The messages of all conversations in a file of LoCoMo's format, or of the chats in a folder of BEAM.
+
+    Raises InvalidInput for an unknown name or if it cannot be read.
+    """
+    if name not in FORMATS:
+        raise InvalidInput(f"Unknown format {name!r}; known: {', '.join(FORMATS)}")
+    if name == "messages":
+        return read_messages(path)
+    conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
+    messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
+    return Transcript(messages, len(messages))
 
 
 def load_atomic(path: Path) -> list[Conversation]:
     """Each user's memories as a conversation without sessions. Raises InvalidInput if the file has another format."""
-    return parse_json(path, _FORMAT, lambda data: [_saved(user) for user in data["users"]])
+    return parse_json(path, _ATOMIC, lambda data: [_saved(user) for user in data["users"]])
 
 
 def _saved(user: Mapping[str, Any]) -> Conversation:
@@ -50,17 +104,6 @@ def _saved(user: Mapping[str, Any]) -> Conversation:
         kind = str(query.get("kind", "unclassified"))
         questions.append(Question(str(query["query"]), None, kind, relevant, names_evidence=bool(relevant)))
     return conversation_of(str(user["user_id"]), turns, questions)
-
-
-# Reads chats in BEAM's format (Tavakoli et al., "Beyond a Million Tokens", arXiv 2510.27246).
-#
-# A split is a folder of numbered folders, each with ``chat.json`` (batches of user and assistant messages with ids) and
-# ``probing_questions.json`` (questions by ability, with the ids of their messages in ``source_chat_ids``).
-
-_CHAT: Final = "a BEAM chat, a list of batches with 'turns' of messages that have 'id', 'role' and 'content'"
-_QUESTIONS: Final = "a file of BEAM questions, an object of lists by ability, each entry with a 'question'"
-_MARKER: Final = re.compile(r"\s*->->[^\n>]*\Z")
-_DAYS: Final = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
 
 
 def load_beam(path: Path, split: str | None = None, *, with_questions: bool = True) -> list[Conversation]:
@@ -87,12 +130,12 @@ def _numbered(path: Path) -> list[Path]:
 
 
 def _chat(folder: Path, *, with_questions: bool) -> Conversation:
-    turns = parse_json(folder / "chat.json", _CHAT, lambda batches: tuple(_messages(batches)))
+    turns = parse_json(folder / "chat.json", _BEAM_CHAT, lambda batches: tuple(_messages(batches)))
     questions: list[Question] = []
     if with_questions:
         questions = parse_json(
             folder / "probing_questions.json",
-            _QUESTIONS,
+            _BEAM_QUESTIONS,
             lambda data: [_question(entry, ability) for ability, found in data.items() for entry in found],
         )
     return conversation_of(f"{folder.parent.name}-{folder.name}", turns, questions)
@@ -147,20 +190,6 @@ def _day(anchor: Any) -> datetime | None:
     return None
 
 
-# Reads conversations in LoCoMo's format (Maharana et al., arXiv 2402.17753).
-#
-# A file is a list of samples; a sample has sessions of turns with a ``dia_id``, and questions with the ids of the turns
-# that answer them. Malformed evidence is read leniently; what cannot be resolved is counted.
-
-ADVERSARIAL: Final = "5"
-"""The category of questions that attribute something to the wrong speaker; reported beside the headline."""
-_FORMAT_LOCOMO: Final = "in LoCoMo's format, a list of samples with 'sample_id', 'conversation' and 'qa'"
-_SESSION: Final = re.compile(r"session_(\d+)\Z")
-_DIALOGUE_ID: Final = re.compile(r"D(\d+):(\d+)")
-_SPOKEN_AT: Final = "%I:%M %p on %d %B, %Y"
-_AGENTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
-
-
 def load_locomo(path: Path) -> list[Conversation]:
     """The samples of a file, or a single one. Raises InvalidInput if it cannot be read or has another format."""
 
@@ -168,7 +197,7 @@ def load_locomo(path: Path) -> list[Conversation]:
         samples: list[Mapping[str, Any]] = [data] if isinstance(data, dict) else data
         return [_sample(sample) for sample in samples]
 
-    return parse_json(path, _FORMAT_LOCOMO, read)
+    return parse_json(path, _LOCOMO, read)
 
 
 def _sample(sample: Mapping[str, Any]) -> Conversation:
@@ -201,42 +230,3 @@ def _spoken(conversation: Mapping[str, Any]) -> Iterator[ConversationTurn]:
             caption = f" [shares a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
             origin = Origin.AGENT if turn["speaker"].casefold() in _AGENTS else Origin.USER
             yield ConversationTurn(str(turn["dia_id"]), name, at, turn["speaker"], turn["text"] + caption, origin)
-
-
-_HALVES: Final = ("all", "first-half", "second-half")
-
-
-def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = None) -> list[Conversation]:
-    """The conversations of a data set, at most ``limit`` of the ``split``: all, first-half or second-half.
-
-    The halves follow the order of the conversations, the first one gets the odd one; any other split is the name of a
-    folder of BEAM. Raises InvalidInput for an unknown name or split, or if nothing is left or can be read.
-    """
-    if name not in DATASETS:
-        raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(DATASETS)}")
-    if split not in _HALVES and name != "beam":
-        raise InvalidInput(f"Unknown split {split!r} of {name}; known: {', '.join(_HALVES)}")
-    if name == "beam":
-        conversations = load_beam(path, None if split in _HALVES else split)
-    else:
-        conversations = load_locomo(path) if name == "locomo" else load_atomic(path)
-    middle = (len(conversations) + 1) // 2
-    halves = {"first-half": slice(middle), "second-half": slice(middle, None)}
-    chosen = conversations[halves.get(split, slice(None))][:limit]
-    if not any(conversation.questions for conversation in chosen):
-        raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
-    return chosen
-
-
-def load_transcript(name: str, path: Path) -> Transcript:
-    """The messages of all conversations in a file of LoCoMo's format, or of the chats in a folder of BEAM.
-
-    Raises InvalidInput for an unknown name or if it cannot be read.
-    """
-    if name not in FORMATS:
-        raise InvalidInput(f"Unknown format {name!r}; known: {', '.join(FORMATS)}")
-    if name == "messages":
-        return read_messages(path)
-    conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
-    messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
-    return Transcript(messages, len(messages))

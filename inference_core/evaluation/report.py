@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import MEASURES, SESSIONS, Figures, RetrievalSummary
+from inference_core.evaluation.experiment import MEASURES, SESSIONS, RetrievalSummary
 
 _FRACTION_DIGITS: Final = 4
 _MS_DIGITS: Final = 3
@@ -59,8 +59,11 @@ class RetrievalReport:
         table = [
             ["category", "questions", *MEASURES, "R@10, 95 % interval"],
             ["---", *["---:"] * (len(MEASURES) + 2)],
-            *([name, str(figures.questions), *_cells(figures)] for name, figures in rows.items()),
         ]
+        for name, figures in rows.items():
+            interval = "-" if figures.interval is None else "-".join(f"{bound * 100:.1f}" for bound in figures.interval)
+            measures = (_percent(figures.means[measure]) for measure in MEASURES)
+            table.append([name, str(figures.questions), *measures, interval])
         lines = ["| " + " | ".join(cells) + " |" for cells in table]
         heading = f"{self.dataset} ({self.split}), {self.system}; percent"
         summary = self.summary
@@ -122,11 +125,6 @@ def _rounded(value: Any, digits: int = _FRACTION_DIGITS) -> Any:
     if isinstance(value, Sequence):
         return [_rounded(one, digits) for one in cast("Sequence[Any]", value)]
     return None if value is None else round(value, digits)
-
-
-def _cells(figures: Figures) -> list[str]:
-    interval = "-" if figures.interval is None else "-".join(f"{bound * 100:.1f}" for bound in figures.interval)
-    return [*(_percent(figures.means[name]) for name in MEASURES), interval]
 
 
 def _percent(value: float | None) -> str:

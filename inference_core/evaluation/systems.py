@@ -1,4 +1,4 @@
-"""What is measured: this package's memory as a user sets it up, and the systems that it is compared with."""
+"""The systems that are measured: this package's memory as a user sets it up, and others to compare it with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
-from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import make_embedder
 from inference_core.errors import EmbeddingError, InvalidInput, MissingExtra
 from inference_core.evaluation import SYSTEMS
@@ -36,7 +35,7 @@ MAX_CONTENT_BYTES: Final = 1_000_000
 _CONCURRENT_SAVES: Final = 4
 """More would wait for their vectors longer than a save does."""
 _EMBEDDED_AT_ONCE: Final = 32
-_BACKFILL_PATIENCE_S: Final = 600.0
+_BACKFILL_S: Final = 600.0
 _POLL_S: Final = 0.02
 _MINILM_DIMENSIONS: Final = 384
 _TINY: Final = 1e-12
@@ -44,7 +43,7 @@ _TINY: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A turn that was recalled; ``relevance`` is how sure the system is of it, None if it does not say."""
+    """A recalled turn; ``relevance`` is how sure the system is of it, None if it does not say."""
 
     id: str
     relevance: float | None = None
@@ -55,7 +54,7 @@ Recall = Callable[[str, int], Awaitable[list[Hit]]]
 RecallMemories = Callable[[str, int], Awaitable[list[tuple[str, MemoryStoreDocument]]]]
 """The same as memories, each with the id of its turn."""
 Advance = Callable[[], None]
-"""Hears of each turn and each question that is done."""
+"""Called for each turn and each question that is done."""
 
 
 class System(ABC):
@@ -139,8 +138,12 @@ class MemoryService(System):
             window = turns[start : start + _CONCURRENT_SAVES]
             ids = await asyncio.gather(*map(save, window))
             turn_of.update(zip(ids, (turn.id for turn in window), strict=True))
-        if embedder is not None:
-            await self._until_embedded(embedder)
+        deadline = monotonic() + _BACKFILL_S
+        # Texts that could not be embedded at once get their vectors in the background; recall needs all of them.
+        while embedder is not None and self._store.engine.backend.pending(embedder.fingerprint, 1):
+            if monotonic() > deadline:
+                raise EmbeddingError("The embedding model does not keep up: memories still wait for their vectors")
+            await asyncio.sleep(_POLL_S)
 
         async def recall(query: str, k: int) -> list[tuple[str, MemoryStoreDocument]]:
             found = await self._service.recall_memories(user_id, query, k, links=self.links)
@@ -152,14 +155,6 @@ class MemoryService(System):
         """Closes the store and deletes its file."""
         self._store.close()
         self._folder.cleanup()
-
-    async def _until_embedded(self, embedder: Embedder) -> None:
-        """Texts that could not be embedded at once get their vectors in the background; recall needs all of them."""
-        deadline = monotonic() + _BACKFILL_PATIENCE_S
-        while self._store.engine.backend.pending(embedder.fingerprint, 1):
-            if monotonic() > deadline:
-                raise EmbeddingError("The embedding model does not keep up: memories still wait for their vectors")
-            await asyncio.sleep(_POLL_S)
 
 
 class LangGraphInMemory(System):
