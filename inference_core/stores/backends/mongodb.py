@@ -30,7 +30,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.rows import LOST, RowState, WriteSet, holding_most, tally
-from inference_core.stores.backends.sql import namespace_of
+from inference_core.stores.backends.sql_rows import namespace_of
 from inference_core.stores.codec import PageRequest, near_micros, pack_namespace, to_micros
 
 try:

@@ -7,41 +7,73 @@ batches that are handed over together share one transaction. Reads never write, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+import psycopg
+
 from inference_core.clock import Clock
-from inference_core.errors import StoreError
+from inference_core.errors import WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Put, Row, Unreadable, Write
 from inference_core.stores.backends.postgres_connections import (
     SET_META,
     WANTED,
+    Connection,
     Connections,
-    Refused,
     has_tables,
     migrate,
 )
-from inference_core.stores.backends.postgres_writes import Place, apply, discard, refusal
-from inference_core.stores.backends.sql import (
+from inference_core.stores.backends.sql import Select, SqlBackend
+from inference_core.stores.backends.sql_rows import (
     ALIVE,
     CHANGE,
+    CLEARED,
     KEY,
+    REPLACED,
     ROW,
     ROWS,
-    SEQ,
-    SqlBackend,
+    STATE,
+    WRITTEN,
     cursor_of,
+    decide,
     inspected,
     namespace_of,
     row_of,
+    state_of,
 )
-from inference_core.stores.codec import PageRequest, pack_namespace
+from inference_core.stores.codec import PageRequest, pack_namespace, unpack_namespace
 from inference_core.stores.urls import shown_url
 
+_NEW_SCOPES: Final = """
+INSERT INTO memory_scopes (root, namespace)
+SELECT root, namespace FROM unnest(%b::text[], %b::text[]) AS wanted (root, namespace)
+WHERE NOT EXISTS (SELECT FROM memory_scopes s WHERE s.namespace = wanted.namespace)
+ORDER BY namespace COLLATE "C" ON CONFLICT DO NOTHING
+"""
+_LOCK: Final = """
+SELECT namespace, id, seq FROM memory_scopes WHERE namespace = ANY(%b) ORDER BY namespace FOR NO KEY UPDATE
+"""
+_FIND: Final = f"SELECT s.namespace, r.key, {STATE} FROM {WANTED}"
+_UPSERT: Final = f"""
+INSERT INTO memory_rows ({WRITTEN}, tokens)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %b, %s, %s, %b)
+ON CONFLICT (scope, key) DO UPDATE SET {REPLACED}, tokens = excluded.tokens
+"""
+_TOUCH: Final = "UPDATE memory_rows SET expires = %s WHERE scope = %s AND key = %s"
+_DISCARD: Final = f"""
+WITH head AS (UPDATE memory_scopes SET seq = seq + 1 WHERE id = %(id)s RETURNING seq)
+UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, created = 0, updated = 0, {CLEARED},
+    tokens = NULL
+WHERE scope = %(id)s AND key = %(key)s AND seq = %(seq)s
+"""
+_NEW_SEQS: Final = """
+UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
+"""
 _LARGEST: Final = 2**63 - 1
 _PARAMETER: Final = re.compile(r"(?<!:):(\w+)")
 
@@ -54,6 +86,7 @@ class PostgresBackend(SqlBackend):
     version of this package wrote the tables.
     """
 
+    product, holds_nul = "PostgreSQL", False
     contains = "strpos"
     packed_tokens = "r.tokens"
     most_values = _LARGEST
@@ -68,13 +101,6 @@ class PostgresBackend(SqlBackend):
         except BaseException:
             self.close()
             raise
-
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch as a whole or not at all, all of them in one durable transaction."""
-        refusals = [refusal(batch) for batch in batches]
-        sound = [batch for batch, refused in zip(batches, refusals, strict=True) if refused is None]
-        outcomes = iter(self._joined(sound) if sound else ())
-        return [refused or next(outcomes) for refused in refusals]
 
     def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first, out of ranges of an index.
@@ -145,12 +171,17 @@ class PostgresBackend(SqlBackend):
         while page := self._select(query, given):
             for scope, packed, *columns in page:
                 label = namespace_of(packed)
-                yield inspected(label and label[0], columns, Place(scope, columns[KEY], columns[SEQ]))
+                yield inspected(label and label[0], scope, columns)
             given |= {"scope": page[-1][0], "key": page[-1][2 + KEY]}
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         """Removes rows that cannot be read."""
-        return self._connections.attempt(partial(discard, found=found))
+
+        def discard(connection: Connection) -> int:
+            with connection.transaction():
+                return sum(connection.execute(_DISCARD, one.place._asdict()).rowcount for one in found)
+
+        return self._connections.attempt(discard)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -159,11 +190,13 @@ class PostgresBackend(SqlBackend):
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
         return self._connections.read(_PARAMETER.sub(r"%(\1)s", query), given)
 
-    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> list[tuple[Any, ...]]:
-        distinct = [key for key in dict.fromkeys(keys) if "\x00" not in key[1]]  # PostgreSQL holds no NUL
+    def _of_keys(
+        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
+    ) -> list[tuple[Any, ...]]:
+        distinct = [key for key in dict.fromkeys(keys) if "\x00" not in key[1]]
         names, wanted = [pack_namespace(name) for name, _ in distinct], [key for _, key in distinct]
         query = f"SELECT {selection} FROM {WANTED} WHERE {condition}"
-        return self._select(query, {"names": names, "keys": wanted, "now": self._now()})
+        return (select or self._select)(query, {"names": names, "keys": wanted, "now": self._now()})
 
     def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
         return f"{column} = ANY(:{column[2:]}s)", {f"{column[2:]}s": list(values)}
@@ -171,21 +204,48 @@ class PostgresBackend(SqlBackend):
     def _root(self, label: str) -> str:
         return pack_namespace((label,))  # packed, as a text here has no NUL
 
-    def _joined(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies ``batches`` in one transaction; if that is refused, in two, until only the bad one fails."""
-        try:
-            return self._connections.attempt(partial(apply, batches=batches, now=self._clock.now()))
-        except Refused as error:
-            if len(batches) == 1:
-                return [error]
-        half = len(batches) // 2
-        outcomes: list[Outcome] = []
-        for part in (batches[:half], batches[half:]):
-            try:
-                outcomes += self._joined(part)
-            except StoreError as error:  # of these batches alone, as others are stored
-                outcomes += [error] * len(part)
-        return outcomes
+    def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        return self._connections.attempt(partial(_apply, batches=batches, now=self._clock.now()))
+
+
+def _apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datetime) -> list[Outcome]:
+    """Applies ``batches`` in two round trips.
+
+    The first locks the scopes, always in the order of their names, so that transactions queue up and never wait for
+    each other in a circle; then it reads the rows. The second stores the result and commits. Raises WriteUnknown if the
+    connection was lost when the commit was under way, psycopg's errors if nothing was done.
+    """
+    writes = [write for batch in batches for write in batch]
+    keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
+    made = {write.namespace for write in writes if isinstance(write, Put)}
+    is_sent = False
+    try:
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            if made:
+                roots = [pack_namespace(scope[:1]) for scope in made]
+                connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
+            scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
+            wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
+            rows = connection.execute(_FIND, wanted, binary=True)
+            heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
+            states = {(unpack_namespace(name), key): state_of(found) for name, key, *found in rows.fetchall()}
+            decision = decide(batches, heads, states, now)
+            with connection.cursor() as cursor:
+                if decision.changed:
+                    cursor.executemany(_UPSERT, decision.changed)
+                    cursor.execute(_NEW_SEQS, ([*decision.heads], [*decision.heads.values()]))
+                if decision.touched:
+                    cursor.executemany(_TOUCH, decision.touched)
+            is_sent = True
+            connection.execute("COMMIT")
+    except psycopg.Error as error:
+        if is_sent and connection.broken:
+            raise WriteUnknown(
+                "The connection to PostgreSQL was lost during the commit; retry the write under the same id"
+            ) from error
+        raise
+    return decision.outcomes
 
 
 def has_store(url: str) -> bool:

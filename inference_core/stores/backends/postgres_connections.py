@@ -13,7 +13,8 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from inference_core.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from inference_core.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from inference_core.stores.backends.sql import Refused
 from inference_core.stores.codec import check_schema
 
 T = TypeVar("T")
@@ -41,10 +42,6 @@ SELECT set_config('statement_timeout', '5s', false),
         ELSE current_setting('synchronous_commit') END, false)
 """
 _REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded)
-
-
-class Refused(StoreError):
-    """The data cannot be stored or asked for; nothing was changed."""
 
 
 class Interrupted(StoreUnavailable):

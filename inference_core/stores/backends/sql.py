@@ -1,67 +1,46 @@
-"""What the SQL databases have in common: the columns of a row, in the order in which they are read, and questions."""
+"""What SQLite and PostgreSQL do alike: the questions, and how batches become one transaction.
+
+Rows are read, `staged` decides what the writes make of them, as for every other database, and the result is stored.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from inference_core.clock import Clock, SystemClock
+from inference_core.errors import StoreError, in_one_line
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
-from inference_core.stores.backend import Key, Pending, Put, Row, Tally, Unreadable
-from inference_core.stores.backends.rows import MAX_WORDS, RowState, forms_of
-from inference_core.stores.codec import (
-    MAX_MICROS,
-    MAX_SECONDS,
-    MIN_MICROS,
-    MIN_SECONDS,
-    UNREADABLE,
-    Cursor,
-    WrongType,
-    expiry_of,
-    fault_of,
-    from_micros,
-    is_vector,
-    micros_of,
-    near_micros,
-    pack_namespace,
-    to_micros,
-    unpack_namespace,
-    unpack_value,
+from inference_core.retrieval.documents import Change, Term
+from inference_core.stores.backend import Key, Outcome, Pending, Put, Row, SetVector, Tally, Write
+from inference_core.stores.backends.rows import MAX_WORDS, forms_of
+from inference_core.stores.backends.sql_rows import (
+    ALIVE,
+    CHANGE,
+    ROW,
+    ROWS,
+    address_of,
+    change_of,
+    namespace_of,
+    pending_of,
+    row_of,
 )
+from inference_core.stores.codec import near_micros, pack_namespace, to_micros, unpack_namespace
 
 T = TypeVar("T")
-ROW: Final = "s.namespace, r.key, r.value, r.version, r.seq, r.created, r.updated, r.expires, r.ttl"
-CHANGE: Final = (
-    "r.seq, r.key, r.kind, r.created, r.value IS NOT NULL, r.text, r.terms, r.analyzer, r.session, r.by_assistant, "
-    "r.happened, r.importance"
-)
-"""What is followed by the model and the vector, or by an empty model and NULL."""
-KEY: Final = 1
-SEQ: Final = 4
-CREATED: Final = 5
-"""Where these stand in ``ROW``."""
-ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > :now)"
-ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
-WRITTEN: Final = (
-    "scope, key, seq, version, created, updated, kind, value, text, terms, analyzer, session, by_assistant, happened, "
-    "importance, model, vector, expires, ttl"
-)
-"""What a write stores: the address, the numbers, then `columns_of` it."""
-REPLACED: Final = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN.split(", ")[2:])
-CLEARED: Final = (
-    "kind = '', value = NULL, text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = FALSE, "
-    "happened = NULL, importance = 0.5, model = '', vector = NULL, expires = NULL, ttl = NULL"
-)
-"""What a delete leaves of a row: its address, numbers and times."""
-_BYTES: Final = (bytes, type(None))
-_ROW_COLUMNS: Final = ROW.count(",") + 1
+Select = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
+
+
+class Refused(StoreError):
+    """The data cannot be stored or asked for; nothing was changed."""
 
 
 class SqlBackend(ABC):
-    """The questions that all SQL databases answer alike, with parameters as SQLite names them: ``:now``."""
+    """What SQLite and PostgreSQL do alike. Queries name their parameters as SQLite does: ``:now``."""
 
+    product: ClassVar[str]
+    holds_nul: ClassVar[bool]
     contains: ClassVar[str]
     """The function that tells where a text holds another one."""
     packed_tokens: ClassVar[str]
@@ -85,12 +64,61 @@ class SqlBackend(ABC):
         """The condition that ``column`` is one of ``values``, and its parameters."""
 
     @abstractmethod
-    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> Iterable[tuple[Any, ...]]:
+    def _of_keys(
+        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
+    ) -> Iterable[tuple[Any, ...]]:
         """The columns of ``selection`` of those rows of ``keys`` for which ``condition`` holds."""
 
     @abstractmethod
     def _root(self, label: str) -> str:
         """The first label of a namespace as it is stored beside it."""
+
+    @abstractmethod
+    def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies ``batches`` in one durable transaction. Raises Refused if the data cannot be stored."""
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies each batch as a whole or not at all, all of them in one durable transaction."""
+        refusals = [self._refusal(batch) for batch in batches]
+        sound = [batch for batch, refused in zip(batches, refusals, strict=True) if refused is None]
+        outcomes = iter(self._joined(sound) if sound else ())
+        return [refused or next(outcomes) for refused in refusals]
+
+    def _refusal(self, batch: Sequence[Write]) -> StoreError | None:
+        """Why the database could not hold ``batch``, as far as that can be told beforehand."""
+        texts: list[str] = []
+        for write in batch:
+            texts += [write.key, pack_namespace(write.namespace)]
+            if isinstance(write, SetVector):
+                texts.append(write.model)
+            elif isinstance(write, Put):
+                texts += [write.value, write.kind]
+                if write.document:
+                    text, terms, analyzer, metadata, model, _, _ = write.document
+                    texts += [text, terms, analyzer, metadata.session, model]
+        try:
+            held = "".join(texts).encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            return StoreError(f"{self.product} cannot hold this: {in_one_line(error)}")
+        if b"\x00" in held and not self.holds_nul:
+            return StoreError(f"{self.product} cannot hold the character NUL")
+        return None
+
+    def _joined(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies ``batches`` in one transaction; if that is refused, in two, until only the bad one fails."""
+        try:
+            return self._transact(batches)
+        except Refused as error:
+            if len(batches) == 1:
+                return [error]
+        half = len(batches) // 2
+        outcomes: list[Outcome] = []
+        for part in (batches[:half], batches[half:]):
+            try:
+                outcomes += self._joined(part)
+            except StoreError as error:  # of these batches alone, as others are stored
+                outcomes += [error] * len(part)
+        return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
@@ -170,7 +198,7 @@ class SqlBackend(ABC):
     def expired(self, limit: int) -> list[Key]:
         """Rows whose time has come."""
         query = f"SELECT s.namespace, r.key FROM {ROWS} WHERE r.expires <= :now"
-        return self._first(limit, _address_of, query, {"now": self._now()})
+        return self._first(limit, address_of, query, {"now": self._now()})
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
@@ -188,7 +216,12 @@ class SqlBackend(ABC):
         return (self.any_kind, {}) if kinds is None else self._among("r.kind", list(kinds))
 
     def _of_scopes(
-        self, selection: str, scopes: Sequence[Namespace], condition: str, given: Mapping[str, object] | None = None
+        self,
+        selection: str,
+        scopes: Iterable[Namespace],
+        condition: str,
+        given: Mapping[str, object] | None = None,
+        select: Select | None = None,
     ) -> list[tuple[Any, ...]]:
         """What a query finds in ``scopes``, so many at a time as a statement takes."""
         packed = [pack_namespace(scope) for scope in dict.fromkeys(scopes)]
@@ -196,7 +229,7 @@ class SqlBackend(ABC):
         for start in range(0, len(packed), self.most_values):
             among, names = self._among("s.namespace", packed[start : start + self.most_values])
             query = f"SELECT {selection} WHERE {among} AND {condition}"
-            found += self._select(query, {"now": self._now(), **(given or {}), **names})
+            found += (select or self._select)(query, {"now": self._now(), **(given or {}), **names})
         return found
 
     def _first(
@@ -210,119 +243,3 @@ class SqlBackend(ABC):
             if len(sound) == limit or len(found) < size:
                 return sound
             size *= 2  # others in the place of those that cannot be read
-
-
-class Undecodable(NamedTuple):
-    """A text that is not UTF-8, in place of the text."""
-
-    raw: bytes
-
-
-def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
-    """The row whose columns are ``ROW``; None if it cannot be read. ``strictly``: raises one of ``UNREADABLE`` then."""
-    try:
-        namespace, key, value, version, seq, created, updated, expires, ttl = found
-        # SQLite stores whatever comes in whatever column, so that a damaged row may have a number for a text.
-        if type(key) is not str or not type(version) is type(seq) is int:
-            raise WrongType
-        return Row(
-            namespace=unpack_namespace(namespace),
-            key=key,
-            value=unpack_value(value),
-            version=version,
-            seq=seq,
-            created_at=from_micros(created),
-            updated_at=from_micros(updated),
-            expiry=expiry_of(expires, ttl),
-        )
-    except UNREADABLE:
-        if strictly:
-            raise
-        return None
-
-
-def columns_of(written: Put | RowState, created: int) -> tuple[Any, ...]:
-    """The columns ``WRITTEN`` behind the numbers, of what was ``created`` then."""
-    expiry = (to_micros(written.expiry.at), micros_of(written.expiry.ttl)) if written.expiry else (None, None)
-    of_text: tuple[Any, ...] = (None, None, None, *DocumentMetadata(), "", None)
-    if written.document is not None:
-        text, terms, analyzer, situation, model, vector, _ = written.document
-        of_text = (text, terms, analyzer, *situation, model, vector)
-    return (created, to_micros(written.updated_at), written.kind, written.value, *of_text, *expiry)
-
-
-def cursor_of(found: tuple[Any, ...]) -> Cursor:
-    """The cursor behind the row whose columns are ``ROW``, of which namespace, key and creation can be read."""
-    return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
-
-
-def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
-    """The change whose columns are ``CHANGE``, model and vector: of a row that cannot be read, as of a deleted one.
-
-    None if not even its address can be read. ``strictly``: raises one of ``UNREADABLE`` instead of either.
-    """
-    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, model, vector = found
-    try:
-        if not type(key) is type(kind) is type(session) is str or type(seq) is not int:
-            raise WrongType
-        if not MIN_MICROS <= created <= MAX_MICROS:
-            raise OverflowError
-        if text is None:
-            return Change(seq, key, kind, created / 1e6, None, bool(is_there))
-        if not type(text) is type(terms) is type(analyzer) is type(model) is str or type(vector) not in _BYTES:
-            raise WrongType
-        if happened is not None and not MIN_SECONDS <= happened <= MAX_SECONDS:  # also if it is NaN
-            raise OverflowError
-        situation = DocumentMetadata(session, bool(reply), happened, weight + 0.0)
-        return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, situation, model, vector))
-    except UNREADABLE:
-        if strictly:
-            raise
-        return Change(seq, key, "", 0.0, None) if type(seq) is int and type(key) is str else None
-
-
-def pending_of(found: tuple[Any, ...]) -> Pending | None:
-    """The text that waits for its vector, of the columns namespace, key, version and text; None if it is damaged."""
-    namespace = namespace_of(found[0])
-    _, key, version, text = found
-    is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
-    return Pending(namespace, key, version, text) if namespace and is_sound else None
-
-
-def _address_of(found: tuple[Any, ...]) -> Key | None:
-    namespace, key = namespace_of(found[0]), found[1]
-    return (namespace, key) if namespace and type(key) is str else None
-
-
-def inspected(root: object, found: Sequence[Any], place: Any) -> Row | Unreadable:
-    """The row whose columns are ``ROW``, ``CHANGE``, model and vector, if all of them can be read.
-
-    ``root`` is the label of its scope; ``place`` is how its backend finds it again.
-    """
-    of_row, of_change = tuple(found[:_ROW_COLUMNS]), tuple(found[_ROW_COLUMNS:])
-    namespace, key = namespace_of(of_row[0]), of_row[1]
-    label = root if type(root) is str else namespace[0] if namespace else None
-    row = None
-    try:
-        row = row_of(of_row, strictly=True)
-        change = change_of(of_change, strictly=True)
-        vector = change.document.vector if change and change.document else None
-        if row and (vector is None or is_vector(vector)):
-            return row
-        reason = "its vector cannot be unpacked"
-    except UNREADABLE as error:
-        is_text = any(type(column) is Undecodable for column in found)
-        reason = fault_of(UnicodeError() if is_text else error)
-    if isinstance(key, Undecodable):
-        key = key.raw.decode(errors="backslashreplace")
-    shown = key if type(key) is str else f"({type(key).__name__})"
-    is_read = row is not None
-    return Unreadable(root=label, namespace=namespace, key=shown, reason=reason, only_index=is_read, place=place)
-
-
-def namespace_of(packed: object) -> Namespace | None:
-    """The namespace of a packed one; None if it cannot be read."""
-    try:
-        return unpack_namespace(packed) if type(packed) is str else None
-    except UNREADABLE:
-        return None

@@ -1,14 +1,13 @@
 """SQLite: one file, many threads and processes, through the standard library alone.
 
-WAL journal; a commit is on disk when `apply` returns. Readers never wait for writers. All batches that are handed over
-together share one transaction, each in its own savepoint, so that a bad one fails alone.
+WAL journal; a commit is on disk when `apply` returns. Readers never wait for writers.
 """
 
 from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
@@ -16,33 +15,56 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import Clock
-from inference_core.errors import StoreError, in_one_line
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
-from inference_core.stores.backends.sql import (
+from inference_core.stores.backend import Capabilities, Key, Outcome, Put, Row, Unreadable, Write
+from inference_core.stores.backends.sql import Select, SqlBackend
+from inference_core.stores.backends.sql_rows import (
     ALIVE,
     CHANGE,
+    CLEARED,
     CREATED,
     KEY,
+    REPLACED,
     ROW,
     ROWS,
-    SEQ,
-    SqlBackend,
+    STATE,
+    WRITTEN,
+    Heads,
     cursor_of,
+    decide,
     inspected,
     row_of,
+    state_of,
 )
 from inference_core.stores.backends.sqlite_connections import Connections
-from inference_core.stores.backends.sqlite_writes import Place, apply_write, discard
-from inference_core.stores.codec import Cursor, PageRequest, pack_namespace
-from inference_core.stores.codec import Place as Listed
+from inference_core.stores.codec import Cursor, PageRequest, Place, pack_namespace, unpack_namespace
 
-_HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
-_SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"
 _MAX_VARIABLES: Final = 500
 _LARGEST: Final = 2**63 - 1
 _MAX_LISTS: Final = 64
 """So many lists are merged at most: each has a statement open."""
+_HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
+_SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"
+"""A scope's last sequence number; no row is ever removed, so that none comes twice. A damaged number does not count."""
+_NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?)"
+_UPSERT: Final = f"""
+INSERT INTO memory_rows ({WRITTEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET {REPLACED}
+"""
+_TOUCH: Final = "UPDATE memory_rows SET expires = ? WHERE scope = ? AND key = ?"
+_SET_TOKENS: Final = """
+INSERT OR REPLACE INTO memory_tokens (row, tokens) SELECT id, ? FROM memory_rows WHERE scope = ? AND key = ?
+"""
+_CLEAR_TOKENS: Final = "DELETE FROM memory_tokens WHERE row = (SELECT id FROM memory_rows WHERE scope = ? AND key = ?)"
+_DISCARD: Final = f"""
+UPDATE memory_rows SET seq = (
+        SELECT coalesce(max(known.seq), 0) + 1 FROM memory_rows known
+        WHERE known.scope = memory_rows.scope AND typeof(known.seq) = 'integer'
+    ), version = CAST(version AS INTEGER) + 1, key = coalesce(?, 'unreadable-' || id),
+    created = 0, updated = 0, {CLEARED}
+WHERE id = ? AND seq IS coalesce(?, seq) AND value IS NOT NULL
+"""
+"""A row is kept without its content, under another key if its own cannot be written: its number must not come again."""
 
 
 class SqliteBackend(SqlBackend):
@@ -51,6 +73,7 @@ class SqliteBackend(SqlBackend):
     Raises ConfigurationError if the file cannot be opened, UnsupportedSchema if a newer version wrote it.
     """
 
+    product, holds_nul = "SQLite", True
     contains = "instr"
     any_kind = "r.kind >= ''"
     packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
@@ -70,17 +93,6 @@ class SqliteBackend(SqlBackend):
             single_writer=True,
             writable=self.connections.is_writable,
         )
-
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch in its own savepoint of one durable transaction."""
-        with self.connections.transaction() as writer:
-            now = self._now()
-            if len(batches) != 1:
-                return [_apply_batch(writer, batch, now) for batch in batches]
-            outcome = _apply_all(writer, batches[0], now)
-            if isinstance(outcome, Exception):  # the only batch of a transaction, which ends with it
-                writer.execute("ROLLBACK")
-            return [outcome]
 
     def page(self, request: PageRequest) -> list[Row]:
         """Rows of exactly ``scopes``, the newest first: each scope's as its index has them, merged as they come."""
@@ -176,16 +188,57 @@ class SqliteBackend(SqlBackend):
                 f"LEFT JOIN memory_scopes s ON s.id = r.scope WHERE r.id IN ({some}) AND r.value IS NOT NULL"
             )
             for row, label, *columns in self._select(query, {}):
-                yield inspected(label, columns, Place(row, columns[SEQ], is_named=type(columns[KEY]) is str))
+                yield inspected(label, row, columns)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         """Removes rows that cannot be read."""
+        removed = 0
         with self.connections.transaction() as writer:
-            return sum(discard(writer, one) for one in found)
+            for row, key, seq in (one.place for one in found):
+                known = (
+                    None if isinstance(seq, tuple) else seq
+                )  # a text that cannot be decoded cannot be compared either
+                if writer.execute(_DISCARD, (key, row, known)).rowcount:
+                    writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
+                    removed += 1
+        return removed
 
     def close(self) -> None:
         """Closes all connections; the last one to a file folds its journal into it."""
         self.connections.close()
+
+    def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        writes = [write for batch in batches for write in batch]
+        made = {write.namespace for write in writes if isinstance(write, Put)}
+        scopes, keys = {write.namespace for write in writes}, {(write.namespace, write.key) for write in writes}
+        with self.connections.transaction() as writer:
+
+            def select(query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+                return writer.execute(query, given).fetchall()
+
+            def heads_of(scopes: Iterable[Namespace]) -> Heads:
+                selection = f"s.namespace, s.id, ({_SOUND_HEAD}) FROM memory_scopes s"
+                found = self._of_scopes(selection, scopes, "TRUE", select=select)
+                return {unpack_namespace(name): (scope, seq) for name, scope, seq in found}
+
+            heads = heads_of(scopes)
+            if missing := made - heads.keys():
+                writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
+                heads |= heads_of(missing)
+            rows = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
+            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in rows}
+            decision = decide(batches, heads, states, self._clock.now())
+            if not decision.changed and not decision.touched:
+                writer.execute("ROLLBACK")  # also what was made for a batch that was refused
+            writer.executemany(_UPSERT, [columns[:-1] for columns in decision.changed])
+            writer.executemany(_TOUCH, decision.touched)
+            known = {(heads[namespace][0], key) for namespace, key in states}
+            for scope, key, *_, tokens in decision.changed:
+                if tokens is not None:
+                    writer.execute(_SET_TOKENS, (tokens, scope, key))
+                elif (scope, key) in known:
+                    writer.execute(_CLEAR_TOKENS, (scope, key))
+        return decision.outcomes
 
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
         return self.connections.attempt(lambda reader: reader.execute(query, given).fetchall())
@@ -197,34 +250,18 @@ class SqliteBackend(SqlBackend):
     def _root(self, label: str) -> str:
         return label
 
-    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> Iterator[tuple[Any, ...]]:
-        for namespace in {namespace for namespace, _ in keys}:
-            wanted = list({key for owner, key in keys if owner == namespace})
-            for start in range(0, len(wanted), _MAX_VARIABLES):
-                among, given = self._among("r.key", wanted[start : start + _MAX_VARIABLES])
+    def _of_keys(
+        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        wanted: dict[Namespace, dict[str, None]] = {}
+        for namespace, key in keys:
+            wanted.setdefault(namespace, {})[key] = None
+        for namespace, names in wanted.items():
+            for start in range(0, len(names), _MAX_VARIABLES):
+                among, given = self._among("r.key", list(names)[start : start + _MAX_VARIABLES])
                 given |= {"now": self._now(), "name": pack_namespace(namespace)}
                 query = f"SELECT {selection} FROM {ROWS} WHERE {condition} AND s.namespace = :name AND {among}"
-                yield from self._select(query, given)
-
-
-def _apply_batch(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:
-    if len(batch) == 1:  # one write changes one row or fails, so it needs no savepoint
-        return _apply_all(writer, batch, now)
-    writer.execute("SAVEPOINT batch")
-    outcome = _apply_all(writer, batch, now)
-    if isinstance(outcome, Exception):
-        writer.execute("ROLLBACK TO batch")
-    writer.execute("RELEASE batch")
-    return outcome
-
-
-def _apply_all(writer: sqlite3.Connection, batch: Sequence[Write], now: int) -> Outcome:
-    try:
-        return [apply_write(writer, write, now) for write in batch]
-    except StoreError as error:
-        return error
-    except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError, OverflowError) as error:
-        return StoreError(f"SQLite refused the write: {in_one_line(error)}")
+                yield from (select or self._select)(query, given)
 
 
 def _is_listed(columns: tuple[Any, ...]) -> bool:
@@ -232,6 +269,6 @@ def _is_listed(columns: tuple[Any, ...]) -> bool:
     return type(columns[CREATED]) is int and type(columns[KEY]) is str
 
 
-def _listed(columns: tuple[Any, ...]) -> Listed:
+def _listed(columns: tuple[Any, ...]) -> Place:
     """Where the row of ``ROW``'s columns stands in a page."""
     return -columns[CREATED], columns[KEY], columns[0]

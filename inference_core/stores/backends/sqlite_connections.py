@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError, StoreUnavailable, in_one_line
-from inference_core.stores.backends.sql import Undecodable
+from inference_core.stores.backends.sql import Refused
+from inference_core.stores.backends.sql_rows import Undecodable
 from inference_core.stores.codec import check_schema
 from inference_core.stores.locks import FileLock
 
@@ -214,6 +215,7 @@ class Connections:
             self._writer = self._opened.enter_context(closing(self._connect("mode=rwc")))
             with translated():
                 migrate(self._writer)
+            self._writer.text_factory = _decoded  # a damaged row can be replaced, too
 
     def _open_for_reading(self) -> None:
         """Finds out how the file can be read, and whether this version can read it.
@@ -288,9 +290,11 @@ def translated() -> Generator[None]:
     except sqlite3.Error as error:
         if not hasattr(error, "sqlite_errorcode") and "decode" in str(error):
             raise UndecodableText("SQLite: a stored text is not UTF-8; see inference-core doctor") from None
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
+            raise Refused(f"SQLite cannot hold this: {in_one_line(error)}") from error
         raise StoreUnavailable(f"SQLite: {in_one_line(error)}") from error
     except (UnicodeEncodeError, OverflowError) as error:
-        raise StoreError(f"SQLite cannot hold this: {in_one_line(error)}") from error
+        raise Refused(f"SQLite cannot hold this: {in_one_line(error)}") from error
 
 
 def _decoded(raw: bytes) -> str | Undecodable:

@@ -1,0 +1,235 @@
+"""Rows in the SQL databases: their columns in the order in which they are read and written, and damaged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata
+from inference_core.stores.backend import Key, Outcome, Pending, Row, Unreadable, Write
+from inference_core.stores.backends.rows import RowState, lost, staged
+from inference_core.stores.codec import (
+    MAX_MICROS,
+    MAX_SECONDS,
+    MIN_MICROS,
+    MIN_SECONDS,
+    UNREADABLE,
+    Cursor,
+    WrongType,
+    expiry_of,
+    fault_of,
+    from_micros,
+    is_vector,
+    micros_of,
+    to_micros,
+    unpack_namespace,
+    unpack_value,
+)
+
+ROW: Final = "s.namespace, r.key, r.value, r.version, r.seq, r.created, r.updated, r.expires, r.ttl"
+CHANGE: Final = (
+    "r.seq, r.key, r.kind, r.created, r.value IS NOT NULL, r.text, r.terms, r.analyzer, r.session, r.by_assistant, "
+    "r.happened, r.importance"
+)
+"""What is followed by the model and the vector, or by an empty model and NULL."""
+KEY: Final = 1
+SEQ: Final = 4
+CREATED: Final = 5
+"""Where these stand in ``ROW``."""
+ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > :now)"
+ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
+WRITTEN: Final = (
+    "scope, key, seq, version, created, updated, kind, value, text, terms, analyzer, session, by_assistant, happened, "
+    "importance, model, vector, expires, ttl"
+)
+"""What a write stores: the address, the numbers, then `columns_of` it."""
+REPLACED: Final = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN.split(", ")[2:])
+CLEARED: Final = (
+    "kind = '', value = NULL, text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = FALSE, "
+    "happened = NULL, importance = 0.5, model = '', vector = NULL, expires = NULL, ttl = NULL"
+)
+"""What a delete leaves of a row: its address, numbers and times."""
+STATE: Final = (
+    "r.seq, r.version, r.kind, r.created, r.updated, r.value, r.expires, r.ttl, r.text, r.terms, r.analyzer, "
+    "r.session, r.by_assistant, r.happened, r.importance, r.model"
+)
+_BYTES: Final = (bytes, type(None))
+_TEXT: Final = (str, type(None))
+_ROW_COLUMNS: Final = ROW.count(",") + 1
+Heads = dict[Namespace, tuple[int, int]]
+"""The id of each scope that is there, and the sequence number of its last write."""
+
+
+class Decision(NamedTuple):
+    """What a transaction stores and tells its callers.
+
+    ``changed`` holds the columns ``WRITTEN`` and the packed token vectors; ``touched`` the expiry, scope and key of
+    rows of which nothing else changes; ``heads`` the last sequence number of each changed scope, by its id.
+    """
+
+    outcomes: list[Outcome]
+    changed: list[tuple[Any, ...]]
+    touched: list[tuple[int, int, str]]
+    heads: dict[int, int]
+
+
+def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key, RowState], now: datetime) -> Decision:
+    """What ``batches`` make of the rows in ``states``."""
+    seqs, after = {namespace: seq for namespace, (_, seq) in heads.items()}, dict(states)
+    decision = Decision(staged(batches, after, seqs, now), [], [], {})
+    for (namespace, key), state in after.items():
+        scope, head = heads[namespace]
+        if state.seq > head:
+            columns = columns_of(state)
+            tokens = state.document and state.document.tokens
+            decision.changed.append((scope, key, state.seq, state.version, *columns, tokens))
+            decision.heads[scope] = seqs[namespace]
+        elif state.expiry and state is not states.get((namespace, key)):
+            decision.touched.append((to_micros(state.expiry.at), scope, key))
+    return decision
+
+
+def state_of(found: Sequence[Any]) -> RowState:
+    """The state whose columns are ``STATE``; one that is `lost` if they cannot be read."""
+    seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *metadata, model = found
+    try:
+        if not type(seq) is type(version) is int or type(value) not in _TEXT:
+            raise WrongType
+        if text is not None and not type(text) is type(terms) is type(analyzer) is type(model) is str:
+            raise WrongType
+        document = None if text is None else Document(text, terms, analyzer, DocumentMetadata(*metadata), model)
+        times = from_micros(created), from_micros(updated)
+        return RowState(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
+    except UNREADABLE:
+        return lost(seq, version)
+
+
+class Undecodable(NamedTuple):
+    """A text that is not UTF-8, in place of the text."""
+
+    raw: bytes
+
+
+def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
+    """The row whose columns are ``ROW``; None if it cannot be read. ``strictly``: raises one of ``UNREADABLE`` then."""
+    try:
+        namespace, key, value, version, seq, created, updated, expires, ttl = found
+        # SQLite stores whatever comes in whatever column, so that a damaged row may have a number for a text.
+        if type(key) is not str or not type(version) is type(seq) is int:
+            raise WrongType
+        return Row(
+            namespace=unpack_namespace(namespace),
+            key=key,
+            value=unpack_value(value),
+            version=version,
+            seq=seq,
+            created_at=from_micros(created),
+            updated_at=from_micros(updated),
+            expiry=expiry_of(expires, ttl),
+        )
+    except UNREADABLE:
+        if strictly:
+            raise
+        return None
+
+
+def columns_of(state: RowState) -> tuple[Any, ...]:
+    """The columns ``WRITTEN`` behind the address and the numbers."""
+    expiry = (to_micros(state.expiry.at), micros_of(state.expiry.ttl)) if state.expiry else (None, None)
+    of_text: tuple[Any, ...] = (None, None, None, *DocumentMetadata(), "", None)
+    if state.document is not None:
+        text, terms, analyzer, metadata, model, vector, _ = state.document
+        of_text = (text, terms, analyzer, *metadata, model, vector)
+    return (to_micros(state.created_at), to_micros(state.updated_at), state.kind, state.value, *of_text, *expiry)
+
+
+def cursor_of(found: tuple[Any, ...]) -> Cursor:
+    """The cursor behind the row whose columns are ``ROW``, of which namespace, key and creation can be read."""
+    return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
+
+
+def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
+    """The change whose columns are ``CHANGE``, model and vector: of a row that cannot be read, as of a deleted one.
+
+    None if not even its address can be read. ``strictly``: raises one of ``UNREADABLE`` instead of either.
+    """
+    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, model, vector = found
+    try:
+        if not type(key) is type(kind) is type(session) is str or type(seq) is not int:
+            raise WrongType
+        if not MIN_MICROS <= created <= MAX_MICROS:
+            raise OverflowError
+        if text is None:
+            return Change(seq, key, kind, created / 1e6, None, bool(is_there))
+        if not type(text) is type(terms) is type(analyzer) is type(model) is str or type(vector) not in _BYTES:
+            raise WrongType
+        if happened is not None and not MIN_SECONDS <= happened <= MAX_SECONDS:  # also if it is NaN
+            raise OverflowError
+        metadata = DocumentMetadata(session, bool(reply), happened, weight + 0.0)
+        return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, metadata, model, vector))
+    except UNREADABLE:
+        if strictly:
+            raise
+        return Change(seq, key, "", 0.0, None) if type(seq) is int and type(key) is str else None
+
+
+def pending_of(found: tuple[Any, ...]) -> Pending | None:
+    """The text that waits for its vector, of the columns namespace, key, version and text; None if it is damaged."""
+    namespace = namespace_of(found[0])
+    _, key, version, text = found
+    is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
+    return Pending(namespace, key, version, text) if namespace and is_sound else None
+
+
+def address_of(found: tuple[Any, ...]) -> Key | None:
+    """The key of a row, of the columns namespace and key; None if it is damaged."""
+    namespace, key = namespace_of(found[0]), found[1]
+    return (namespace, key) if namespace and type(key) is str else None
+
+
+class DamagedRow(NamedTuple):
+    """How a row that cannot be read is found again: its id (in PostgreSQL its scope's), its key and its number.
+
+    The key is None if it cannot be read; the number, by which one sees that it was not written since, may be damaged.
+    """
+
+    id: int
+    key: str | None
+    seq: object
+
+
+def inspected(root: object, row_id: int, found: Sequence[Any]) -> Row | Unreadable:
+    """The row whose columns are ``ROW``, ``CHANGE``, model and vector, if all of them can be read.
+
+    ``root`` is the label of its scope.
+    """
+    of_row, of_change = tuple(found[:_ROW_COLUMNS]), tuple(found[_ROW_COLUMNS:])
+    namespace, key = namespace_of(of_row[0]), of_row[1]
+    label = root if type(root) is str else namespace[0] if namespace else None
+    row = None
+    try:
+        row = row_of(of_row, strictly=True)
+        change = change_of(of_change, strictly=True)
+        vector = change.document.vector if change and change.document else None
+        if row and (vector is None or is_vector(vector)):
+            return row
+        reason = "its vector cannot be unpacked"
+    except UNREADABLE as error:
+        is_text = any(type(column) is Undecodable for column in found)
+        reason = fault_of(UnicodeError() if is_text else error)
+    place = DamagedRow(row_id, key if type(key) is str else None, found[SEQ])
+    if isinstance(key, Undecodable):
+        key = key.raw.decode(errors="backslashreplace")
+    shown = key if type(key) is str else f"({type(key).__name__})"
+    is_read = row is not None
+    return Unreadable(root=label, namespace=namespace, key=shown, reason=reason, only_index=is_read, place=place)
+
+
+def namespace_of(packed: object) -> Namespace | None:
+    """The namespace of a packed one; None if it cannot be read."""
+    try:
+        return unpack_namespace(packed) if type(packed) is str else None
+    except UNREADABLE:
+        return None
