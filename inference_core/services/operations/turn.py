@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inference_core.clock import in_zone
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
@@ -36,7 +36,9 @@ from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, RecallMode, Search, SearchResult
-from inference_core.stores.snapshot import Snapshot
+
+if TYPE_CHECKING:  # numpy, which it needs, is slow to import
+    from inference_core.stores.snapshot import Snapshot
 
 DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
