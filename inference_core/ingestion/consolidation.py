@@ -138,9 +138,11 @@ def consolidated(
             continue
         now = record.created_at
         target = effects.get(found) if found else None
-        if target is not None and not is_known and _repeats(candidate, target, now):
-            effects.reinforce(target, now)
-            continue
+        if target is not None and not is_known and _holds(target, now):
+            repeats = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
+            if repeats:
+                effects.reinforce(target, now)
+                continue
         if is_known and successor.extra_metadata.get(JOB) != job_id:
             effects.reinforce(successor, now)
         elif successor.id not in effects.added:  # if it is known, an earlier attempt of this job added it
@@ -169,11 +171,6 @@ def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Opera
 
 def _holds(record: MemoryRecord, now: datetime) -> bool:
     return why_invalid(record.to_value(), now) is None
-
-
-def _repeats(candidate: Candidate, target: MemoryRecord, now: datetime) -> bool:
-    is_same = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
-    return is_same and _holds(target, now)
 
 
 def _record(

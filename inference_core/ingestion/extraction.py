@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -19,20 +18,16 @@ from inference_core.clock import in_zone
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError
-from inference_core.ingestion.candidates import Action, Candidate, Entity, Extraction, KnownMemory, Relation
+from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.extraction_schema import (
     EXTRACTED_TYPES,
     MAX_CONTENT,
-    MAX_ENTITIES,
     MAX_LABEL,
     MAX_MEMORIES,
     Entry,
     ExtractedMemories,
     ExtractedMemory,
-    end_of,
-    folded,
     quoted,
-    start_of,
 )
 from inference_core.ingestion.messages import Grounding, Message, Role, traced
 from inference_core.ingestion.structured import Asking, answer_of, shown, structured
@@ -41,7 +36,6 @@ from inference_core.memory.types import GUIDING_TYPES, MemoryTypeDescription
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)
-_NO_TIME: Final = ("", "null", "none", "unknown")
 EXTRACTION_PROMPT: Final = """\
 You keep the long-term memory of an assistant. Pick out of the conversation what will matter in later ones: what holds \
 about the user and their world, what they prefer, plan, want and decided, and how they want things done.
@@ -195,7 +189,7 @@ class ModelExtractor:
             return Extraction(())
         asking = Asking(self._models, self.timeout, REPAIR)
         request = request_for(batch, self.prompt, self.max_memories)
-        reading = yield from asking.answered(request, partial(_read, batch, self.max_memories), "memories")
+        reading = yield from asking.answered(request, partial(read_answer, batch, self.max_memories), "memories")
         asking.problems += reading.problems
         return asking.extraction(reading.candidates, batch.problems)
 
@@ -209,7 +203,7 @@ class Reading:
     understood: int = 0
 
 
-def _read(batch: Batch, most: int, answer: Any) -> tuple[Reading, str]:
+def read_answer(batch: Batch, most: int, answer: Any) -> tuple[Reading, str]:
     """What an answer gives, and the problem if it gives nothing usable."""
     said = answer_of(answer)
     reading = read_candidates(said.entries, batch, most)
@@ -270,8 +264,9 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         return is_external or not grounding.is_external(label)
 
     is_told = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))
-    entities, relations = _graph(memory, is_kept)
-    start, end = _times(memory, next((message.at for message in said if message.at), batch.now), batch.zone, problems)
+    entities, relations = memory.graph(is_kept)
+    said_at = next((message.at for message in said if message.at), batch.now)
+    start, end = memory.validity(said_at, batch.zone, problems)
     return Candidate(
         content=memory.content,
         memory_type=memory.type,
@@ -311,29 +306,3 @@ def _effect(
         return None, None
     problems.append(f"is added, since it would supersede {given} without a word of the user")
     return Action.ADD, None
-
-
-def _times(
-    memory: ExtractedMemory, said_at: datetime, zone: tzinfo, problems: list[str]
-) -> tuple[datetime | None, datetime | None]:
-    """When the memory begins and ceases to hold."""
-    start, end = start_of(memory.happened_at, said_at, zone), end_of(memory.holds_until, said_at, zone)
-    for given, moment in ((memory.happened_at, start), (memory.holds_until, end)):
-        if moment is None and folded(given) not in _NO_TIME:
-            problems.append(f"has no readable time: {quoted(given)}")
-    if start and end and end <= start:
-        problems.append("ends before it begins")
-        end = None
-    return start, end
-
-
-def _graph(memory: ExtractedMemory, is_kept: Callable[[str], bool]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
-    """The entities and relations. The ends of a relation become entities, as long as there is room."""
-    entities = {one.name.casefold(): Entity(one.name, one.kind) for one in memory.entities if is_kept(one.name)}
-    given = [Relation(one.source, one.name, one.target) for one in memory.relations]
-    relations = [one for one in given if all(map(is_kept, (one.source, one.name, one.target)))]
-    for name in [end for one in relations for end in (one.source, one.target)]:
-        entities.setdefault(name.casefold(), Entity(name))
-    kept = dict(islice(entities.items(), MAX_ENTITIES))
-    known = [one for one in relations if {one.source.casefold(), one.target.casefold()} <= kept.keys()]
-    return tuple(kept.values()), tuple(dict.fromkeys(known))

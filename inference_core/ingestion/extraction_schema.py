@@ -6,10 +6,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from importlib.resources import files
 from itertools import islice
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, cast
 
 from pydantic import (
     BaseModel,
@@ -18,16 +19,13 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     WithJsonSchema,
-    WrapValidator,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticOmit
 
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.candidates import STATES, Action
+from inference_core.ingestion.candidates import STATES, Action, Entity, Relation
 from inference_core.ingestion.messages import mended
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import canonical_text
@@ -69,6 +67,7 @@ _STATES: Final = _meanings("states")
 _KINDS: Final = _meanings("kinds")
 _LEVELS: Final = {word: float(level) for word, level in _meanings("levels").items()}
 _NOTHING: Final = frozenset({"none", "null", "n/a", "nothing", "no memories", "no facts", "..."})
+_NO_TIME: Final = ("", "null", "none", "unknown")
 _MAX_NAME: Final = 60
 _MAX_INTEGER: Final = 1 << 63
 _NOT_WORD: Final = re.compile(r"[\W_]+")
@@ -142,10 +141,9 @@ def end_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
 
 def _span_of(value: Any, said_at: datetime, zone: tzinfo) -> tuple[datetime, datetime] | None:
     text = plain_text(value).strip()
-    try:
+    moment = None
+    with suppress(ValueError):
         moment = datetime.fromisoformat(text) if ":" in text else None
-    except ValueError:
-        moment = None
     try:
         if moment:
             start = end = moment if moment.tzinfo else moment.replace(tzinfo=zone)
@@ -168,22 +166,6 @@ def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
         return default if found is None else found
 
     return BeforeValidator(validate)
-
-
-def _or_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """Drops an invalid item from its list."""
-    try:
-        return read(value)
-    except ValidationError:
-        raise PydanticOmit from None
-
-
-_T = TypeVar("_T")
-_Usable = Annotated[_T, WrapValidator(_or_left_out)]
-
-
-def _few(value: Any) -> list[Any]:
-    return cast("list[Any]", value)[:MAX_ENTITIES] if isinstance(value, list) else []
 
 
 def _label(value: Any) -> str | None:
@@ -268,8 +250,8 @@ class ExtractedMemory(_Form):
     state: Annotated[str | None, BeforeValidator(lambda value: _STATES.get(folded(value)))] = Field(
         default=None, description="Of a goal or an idea alone", json_schema_extra={"enum": [*STATES, None]}
     )
-    entities: Annotated[list[_Usable[ExtractedEntity]], BeforeValidator(_few)] = Field([], max_length=MAX_ENTITIES)
-    relations: Annotated[list[_Usable[ExtractedRelation]], BeforeValidator(_few)] = Field([], max_length=MAX_ENTITIES)
+    entities: list[ExtractedEntity] = Field(default=[], max_length=MAX_ENTITIES)
+    relations: list[ExtractedRelation] = Field(default=[], max_length=MAX_ENTITIES)
     action: Annotated[
         str,
         _or_noted(lambda value: _ACTIONS.get(folded(value)), Action.ADD.value),
@@ -299,6 +281,39 @@ class ExtractedMemory(_Form):
         """The distinct labels among the first few strings."""
         labels = (label for text in islice(texts_of(value), 4 * MAX_TAGS) if (label := _label(text)))
         return list({label.casefold(): label for label in labels}.values())[:MAX_TAGS]
+
+    @field_validator("entities", "relations", mode="before")
+    @classmethod
+    def valid_ones(cls, value: Any, info: ValidationInfo) -> list[_Form]:
+        """The valid items; an invalid one loses only itself."""
+        form = ExtractedEntity if info.field_name == "entities" else ExtractedRelation
+        found: list[_Form] = []
+        for item in cast("list[Any]", value)[:MAX_ENTITIES] if isinstance(value, list) else []:
+            with suppress(ValidationError):
+                found.append(form.model_validate(item))
+        return found
+
+    def validity(self, said_at: datetime, zone: tzinfo, problems: list[str]) -> tuple[datetime | None, datetime | None]:
+        """When the memory begins and ceases to hold; adds to ``problems`` what is no time."""
+        start, end = start_of(self.happened_at, said_at, zone), end_of(self.holds_until, said_at, zone)
+        for given, moment in ((self.happened_at, start), (self.holds_until, end)):
+            if moment is None and folded(given) not in _NO_TIME:
+                problems.append(f"has no readable time: {quoted(given)}")
+        if start and end and end <= start:
+            problems.append("ends before it begins")
+            end = None
+        return start, end
+
+    def graph(self, is_kept: Callable[[str], bool]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
+        """The entities and relations whose names are kept. Ends of relations become entities while there is room."""
+        entities = {one.name.casefold(): Entity(one.name, one.kind) for one in self.entities if is_kept(one.name)}
+        given = [Relation(one.source, one.name, one.target) for one in self.relations]
+        relations = [one for one in given if all(map(is_kept, (one.source, one.name, one.target)))]
+        for name in [end for one in relations for end in (one.source, one.target)]:
+            entities.setdefault(name.casefold(), Entity(name))
+        kept = dict(islice(entities.items(), MAX_ENTITIES))
+        known = [one for one in relations if {one.source.casefold(), one.target.casefold()} <= kept.keys()]
+        return tuple(kept.values()), tuple(dict.fromkeys(known))
 
 
 class ExtractedMemories(BaseModel):
