@@ -14,6 +14,7 @@ from langchain_core.embeddings import Embeddings
 from inference_core.retrieval.analysis import analyze
 
 DATA = Path(__file__).parent / "data"
+GOLDEN = Path(__file__).parent / "golden"
 
 
 class HashingEmbeddings(Embeddings):

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from databases import database
 from golden_support import DUMPS, LOADS, WRITTEN
-from support import DATA
+from support import GOLDEN
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.stores.factory import open_backend
 from inference_core.transfer.json_lines import import_store
 
-GOLDEN = DATA / "golden"
 NAMES = (
     "sqlite-1.sqlite",
     "sqlite-2.sqlite",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from file_support import WAYS, Opener, content_of, done, keys, lines_of, put
 from processes import Forked
-from support import DATA
+from support import GOLDEN
 
 from inference_core.errors import StoreError, StoreUnavailable, WriteUnknown
 from inference_core.stores.backend import Unreadable
@@ -114,7 +114,7 @@ class TestDamage:
 class TestJournalsOfEarlierVersions:
     @pytest.fixture
     def bob(self, tmp_path: Path) -> Opener:
-        return Opener(shutil.copytree(DATA / "golden" / "file-1", tmp_path / "memories"), {})
+        return Opener(shutil.copytree(GOLDEN / "file-1", tmp_path / "memories"), {})
 
     @pytest.mark.parametrize("torn", [b"", b'{"entries":[{"name', bytes(500)], ids=["whole", "torn", "zeros"])
     def test_the_last_line_of_a_row_counts_and_one_without_its_end_is_not_there(self, bob: Opener, torn: bytes):
