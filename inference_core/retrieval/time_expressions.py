@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
+from functools import cache
 from itertools import count
 from typing import Final
 
@@ -40,7 +41,7 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
         return None
     spans: set[Span] = set()
     try:
-        for pattern, rule in _RULES:  # specific ones come before general ones
+        for pattern, rule in _rules():  # specific ones come before general ones
             found = ((match, rule(match, today)) for match in pattern.finditer(text))
             if spans := {_bounded(match, span, today) for match, span in found if span}:
                 break
@@ -253,4 +254,9 @@ _PATTERNS: Final[list[tuple[str, Rule]]] = [
     ),
     (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74", _calendar),
 ]
-_RULES: Final = [(re.compile(pattern), rule) for pattern, rule in _PATTERNS]
+
+
+@cache
+def _rules() -> list[tuple[re.Pattern[str], Rule]]:
+    """Compiled when they are first needed, as that takes longer than importing the module."""
+    return [(re.compile(pattern), rule) for pattern, rule in _PATTERNS]
