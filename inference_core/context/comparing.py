@@ -69,9 +69,18 @@ def collapsed(
     outside (`Trust.EXTERNAL`) may not add to one that it stands for. An item never stands for one that is trusted more.
     The kept item is as relevant as the best of those it stands for. A conversation may repeat itself.
     """
+
+    def merit(said: _Said) -> tuple[Any, ...]:
+        item, features = said
+        category = item.record.category if item.record else None
+        is_special = category is not None and item.section != section_of(category)
+        when = item.happened_at.timestamp() if item.happened_at else 0.0
+        is_rule = category is MemoryCategory.PROCEDURAL
+        return item.relevance is None, item.trust, is_rule, len(features.stems), is_special, item.relevance or 0.0, when
+
     kept: list[_Said] = []
     dropped: list[Dropped] = []
-    for item, features in sorted(((item, _features(item.text)) for item in items), key=_merit, reverse=True):
+    for item, features in sorted(((item, _features(item.text)) for item in items), key=merit, reverse=True):
         at = next((at for at, one in enumerate(kept) if _says_all_of(one, (item, features), min_overlap)), None)
         if at is None:
             kept.append((item, features))
@@ -81,16 +90,6 @@ def collapsed(
         if best.relevance is not None and item.relevance is not None and item.relevance > best.relevance:
             kept[at] = replace(best, relevance=item.relevance, score=max(best.score, item.score)), own
     return [item for item, _ in kept], dropped
-
-
-def _merit(said: _Said) -> tuple[Any, ...]:
-    """Sorts the one to keep last: trusted, a rule, saying more, in a section of its own, relevant, new."""
-    item, features = said
-    category = item.record.category if item.record else None
-    is_special = category is not None and item.section != section_of(category)
-    when = item.happened_at.timestamp() if item.happened_at else 0.0
-    is_rule = category is MemoryCategory.PROCEDURAL
-    return item.relevance is None, item.trust, is_rule, len(features.stems), is_special, item.relevance or 0.0, when
 
 
 def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
@@ -133,6 +132,22 @@ class _Claim(NamedTuple):
     item: ContextItem
     said: Said
 
+    def is_older_than(self, other: _Claim) -> bool:
+        mine, theirs = self.item.happened_at, other.item.happened_at
+        return mine is not None and theirs is not None and mine < theirs
+
+    def contradicts(self, newer: _Claim) -> bool:
+        if compare_said(self.said, newer.said) is Comparison.SUPERSEDES:
+            return True
+        return not self.is_older_than(newer) and compare_said(newer.said, self.said) is Comparison.SUPERSEDES
+
+    def loses_to(self, other: _Claim) -> bool:
+        """Whether the ``other`` is newer and trusted as much, or of unknown order and trusted more."""
+        trust, others = self.item.trust, other.item.trust
+        if self.is_older_than(other):
+            return others >= trust
+        return not other.is_older_than(self) and Trust.EXTERNAL not in (trust, others) and trust < others
+
 
 _Successors = Mapping[int, ContextItem | str]
 """By place, what supersedes an item: another item, or the id of a memory that is not among the items."""
@@ -151,8 +166,25 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
     neither wins, they are a conflict. Items from outside stay apart and never win against what was stated.
     ``keeps_history`` keeps what held before.
     """
-    if keeps_history:
-        return _sorted_out(items, {}, [])
+    successors: _Successors = {}
+    groups: list[set[int]] = []
+    if not keeps_history:
+        successors, groups = _decided(items)
+    relevant = _inherited(items, successors)
+    result = Resolved(conflicts=[[relevant[at] for at in sorted(group)] for group in groups])
+    for at, item in enumerate(relevant):
+        if (successor := successors.get(at)) is not None:
+            by = successor if isinstance(successor, str) else successor.id
+            result.dropped.append(Dropped(item, DropReason.SUPERSEDED, by))
+        elif item.trust <= Trust.EXTERNAL:
+            result.untrusted.append(item)
+        elif not any(at in group for group in groups):
+            result.kept.append(item)
+    return result
+
+
+def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]:
+    """What supersedes items, by what is stored and by what they say, and the places that contradict each other."""
     stored = {old: item for item in items if item.record for old in item.record.supersedes}
     successors: dict[int, ContextItem | str] = {}
     for at, item in enumerate(items):
@@ -163,59 +195,21 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
     plain = [one for one in claims if one.said.slots and (one.item.record or one.item.trust is not Trust.INFERRED)]
     disputes: list[tuple[int, int]] = []
     for first, second in combinations(plain, 2):
-        old, new = (second, first) if _is_newer(second, first) else (first, second)
-        if not _exclude(old, new):
+        old, new = (second, first) if second.is_older_than(first) else (first, second)
+        if not old.contradicts(new):
             continue
-        loser = _loser(old, new)
-        if loser is not None:
-            successors.setdefault(loser.at, (new if loser is old else old).item)
+        if old.loses_to(new):
+            successors.setdefault(old.at, new.item)
+        elif new.loses_to(old):
+            successors.setdefault(new.at, old.item)
         elif Trust.EXTERNAL not in (old.item.trust, new.item.trust):
             disputes.append((old.at, new.at))
-    return _sorted_out(items, successors, _groups([pair for pair in disputes if successors.keys().isdisjoint(pair)]))
-
-
-def _is_newer(old: _Claim, new: _Claim) -> bool:
-    one, other = old.item.happened_at, new.item.happened_at
-    return one is not None and other is not None and one < other
-
-
-def _exclude(old: _Claim, new: _Claim) -> bool:
-    if compare_said(old.said, new.said) is Comparison.SUPERSEDES:
-        return True
-    return not _is_newer(old, new) and compare_said(new.said, old.said) is Comparison.SUPERSEDES
-
-
-def _loser(old: _Claim, new: _Claim) -> _Claim | None:
-    trusts = old.item.trust, new.item.trust
-    if _is_newer(old, new):
-        return old if trusts[1] >= trusts[0] else None
-    if trusts[0] == trusts[1] or Trust.EXTERNAL in trusts:
-        return None
-    return old if trusts[0] < trusts[1] else new
-
-
-def _groups(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The places that ``pairs`` connect, each group in order."""
     groups: list[set[int]] = []
-    for pair in pairs:
-        joined = set(pair).union(*(group for group in groups if not group.isdisjoint(pair)))
-        groups = [group for group in groups if group.isdisjoint(pair)] + [joined]
-    return sorted(map(sorted, groups))
-
-
-def _sorted_out(items: Sequence[ContextItem], successors: _Successors, groups: Sequence[Sequence[int]]) -> Resolved:
-    relevant = _inherited(items, successors)
-    result = Resolved(conflicts=[[relevant[at] for at in group] for group in groups])
-    disputed = {at for group in groups for at in group}
-    for at, item in enumerate(relevant):
-        if (successor := successors.get(at)) is not None:
-            by = successor if isinstance(successor, str) else successor.id
-            result.dropped.append(Dropped(item, DropReason.SUPERSEDED, by))
-        elif item.trust <= Trust.EXTERNAL:
-            result.untrusted.append(item)
-        elif at not in disputed:
-            result.kept.append(item)
-    return result
+    for pair in disputes:
+        if successors.keys().isdisjoint(pair):
+            joined = set(pair).union(*(group for group in groups if not group.isdisjoint(pair)))
+            groups = [group for group in groups if group.isdisjoint(pair)] + [joined]
+    return successors, sorted(groups, key=min)
 
 
 def _inherited(items: Sequence[ContextItem], successors: _Successors) -> list[ContextItem]:

@@ -120,7 +120,7 @@ class ContextEngineer:
             preamble: Overrides the engineer's own.
         """
         with_preamble = self.preamble if preamble is None else preamble
-        given = by_value(list(map(_bounded, items)))
+        given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in items])
         units, dropped = self._selected(given, query) if self.selects else ([(item,) for item in given], [])
 
         def render(kept: Sequence[Unit]) -> AssembledContext:
@@ -155,7 +155,11 @@ class ContextEngineer:
                 units.append(tuple(group))
             else:
                 dropped += [Dropped(item, DropReason.IRRELEVANT) for item in group]
-        return sorted(units, key=_worth, reverse=True), dropped
+
+        def worth(unit: Unit) -> float:
+            return max(map(_value, unit)) * (_UNVOUCHED_SHARE if unit[0].trust <= Trust.EXTERNAL else 1.0)
+
+        return sorted(units, key=worth, reverse=True), dropped
 
     def _fitted(
         self, units: Sequence[Unit], render: Callable[[Sequence[Unit]], AssembledContext], zone: tzinfo, max_tokens: int
@@ -203,7 +207,12 @@ def fitted(
     ``cut`` shortens to a share of the cost, or gives None where it cannot.
     """
     costs = list(map(cost, best_first))
-    level = _level(costs, room)
+    level, left = float(max(costs, default=0)), room
+    for at, size in enumerate(ordered := sorted(costs)):  # to what the highest come down for all to fit
+        if size * (len(ordered) - at) > left:
+            level = left / (len(ordered) - at)
+            break
+        left -= size
     kept: list[T] = []
     for one, whole in zip(best_first, costs, strict=True):
         item, size, share = one, whole, level / max(whole, 1)
@@ -215,16 +224,6 @@ def fitted(
     return kept
 
 
-def _level(costs: Sequence[int], room: int) -> float:
-    """To what the highest of ``costs`` have to come down for all to fit into ``room``."""
-    left = room
-    for at, size in enumerate(ordered := sorted(costs)):
-        if size * (len(ordered) - at) > left:
-            return left / (len(ordered) - at)
-        left -= size
-    return max(costs, default=0)
-
-
 def cut_item(item: ContextItem, share: float) -> ContextItem | None:
     """``item`` with about ``share`` of its text; None if that is too little to say anything."""
     length = max(int(share * len(item.text)), MIN_CUT)
@@ -233,11 +232,6 @@ def cut_item(item: ContextItem, share: float) -> ContextItem | None:
 
 def _value(item: ContextItem) -> float:
     return UNJUDGED if item.relevance is None else item.relevance
-
-
-def _worth(unit: Unit) -> float:
-    """As much as its best item."""
-    return max(map(_value, unit)) * (_UNVOUCHED_SHARE if unit[0].trust <= Trust.EXTERNAL else 1.0)
 
 
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -266,24 +260,18 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     for item in by_value(items):
         sections.setdefault(item.section, []).append(item)
     others = at_both_ends([name for name in sections if name not in _IN_ORDER])
-    return {name: _placed(sections[name]) for name in (*_IN_ORDER, *others) if name in sections}
-
-
-def _placed(best_first: Sequence[ContextItem]) -> list[ContextItem]:
-    if any(item.relevance is not None for item in best_first):
-        return at_both_ends(best_first)
-    newest_first = sorted(best_first, key=_when, reverse=True)
-    return newest_first if all(item.record for item in best_first) else newest_first[::-1]
+    for name, best_first in sections.items():
+        if any(item.relevance is not None for item in best_first):
+            sections[name] = at_both_ends(best_first)
+        else:
+            sections[name] = sorted(best_first, key=_when, reverse=True)
+            if not all(item.record for item in best_first):
+                sections[name].reverse()
+    return {name: sections[name] for name in (*_IN_ORDER, *others) if name in sections}
 
 
 def _when(item: ContextItem) -> datetime:
     return item.happened_at or _DAWN
-
-
-def _bounded(item: ContextItem) -> ContextItem:
-    """``item`` with no more text than a line can show, in a section whose name can be an element's."""
-    text, name = item.text[:_MAX_TEXT], section_tag(item.section)
-    return item if (text, name) == (item.text, item.section) else replace(item, section=name, text=text)
 
 
 def with_summary(

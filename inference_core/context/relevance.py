@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
@@ -151,7 +151,10 @@ def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps."""
+    """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps.
+
+    For sure: it begins with a relative or the like whom the user, asking about what is theirs, has not named.
+    """
 
     item: ContextItem
     stems: frozenset[str]
@@ -161,14 +164,37 @@ class _Statement:
 
     @classmethod
     def of(cls, item: ContextItem, query: str) -> _Statement:
-        numbers = frozenset(_NUMBER.findall(item.text))
-        somebodys, others = _is_of_somebody(item.text, query), _may_be_of_another(item.text, query)
-        return cls(item, _stems(item.text), numbers, somebodys, others)
+        text, is_others = item.text, _may_be_of_another(item.text, query)
+        found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
+        if found is not None and found["who"].casefold() in _RELATIVES:
+            is_somebodys = not _stems(found["who"]) & _stems(query)
+        else:  # a name with a possession or a pronoun, if the user asks about themselves alone
+            is_somebodys = is_others and bool(_PERSONS.match(text) and _ALONE.search(query))
+        return cls(item, _stems(text), frozenset(_NUMBER.findall(text)), is_somebodys, is_others)
 
     @property
     def is_users(self) -> bool:
         """Whether nothing speaks against its being about the user."""
         return not (self.is_somebodys or self.is_others)
+
+    def is_replaced_by(self, new: _Statement, asked: frozenset[str]) -> bool:
+        """Whether both answer the question, each in its own way, and ``new`` says or shows that something has changed.
+
+        It has to be later, and about as relevant and trusted.
+        """
+        then, now = self.item.happened_at, new.item.happened_at
+        is_later = then is not None and now is not None and then < now and new.item.trust >= self.item.trust
+        if not is_later or (new.item.relevance or 0.0) < _AS_RELEVANT * (self.item.relevance or 0.0):
+            return False
+        if not (self.stems - new.stems - asked and new.stems - self.stems - asked):
+            return False
+        said, changes = self.stems & asked, _CHANGE.search(new.item.text) is not None
+        counts = bool(self.numbers and new.numbers) and self.numbers != new.numbers
+        if not said or len(said & new.stems) < _SHARED * len(said):
+            return bool(said) and changes and counts and len(self.stems & new.stems) >= _KIN
+        numbers = _stems(" ".join(self.numbers | new.numbers))
+        one, other = self.stems - numbers, new.stems - numbers
+        return changes or (counts and len(one & other) >= _ALIKE * len(one | other))
 
 
 def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[ContextItem], list[Dropped]]:
@@ -191,7 +217,12 @@ def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[Con
         if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most)
     }
     if _ASKS.match(query) and not _NOT_NOW.search(query):
-        dropped |= {one.item.id: one for one in _outdated([one for one in statements if one.is_users], asked)}
+        users = [one for one in statements if one.is_users]
+        dropped |= {
+            old.item.id: Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
+            for old, new in permutations(users, 2)
+            if old.is_replaced_by(new, asked)
+        }
     return [item for item in items if item.id not in dropped], list(dropped.values())
 
 
@@ -199,44 +230,13 @@ def _stems(text: str) -> frozenset[str]:
     return frozenset(analyze(text))
 
 
-def _is_of_somebody(text: str, query: str) -> bool:
-    """Whether ``text`` begins with a person whom the user, asking about what is theirs, has not named.
-
-    That is a relative or the like; if the user asks about themselves alone, also a name with a possession or a pronoun.
-    """
-    found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
-    if found is not None and found["who"].casefold() in _RELATIVES:
-        return not _stems(found["who"]) & _stems(query)
-    is_person = _PERSONS.match(text) is not None and _ALONE.search(query) is not None
-    return is_person and _may_be_of_another(text, query)
-
-
 def _may_be_of_another(text: str, query: str) -> bool:
-    """The same of anybody or anything with a name or a possession, unless the text mentions the user as well."""
+    """Whether it begins with a name or a possession that the user, asking about what is theirs, has not named.
+
+    Not if the text mentions the user as well.
+    """
     is_of_user = _FIRST_PERSON.search(query) and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
     found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_of_user else None
     if found is None or found["who"].casefold() in _NOBODY or _FIRST_PERSON.search(text[found.end() :]):
         return False
     return not _stems(found["who"]) & _stems(query)
-
-
-def _outdated(statements: Sequence[_Statement], asked: frozenset[str]) -> Iterator[Dropped]:
-    for old, new in permutations(statements, 2):
-        one, other = old.item.happened_at, new.item.happened_at
-        is_later = one is not None and other is not None and one < other and new.item.trust >= old.item.trust
-        is_as_relevant = (new.item.relevance or 0.0) >= _AS_RELEVANT * (old.item.relevance or 0.0)
-        if is_later and is_as_relevant and _replaces(old, new, asked):
-            yield Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
-
-
-def _replaces(old: _Statement, new: _Statement, asked: frozenset[str]) -> bool:
-    """Whether both answer the question, each in its own way, and ``new`` says or shows that something has changed."""
-    if not (old.stems - new.stems - asked and new.stems - old.stems - asked):
-        return False
-    said, changes = old.stems & asked, _CHANGE.search(new.item.text) is not None
-    counts = bool(old.numbers and new.numbers) and old.numbers != new.numbers
-    if not said or len(said & new.stems) < _SHARED * len(said):
-        return bool(said) and changes and counts and len(old.stems & new.stems) >= _KIN
-    numbers = _stems(" ".join(old.numbers | new.numbers))
-    one, other = old.stems - numbers, new.stems - numbers
-    return changes or (counts and len(one & other) >= _ALIKE * len(one | other))

@@ -110,7 +110,13 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
     if line.isascii():
         return escape(line, quote=False) + mark
     line = _INVISIBLE_RUN.sub(_shortened, _TAGS.sub(lambda found: found[1] or "", line))
-    line = escape(_without_mark_floods(line), quote=False)
+    kept: list[str] = []
+    marks = 0
+    for character in line:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if marks <= _MAX_MARKS:
+            kept.append(character)
+    line = escape("".join(kept), quote=False)
     return _LOOK_ALIKES.sub(lambda found: f"&#x{ord(found[0]):x};", line) + mark
 
 
@@ -315,13 +321,3 @@ def _shortened(found: re.Match[str]) -> str:
     is_selector = [bool(_SELECTOR.match(mark)) for mark in run]
     other = next((mark for mark, kind in zip(run, is_selector, strict=True) if kind != is_selector[0]), "")
     return run[0] + other
-
-
-def _without_mark_floods(line: str) -> str:
-    kept: list[str] = []
-    marks = 0
-    for character in line:
-        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        if marks <= _MAX_MARKS:
-            kept.append(character)
-    return "".join(kept)

@@ -220,17 +220,17 @@ def _reason(error: Exception) -> str:
 
 def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem]:
     """What ``source`` gives, in its name. Raises what it raises, IdentityError for a memory of another user."""
+
+    async def awaited(given: Awaitable[Sequence[ContextItem]]) -> Sequence[ContextItem]:
+        return await given
+
     given: Any = source.fetch(request)
     if isinstance(given, Generator):
         given = run(cast("Operation[Sequence[ContextItem]]", given))
     elif isawaitable(given):
-        given = asyncio.run(_awaited(cast("Awaitable[Sequence[ContextItem]]", given)))
+        given = asyncio.run(awaited(cast("Awaitable[Sequence[ContextItem]]", given)))
     items: list[ContextItem] = list(given)[: source.limit]
     owners = (encode_label(request.user_id), _EVERYBODY)
     if any(item.record is not None and item.record.namespace[0] not in owners for item in items):
         raise IdentityError(f"Source {source.name} gave a memory of another user")
     return [replace(item, source=source.name) for item in items]
-
-
-async def _awaited(given: Awaitable[Sequence[ContextItem]]) -> Sequence[ContextItem]:
-    return await given

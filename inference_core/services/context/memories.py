@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, cast
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import SystemMessage
 
 from inference_core.clock import aware, in_zone
 from inference_core.context.items import ContextItem, section_of
@@ -182,6 +182,20 @@ class _Entity:
     score: float = 0.0
     relations: dict[str, None] = field(default_factory=dict[str, None])
 
+    def item(self, section: str, source: str) -> ContextItem:
+        head = f"{self.name} ({self.kind})" if self.kind else self.name
+        return ContextItem(
+            id=f"{self.name.casefold()} {self.trust.value}",
+            text=f"{head}: {'; '.join(self.relations)}" if self.relations else head,
+            section=section,
+            source=source,
+            kind="entity",
+            happened_at=self.newest.happened_at,
+            trust=self.trust,
+            relevance=self.relevance,
+            score=self.score,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entities:
@@ -214,25 +228,11 @@ class Entities:
                 entity.score = max(entity.score, one.score)
                 entity.relations |= dict.fromkeys(_relations(record, name))
         best = sorted(entities.values(), key=lambda entity: (entity.relevance, entity.score), reverse=True)
-        return [self._item(entity) for entity in best[: self.limit]]
+        return [entity.item(self.section, self.name) for entity in best[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
         """What it asks; None without a question."""
         return search_in_all(request, self.read)
-
-    def _item(self, entity: _Entity) -> ContextItem:
-        head = f"{entity.name} ({entity.kind})" if entity.kind else entity.name
-        return ContextItem(
-            id=f"{entity.name.casefold()} {entity.trust.value}",
-            text=f"{head}: {'; '.join(entity.relations)}" if entity.relations else head,
-            section=self.section,
-            source=self.name,
-            kind="entity",
-            happened_at=entity.newest.happened_at,
-            trust=entity.trust,
-            relevance=entity.relevance,
-            score=entity.score,
-        )
 
 
 def _relations(record: MemoryRecord, name: str) -> list[str]:
@@ -263,6 +263,10 @@ class RecentMessages:
         first = max(0, len(said) - self.limit)
         for at, message in enumerate(said[first:], first):
             kind, trust = _SPEAKERS.get(message.type, _OTHERS)
+            try:
+                said_at = aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
+            except (KeyError, TypeError, ValueError):
+                said_at = None
             items.append(
                 ContextItem(
                     id=message.id or str(at),
@@ -270,7 +274,7 @@ class RecentMessages:
                     section=self.section,
                     source=self.name,
                     kind=kind,
-                    happened_at=_said_at(message),
+                    happened_at=said_at,
                     trust=trust,
                     score=at,
                 )
@@ -300,13 +304,6 @@ class StaticFacts:
             replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
             for record in map(record_of, rows)
         ]
-
-
-def _said_at(message: BaseMessage) -> datetime | None:
-    try:
-        return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def search_in_all(request: ContextRequest, limit: int) -> Search | None:

@@ -41,13 +41,14 @@ class SharedSearches:
         """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
         with self._lock:
             is_first, self._is_begun = not self._is_begun, True
-        if is_first:
-            settle(self._results, self._search)
-        return (yield Effect(lambda: self._results))[source]
 
-    def _search(self) -> dict[str, SearchResult]:
-        found = run(self._engine.search_together(list(self._searches.values())))
-        return dict(zip(self._searches, found, strict=True))
+        def search() -> dict[str, SearchResult]:
+            found = run(self._engine.search_together(list(self._searches.values())))
+            return dict(zip(self._searches, found, strict=True))
+
+        if is_first:
+            settle(self._results, search)
+        return (yield Effect(lambda: self._results))[source]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +129,18 @@ class OwnSource:
 
     def fetch(self, request: ContextRequest) -> Given:
         """What ``find`` gives. Texts have no relevance, so they are not pruned."""
-        found = self.find(request)
-        return self._awaited(found) if isawaitable(found) else self._items(found)
-
-    async def _awaited(self, found: Awaitable[Iterable[str | ContextItem]]) -> Sequence[ContextItem]:
-        return self._items(await found)
-
-    def _items(self, found: Iterable[str | ContextItem]) -> list[ContextItem]:
         section = self.section or self.name
-        return [
-            ContextItem(id=str(at), text=one, section=section, source=self.name, score=-at)
-            if isinstance(one, str)
-            else one
-            for at, one in enumerate(found)
-        ]
+
+        def items(found: Iterable[str | ContextItem]) -> list[ContextItem]:
+            return [
+                ContextItem(id=str(at), text=one, section=section, source=self.name, score=-at)
+                if isinstance(one, str)
+                else one
+                for at, one in enumerate(found)
+            ]
+
+        async def awaited(found: Awaitable[Iterable[str | ContextItem]]) -> Sequence[ContextItem]:
+            return items(await found)
+
+        found = self.find(request)
+        return awaited(found) if isawaitable(found) else items(found)

@@ -101,6 +101,10 @@ def save(  # noqa: D417 - callers of the service pass no scope
         UntrustedWrite: Its source may not write rules.
         StoreUnavailable: The database did not answer. WriteUnknown, a kind of it, leaves open whether it was stored.
     """
+    if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidMemory(f"importance must be a number from 0 to 1, not {importance!r}")
+    if not isinstance(tags, list | tuple) or len(tags) > MAX_TAGS:
+        raise InvalidMemory(f"tags must be a list of at most {MAX_TAGS} short texts")
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
     origin = source or MemorySource()
@@ -120,9 +124,9 @@ def save(  # noqa: D417 - callers of the service pass no scope
         extra_metadata=canonical_metadata(extra_metadata),
         source=origin,
         trust=origin.trust,
-        importance=_importance(importance),
+        importance=float(importance),
         pinned=bool(pinned),
-        tags=_tags(tags),
+        tags=tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags)),
         valid_from=checked_moment(valid_from, "valid_from"),
         expires_at=checked_moment(expires_at, "expires_at"),
     )
@@ -142,9 +146,13 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Operation[SavedId]
     So the write itself notices a repetition, without a look before it, also when two save at once. A memory that holds
     no more, or was changed, keeps its id; then the next id is taken.
     """
-    key = yield from scope.engine.content_key()
+    key = yield from scope.engine.content_key()  # without it an id says nothing of the content
+    session = record.session_id if record.category is MemoryCategory.EPISODIC else None  # else the same fact
+    moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
+    facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments]
     for attempt in range(_SAME):
-        named = replace(record, id=_id_of(record, key, attempt))
+        told = encode_json([*facts, attempt], what="memory").encode()
+        named = replace(record, id=hmac.new(key, told, "sha256").hexdigest()[:32])
         try:
             yield from scope.engine.write([put_of(named, expected=0)])
         except VersionConflict:
@@ -184,26 +192,3 @@ def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
     if merged != old:
         yield from scope.engine.write([put_of(replace(merged, updated_at=new.updated_at), expected=old.version)])
     return True
-
-
-def _id_of(record: MemoryRecord, key: bytes, attempt: int) -> str:
-    """What tells a memory from others, as an id that says nothing of it to who does not know ``key``.
-
-    An event is another one in another session; a fact is not.
-    """
-    session = record.session_id if record.category is MemoryCategory.EPISODIC else None
-    moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
-    facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments, attempt]
-    return hmac.new(key, encode_json(facts, what="memory").encode(), "sha256").hexdigest()[:32]
-
-
-def _importance(importance: float) -> float:
-    if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidMemory(f"importance must be a number from 0 to 1, not {importance!r}")
-    return float(importance)
-
-
-def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    if not isinstance(tags, list | tuple) or len(tags) > MAX_TAGS:
-        raise InvalidMemory(f"tags must be a list of at most {MAX_TAGS} short texts")
-    return tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags))

@@ -35,7 +35,7 @@ from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.search import Found, RecallMode, Search, SearchResult
+from inference_core.stores.search import RecallMode, Search, SearchResult
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
     from inference_core.stores.snapshot import Snapshot
@@ -173,22 +173,22 @@ class _Turn:
 
     def build(self, frozen: Profile | None, snapshot: Snapshot) -> TurnContext:
         """Decides on the profile, then gathers, selects and renders what stands beside it."""
-        standing = self._standing(snapshot, frozen)
+        standing = self.standing(snapshot, frozen)
         room = self.profile_tokens - self.count(fenced_profile(""))
         current = profile_of(standing.values(), self.zone, room, per_category=self.options.standing, counter=self.count)
         if not self.options.has_profile:
             lines = {line.id for line in current.lines}
             items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
-            return self._context(snapshot, Profile(), items, standing)
+            return self.context(snapshot, Profile(), items, standing)
         profile, newer = renewed(frozen, current, standing, self.zone, self.options.profile_change)
-        if self._is_too_much(profile, newer):
+        if self.is_too_much(profile, newer):
             profile, newer = current, []
-        context = self._context(snapshot, profile, newer, standing)
+        context = self.context(snapshot, profile, newer, standing)
         if {item.id for item in newer} <= {item.id for item in context.context.items}:
             return context
-        return self._context(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
+        return self.context(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
 
-    def _standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
+    def standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
         """By id the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
 
         And those of the frozen profile, however old, since it stays only as long as all of them hold.
@@ -197,20 +197,20 @@ class _Turn:
         for kind in STANDING:
             if self.kinds is None or kind.value in self.kinds:
                 limit = 2 * self.options.per_category  # some of them may say the same
-                rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self._why_not)
+                rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.why_not)
         older = {line.id for line in frozen.lines}.difference(row.key for row in rows) if frozen else ()
         rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
-        there = {row.key: row for row in rows if self._why_not(row) is None}
+        there = {row.key: row for row in rows if self.why_not(row) is None}
         return {record.id: record for record in standing_first(map(record_of, there.values()))}
 
-    def _is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
+    def is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
         """Whether a profile that was kept, with what is newer, exceeds the limits by now."""
         counts = Counter([line.section for line in profile.lines] + [item.section for item in newer])
         most = max(counts.values(), default=0)
         limit = self.profile_tokens if profile.lines else self.options.max_tokens
         return most >= max(self.options.per_category, 1) or self.count(fenced_profile(profile.text)) > limit
 
-    def _context(
+    def context(
         self,
         snapshot: Snapshot,
         profile: Profile,
@@ -219,8 +219,8 @@ class _Turn:
     ) -> TurnContext:
         """``profile``, and beside it ``newer`` items and what answers the question."""
         given = [*(standing[line.id] for line in profile.lines), *(item.record for item in newer if item.record)]
-        found, result = self._gathered(snapshot, given, len(newer))
-        context, block = self._rendered(profile, [*newer, *found])
+        found, result = self.gathered(snapshot, given, len(newer))
+        context, block = self.rendered(profile, [*newer, *found])
         if not block:
             profile = Profile()
         records = {line.id: standing[line.id] for line in profile.lines}
@@ -248,7 +248,7 @@ class _Turn:
             form=self.engineer.form,
         )
 
-    def _gathered(
+    def gathered(
         self, snapshot: Snapshot, given: Sequence[MemoryRecord], newer: int
     ) -> tuple[list[ContextItem], SearchResult]:
         """What answers the question, by category, in the room that is left beside ``given``, filled with the newest."""
@@ -258,7 +258,7 @@ class _Turn:
 
         def reject(row: Row) -> str | None:
             # Before the cut: what the profile shows takes no place of what answers.
-            return _IN_PROFILE if row.key in ids or row.value.get("content") in contents else self._why_not(row)
+            return _IN_PROFILE if row.key in ids or row.value.get("content") in contents else self.why_not(row)
 
         search = Search(
             groups=list(self.groups.values()),
@@ -276,9 +276,16 @@ class _Turn:
         found = {name: group[: room[name]] for name, group in zip(self.groups, result.groups, strict=True)}
         while self.options.most is not None and newer + sum(map(len, found.values())) > self.options.most:
             max(reversed(found.values()), key=len).pop()
-        return [_item(one) for group in found.values() for one in group], result
+        items = [
+            ContextItem.of(
+                record_of(one.row), source=SOURCE, relevance=one.relevance, score=one.score, signals=one.shares
+            )
+            for group in found.values()
+            for one in group
+        ]
+        return items, result
 
-    def _rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
+    def rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
         """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
         has_profile, budget = self.options.has_profile, self.options.max_tokens
         used = self.count(fenced_profile(profile.text)) if has_profile else 0
@@ -303,12 +310,7 @@ class _Turn:
             room -= over  # a counter may count a whole as more than its parts
         return AssembledContext(sections={}), ""
 
-    def _why_not(self, row: Row) -> str | None:
+    def why_not(self, row: Row) -> str | None:
         if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
             return "of another type"
         return why_invalid(row.value, self.now)
-
-
-def _item(found: Found) -> ContextItem:
-    record = record_of(found.row)
-    return ContextItem.of(record, source=SOURCE, relevance=found.relevance, score=found.score, signals=found.shares)
