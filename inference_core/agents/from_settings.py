@@ -1,4 +1,4 @@
-"""The short-term memory of `AgentService`, as settings name it."""
+"""What settings name for agents and workers: chat models and their errors, extractors, capture, short-term memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from inference_core.short_term.strategies import Delete, FlushToLongTerm, Overfl
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-
-# The chat model that settings name, those to ask when it fails, and what its failures mean.
-
+ShortTerm = Overflow | ShortTermMemoryMiddleware
 _LOG = logging.getLogger(__name__)
 _EXTRAS: Final = ("openai", "ollama")
 _NAME: Final = re.compile(r"[a-z0-9_]+:\S+", re.ASCII)
@@ -43,13 +41,13 @@ _ADVICE: Final = {
     404: "is not known there: check AGENT_MODEL",
     429: "is busy or its quota is used up: wait, or set AGENT_MODEL_FALLBACKS",
 }
+_HOUR_S: Final = 3_600.0
 
 
 def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None = None) -> BaseChatModel:
-    """``model``, by name or as it is, or else the one that ``settings`` name.
+    """``model``, or the one with that name, or else the one that ``settings`` name.
 
-    Raises ConfigurationError if there is none or if it cannot be made, MissingExtra if its provider's package is not
-    installed.
+    Raises ConfigurationError if there is none or it cannot be made, MissingExtra if its provider's package is missing.
     """
     chosen = settings.model if model is None else model
     if not chosen:
@@ -63,10 +61,10 @@ def make_chat_models(names: Sequence[str]) -> list[BaseChatModel]:
 
 
 def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
-    """What stands between an agent and its model: the fallbacks that ``settings`` name, and typed errors.
+    """The innermost middleware: the fallback models that ``settings`` name, and typed errors.
 
-    A fallback gets the same messages and tools. In a stream, what the first model had said before it failed stays, and
-    the fallback's answer follows as a message of its own. Raises what `make_chat_model` raises.
+    A fallback gets the same messages and tools. In a stream, what the first model said before it failed stays, and the
+    fallback's answer follows as a message of its own. Raises what `make_chat_model` raises.
     """
     fallbacks = make_chat_models(settings.model_fallbacks)
     if not fallbacks:
@@ -80,9 +78,9 @@ def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
 
 
 class ModelErrors(AgentMiddleware[Any, Any, Any]):
-    """Raises ModelError for whatever goes wrong between here and the chat model; the original is its cause.
+    """Raises ModelError for every failure of the chat model, with the original as its cause.
 
-    ``are_logged``: each is logged too, for an agent that goes on with another model.
+    ``are_logged``: each is logged too, for an agent that continues with another model.
     """
 
     def __init__(self, *, are_logged: bool = False) -> None:
@@ -113,7 +111,7 @@ class ModelErrors(AgentMiddleware[Any, Any, Any]):
 
 
 def explain(model: BaseChatModel, error: Exception) -> str:
-    """What went wrong between us and ``model``, and what to do about it, in one line."""
+    """What went wrong with ``model`` and what to do about it, in one line."""
     name = getattr(model, "model_name", None) or getattr(model, "model", None) or type(model).__name__
     key = next(iter(model.lc_secrets.values()), "")
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
@@ -166,13 +164,8 @@ def _named(name: str) -> BaseChatModel:
         raise ConfigurationError(problem) from error
 
 
-# What finds memories in what is said, as settings name it.
-
-_HOUR_S: Final = 3_600.0
-
-
 def make_extractor(settings: MemorySettings) -> Extractor:
-    """A language model's, if ``settings`` name one, else rules. Raises ConfigurationError, MissingExtra."""
+    """A language model's if ``settings`` name one, else one of rules. Raises ConfigurationError, MissingExtra."""
     if settings.model:
         from inference_core.ingestion.extraction import ModelExtractor  # noqa: PLC0415 - only for those who have one
 
@@ -185,7 +178,7 @@ def make_extractor(settings: MemorySettings) -> Extractor:
 def make_periodic(settings: MemorySettings) -> PeriodicWork:
     """The periodic work that ``settings`` ask for. Raises ConfigurationError, MissingExtra.
 
-    A language model sums up sessions, if they name one, else an extractive summarizer does; insights need a model.
+    Without a language model, sessions are summed up in their own sentences, and there are no insights.
     """
     summarizer: Summarizer | None = None
     if settings.summaries and settings.model:
@@ -203,7 +196,7 @@ def make_periodic(settings: MemorySettings) -> PeriodicWork:
 def make_capture(
     settings: MemorySettings, memory: AgentMemoryStoreService, user_id: str | UUID | None
 ) -> CaptureMiddleware:
-    """The middleware that captures as ``settings`` say. Raises ConfigurationError, MissingExtra."""
+    """The `CaptureMiddleware` that ``settings`` describe. Raises ConfigurationError, MissingExtra."""
     return CaptureMiddleware(
         make_extractor(settings),
         interval_s=settings.worker_interval,
@@ -219,11 +212,8 @@ def limits_of(settings: MemorySettings) -> Limits:
     return Limits(batch_messages=settings.batch_messages, batch_tokens=settings.batch_tokens)
 
 
-ShortTerm = Overflow | ShortTermMemoryMiddleware
-
-
 def named(settings: AgentSettings, *, recalls: bool) -> list[OverflowStrategy]:
-    """The strategies that ``settings`` name; ``recalls``: what is flushed is put into prompts by the flush itself."""
+    """The overflow strategies that ``settings`` name; ``recalls``: a flush also puts what it recalls into prompts."""
     made = {
         "flush": lambda: FlushToLongTerm(into_system_prompt=recalls),
         "summarize": Summarize,

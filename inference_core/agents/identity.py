@@ -1,4 +1,4 @@
-"""Who the user is: one answer for middleware and tools, or none, and then memory stays closed."""
+"""Who the user of a run is and which memory the run uses, decided once for all middleware and tools."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from inference_core.stores.factory import engine_of
 
 
 class RunContext(Protocol):
-    """What LangGraph's Runtime and ToolRuntime have in common."""
+    """What Runtime and ToolRuntime of LangGraph have in common."""
 
     @property
     def context(self) -> Any:
-        """The run's context, in whatever form the application chose."""
+        """The run's context, of any type."""
         ...
 
     @property
     def server_info(self) -> Any:
-        """What LangGraph Server knows of the run, None elsewhere."""
+        """The run's data on LangGraph Server, None elsewhere."""
         ...
 
 
 UserSource = str | UUID | Callable[[Any], str | UUID | None] | None
-"""A fixed user, or a function of the LangGraph runtime that gives the user of the run."""
+"""A user, or a function that takes the LangGraph runtime and returns the run's user."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryContext:
-    """Context schema for `create_agent`: whose memory a run uses, and the user's time zone (IANA name)."""
+    """A context schema for `create_agent`: the run's user, and the user's time zone as an IANA name."""
 
     user_id: str | None = None
     timezone: str | None = None
@@ -55,11 +55,18 @@ class MemoryContext:
 def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner: str | None = None) -> str:
     """The user of this run.
 
-    ``owner`` is the user as whom a run began that is resumed now, "" if it began without one; None for a new run.
-    In this order: the user whom LangGraph Server authenticated; ``source``; ``context.user_id``; the run's
-    ``config["configurable"]["user_id"]``; and, for a run that is resumed without any of these, its ``owner``.
-    Raises IdentityError if there is none, if an authenticated user and another source differ, if the user is not the
-    ``owner`` of the run, or if ``source`` fails, which is the cause then; InvalidId if the id cannot name a user.
+    The first of: the authenticated user of LangGraph Server, ``source``, ``context.user_id``,
+    ``config["configurable"]["user_id"]``, and ``owner``.
+
+    Args:
+        runtime: LangGraph's, of the run.
+        source: A user, or a function that takes the runtime and returns one.
+        owner: The user of a run that is resumed, "" if it began without one. None: a new run.
+
+    Raises:
+        IdentityError: Nobody is named; an authenticated user and another source differ; the user is not the ``owner``;
+            or ``source`` failed, which is then the cause.
+        InvalidId: The id cannot name a user.
     """
     authenticated = _authenticated(runtime)
     claimed = list(_claims(runtime, source))
@@ -82,7 +89,7 @@ def field_of(holder: Any, name: str) -> Any:
 
 
 def current_config() -> Mapping[str, Any]:
-    """The configuration of the LangGraph run that this code is part of; empty outside of one."""
+    """The configuration of the current LangGraph run; empty outside of one."""
     try:
         return get_config()
     except RuntimeError:
@@ -90,12 +97,12 @@ def current_config() -> Mapping[str, Any]:
 
 
 def configurable_of(config: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """What ``config``, by default that of the run that this code is part of, says under ``configurable``."""
+    """The ``configurable`` part of ``config``, by default of the current run's."""
     return (config or current_config()).get("configurable") or {}
 
 
 def thread_of(config: Mapping[str, Any] | None = None) -> str | None:
-    """The thread that ``config`` names, by default that of the run that this code is part of."""
+    """The thread id in ``config``, by default in the current run's."""
     thread = configurable_of(config).get("thread_id")
     return None if thread is None else str(thread)
 
@@ -113,7 +120,7 @@ def _authenticated(runtime: RunContext | None) -> str | None:
 
 
 def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
-    """Who the user is said to be, by those who are not authenticated."""
+    """The user as named by sources that are not authenticated, in their order."""
     try:
         given = source(runtime) if callable(source) else source
     except (IdentityError, InvalidInput):
@@ -127,31 +134,29 @@ def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
             raise IdentityError(f"user_id must be a string or a UUID, not {type(claim).__name__}")
 
 
-# MemoryBinding: which memory an agent uses, and as whom. Shared by the middleware and its tools.
-
-
 class BindingOptions(TypedDict, total=False):
-    """How memory is used on stores for which no service was given.
-
-    ``agent_name`` (None) and ``agent_scope_enabled`` (True) say which memories are the agent's own, ``embeddings``
-    (None) how a store is ranked that is not ours, ``timezone`` (an IANA name or tzinfo; UTC) what days are, if the
-    run's context names no zone. ``counts_access`` (True): what is recalled is counted.
-    """
+    """How a store is used for which no service was given."""
 
     agent_name: str | None
+    """Scopes episodic and procedural memories to this agent; by default they are shared."""
     agent_scope_enabled: bool
+    """False: read and write shared memories only."""
     embeddings: EmbeddingsSpec
+    """The embedding model, for a store that `open_store` did not make."""
     timezone: str | tzinfo
+    """Decides which day a memory is of, unless the run's context names a zone; UTC by default."""
     max_content_bytes: int
+    """Longer memories are refused."""
     counts_access: bool
+    """Whether to count recalls; True by default."""
     clock: Clock | None
 
 
 class MemoryBinding:
-    """The memory of ``service``, or of whatever store the agent was compiled with; as ``user_id`` or the run's user.
+    """The memory of ``service``, or of the store that the agent was compiled with, for ``user_id`` or the run's user.
 
-    Raises ConfigurationError if ``service`` is not a memory service, or at use if there is neither service nor store,
-    TypeError for unknown options.
+    Raises ConfigurationError if ``service`` is not a memory service, or when used if there is neither service nor
+    store; TypeError for unknown options.
     """
 
     def __init__(self, service: Any = None, user_id: UserSource = None, **options: Unpack[BindingOptions]) -> None:
@@ -185,12 +190,12 @@ class MemoryBinding:
         scope = self.scope(runtime.store)
         name = field_of(runtime.context, "timezone")
         if isinstance(name, str) and name:
-            with suppress(ConfigurationError):  # it is not the name of a time zone
+            with suppress(ConfigurationError):  # not the name of a time zone: keep the default
                 return replace(scope, zone=time_zone(name))
         return scope
 
     def scope(self, store: BaseStore | None) -> MemoryScope:
-        """The agent's view of its memory; made once for each store object and forgotten with it."""
+        """The agent's view of its memory; made once for each store object."""
         if self._scope is not None:
             return self._scope
         if store is None:

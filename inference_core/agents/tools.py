@@ -1,4 +1,8 @@
-"""save, recall, update, delete and list as tools: they answer in words, never raise, never claim what was not seen."""
+"""The memory tools: save, recall, update, delete and list.
+
+They answer in words, never raise, and never report a success that was not observed. Import this module when tools are
+needed: their schemas take time to make.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,11 @@ from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope, category_of
 from inference_core.services.operations.update import update
 
-# What a model may pass to each memory tool. Whose memory it is, is never among it.
-
+_LOG = logging.getLogger(__name__)
+READ_TIMEOUT_S: Final = 10.0
+WRITE_TIMEOUT_S: Final = 2.0
+"""Short, so that in an outage the model soon hears that nothing was saved."""
+_PAGE: Final = 20
 # fmt: off
 TypeName = Literal[
     "preferences", "facts", "goals", "general", "context", "session_summary", "interaction", "instructions",
@@ -39,7 +46,7 @@ _CATEGORY = "Category, if not the one that the type belongs to."
 
 
 class MemoryToolArguments(BaseModel):
-    """Base: LangGraph injects ``runtime``; models never see it."""
+    """Base of what a model may pass. The user is not part of it: LangGraph injects ``runtime``, unseen by the model."""
 
     runtime: Injected = Field(default=None, exclude=True)
 
@@ -86,8 +93,6 @@ class ListArguments(MemoryToolArguments):
     page: int = Field(default=1, ge=1, le=10_000, description="Which page, from 1.")
 
 
-# What the system prompt says about the memory tools.
-
 _HEADING: Final = "## Memory Tools Usage (CoALA Architecture)"
 _USE: Final = {
     "save_memory_store": "Store something about the user that will matter in a later conversation. One fact a call.",
@@ -109,7 +114,7 @@ _RULES: Final = """\
 
 
 def generate_memory_tools_system_instructions(active_tool_names: Sequence[str] | None = None) -> str:
-    """The instructions for the active tools (None: save, recall, update, delete); "" if none of them is known."""
+    """What the system prompt says about these tools. None: save, recall, update, delete; "" for no known tool."""
     names = list(_USE)[:4] if active_tool_names is None else [name for name in _USE if name in active_tool_names]
     if not names:
         return ""
@@ -117,13 +122,6 @@ def generate_memory_tools_system_instructions(active_tool_names: Sequence[str] |
     if "save_memory_store" in names:
         parts.append(_TRIGGERS)
     return "\n\n".join([*parts, format_memory_types_for_description(), _RULES])
-
-
-_LOG = logging.getLogger(__name__)
-READ_TIMEOUT_S: Final = 10.0
-WRITE_TIMEOUT_S: Final = 2.0
-"""While the store is away a run hears soon that nothing was saved, and goes on."""
-_PAGE: Final = 20
 
 
 class Call(NamedTuple):
@@ -141,7 +139,7 @@ def _explained(error: ValidationError | Any) -> str:
 
 
 class MemoryTool(BaseTool):
-    """Base of the memory tools. ``memory_service`` is a service or a binding; the user is ``user_id`` or the run's."""
+    """Base of the memory tools, on ``memory_service`` (a service or a binding), for ``user_id`` or the run's user."""
 
     memory_service: Any = Field(exclude=True)
     user_id: str | None = Field(default=None, exclude=True)
@@ -158,16 +156,16 @@ class MemoryTool(BaseTool):
         self._binding = given if isinstance(given, MemoryBinding) else MemoryBinding(given, self.user_id)
 
     def _run(self, runtime: Injected = None, **arguments: Any) -> str:
-        return run(self._answer(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
+        return run(self._answered(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
 
     async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
-        return await arun(self._answer(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
+        return await arun(self._answered(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
 
     @abstractmethod
-    def plan(self, call: Call, given: Any) -> Operation[str]:
-        """What the tool does with the arguments it was given, and what it answers."""
+    def answer(self, call: Call, given: Any) -> Operation[str]:
+        """Does what the model asked for, and returns the answer for the model."""
 
-    def _answer(self, runtime: Any, arguments: Mapping[str, Any]) -> Operation[str]:
+    def _answered(self, runtime: Any, arguments: Mapping[str, Any]) -> Operation[str]:
         try:
             owner = field_of(getattr(runtime, "state", None), "memory_owner")
             tool_call = getattr(runtime, "tool_call_id", None)
@@ -181,7 +179,7 @@ class MemoryTool(BaseTool):
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema
             call = Call(scope, user, source, self.session_id or source.thread_id)
-            return (yield from self.plan(call, schema.model_construct(**arguments)))
+            return (yield from self.answer(call, schema.model_construct(**arguments)))
         except (InvalidInput, IdentityError) as error:
             return f"✗ {error}"
         except WriteUnknown:
@@ -204,7 +202,7 @@ class SaveMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = SaveArguments
     verb: ClassVar[str] = "save memory"
 
-    def plan(self, call: Call, given: SaveArguments) -> Operation[str]:
+    def answer(self, call: Call, given: SaveArguments) -> Operation[str]:
         """Saves, and answers with the id."""
         memory_id = yield from save(
             call.scope,
@@ -235,7 +233,7 @@ class RecallMemoryStoreTool(MemoryTool):
     verb: ClassVar[str] = "recall memories"
     writes: ClassVar[bool] = False
 
-    def plan(self, call: Call, given: RecallArguments) -> Operation[str]:
+    def answer(self, call: Call, given: RecallArguments) -> Operation[str]:
         """Searches, and answers with a numbered list; with the whole of the memory whose id is asked for."""
         if is_id(given.query) and (memory := (yield from get(call.scope, call.user_id, given.query))):
             return f"Found 1 memory:\n{whole(memory)}"
@@ -256,7 +254,7 @@ class UpdateMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = UpdateArguments
     verb: ClassVar[str] = "update memory"
 
-    def plan(self, call: Call, given: UpdateArguments) -> Operation[str]:
+    def answer(self, call: Call, given: UpdateArguments) -> Operation[str]:
         """Updates, and says whether there was such a memory."""
         changed = yield from update(
             call.scope,
@@ -281,7 +279,7 @@ class DeleteMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = DeleteArguments
     verb: ClassVar[str] = "delete memory"
 
-    def plan(self, call: Call, given: DeleteArguments) -> Operation[str]:
+    def answer(self, call: Call, given: DeleteArguments) -> Operation[str]:
         """Deletes, and says whether there was such a memory."""
         if (yield from delete(call.scope, call.user_id, given.memory_id)):
             return f"✓ Memory deleted successfully (id: {id_label(given.memory_id)})"
@@ -297,7 +295,7 @@ class ListMemoryStoreTool(MemoryTool):
     verb: ClassVar[str] = "list memories"
     writes: ClassVar[bool] = False
 
-    def plan(self, call: Call, given: ListArguments) -> Operation[str]:
+    def answer(self, call: Call, given: ListArguments) -> Operation[str]:
         """Lists a page, and says how many pages there are."""
         start = (given.page - 1) * _PAGE
         found, total = yield from list_memories(
@@ -331,9 +329,17 @@ def get_memory_tools(
     max_recall_results: int = 5,
     include_tools: list[str] | None = None,
 ) -> list[BaseTool]:
-    """The tools on ``memory_service``: save, recall, update and delete, or those that ``include_tools`` names.
+    """The memory tools, for an agent without `MemoryMiddleware`.
 
-    Unknown names are left out. Without ``user_id`` the user of the run is used. Raises ConfigurationError.
+    Args:
+        memory_service: An `AgentMemoryStoreService` or its ``sync``.
+        user_id: The user. None: the run's.
+        session_id: The session that saved memories are marked with. None: the run's thread.
+        max_recall_results: At most so many memories for a recall that names no number.
+        include_tools: Names of the tools; unknown ones are ignored. None: save, recall, update and delete.
+
+    Raises:
+        ConfigurationError: ``memory_service`` is not a memory service.
     """
     binding = memory_service if isinstance(memory_service, MemoryBinding) else MemoryBinding(memory_service, user_id)
     names = DEFAULT_TOOLS if include_tools is None else [name for name in include_tools if name in _TOOLS]

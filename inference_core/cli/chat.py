@@ -161,13 +161,13 @@ class Turn:
             sys.stdout.flush()
 
     def _recall(self, update: Mapping[str, Any]) -> None:
-        from inference_core.agents.middleware.memory import told_profile
+        from inference_core.agents.middleware.memory import profile_text
 
         self.memory_status = update["memory_status"]
         self.memory_status_reason = update.get("memory_status_reason")
         self.memories_recalled = count = update.get("memories_recalled", 0)
         self.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
-        block = f"{told_profile(update)}\n{update.get('memory_context') or ''}"
+        block = f"{profile_text(update)}\n{update.get('memory_context') or ''}"
         self.memories = [line.removeprefix("  - ") for line in block.splitlines() if line.startswith("  - [")]
         reason = f" ({self.memory_status_reason})" if self.memory_status_reason else ""
         memories = "memory" if count == 1 else "memories"

@@ -1,4 +1,4 @@
-"""AgentMemory: the messages of sessions and what happens when they become too many, with or without an agent."""
+"""AgentMemory: the messages of sessions within their limit, and what is recalled for a turn (MemoryContent)."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, S
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, view
 from inference_core.stores.factory import open_store
 
-# MemoryContent: what a turn is answered from, the window's messages and what the blocks recall for them.
-
 MemoryForm = Literal["memory", "coala"]
+SessionId = str | UUID
+DEFAULT_TIMEOUT_S: Final = 60.0
+TIMESTAMP: Final = "timestamp"
+"""The key in a message's ``additional_kwargs`` of the time at which it was stored, in ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryContent:
     """The messages of a session, the oldest first, and by section what was recalled for the turn, the best first.
 
-    ``notices`` say what failed meanwhile: a strategy, for which older messages are not shown but kept, or a block.
+    ``notices`` name the blocks that failed, and why.
     """
 
     messages: list[AnyMessage]
@@ -62,17 +64,17 @@ class MemoryContent:
 
     @property
     def static_facts(self) -> list[MemoryStoreDocument]:
-        """What holds for everybody."""
+        """What `StaticMemory` recalled."""
         return list(self.recalled.get(StaticMemory.section, ()))
 
     @property
     def extracted_facts(self) -> list[MemoryStoreDocument]:
-        """What is known of the user."""
+        """What `ExtractiveMemory` recalled."""
         return list(self.recalled.get(ExtractiveMemory.section, ()))
 
     @property
     def vector_matches(self) -> list[MemoryStoreDocument]:
-        """What was said in any of the user's sessions."""
+        """What `VectorMemory` recalled."""
         return list(self.recalled.get(VectorMemory.section, ()))
 
     def as_dicts(self) -> list[dict[str, Any]]:
@@ -81,10 +83,10 @@ class MemoryContent:
         return given
 
     def render(self, form: MemoryForm = "memory") -> str:
-        """What was recalled as a prompt block; "" if nothing was.
+        """What was recalled, escaped, as text for a prompt; "" if nothing was.
 
-        ``memory`` is the form of the Ballerina documents, an element a block; ``coala`` has the sections and time
-        buckets of the CoALA document.
+        ``"memory"`` is the Ballerina proposals' form, with an element for each block; ``"coala"`` is the CoALA
+        document's, with sections and time buckets.
         """
         if form == "memory":
             return render_blocks({name: [one.content for one in found] for name, found in self.recalled.items()})
@@ -104,7 +106,7 @@ class MemoryContent:
 def recalled_for(
     blocks: Sequence[Block], scope: MemoryScope | None, conversation: Conversation, message: AnyMessage | None
 ) -> Operation[tuple[dict[str, list[MemoryStoreDocument]], list[str]]]:
-    """By section what ``blocks`` recall for ``message``, and what failed. Raises ConfigurationError."""
+    """What ``blocks`` recall for ``message``, by section, and notices of what failed. Raises ConfigurationError."""
     recalled: dict[str, list[MemoryStoreDocument]] = {}
     notices: list[str] = []
     for block in blocks:
@@ -117,12 +119,6 @@ def recalled_for(
         else:
             recalled.setdefault(block.section, []).extend(found)
     return recalled, notices
-
-
-SessionId = str | UUID
-DEFAULT_TIMEOUT_S: Final = 60.0
-TIMESTAMP: Final = "timestamp"
-"""The name in a message's ``additional_kwargs`` under which the time is kept when it was stored, in ISO 8601."""
 
 
 class AgentMemory:
@@ -167,10 +163,10 @@ class AgentMemory:
         self._system_scope = self._scope if system_message_store is None else scope_of(system_message_store)
 
     def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Operation[MemoryContent]:
-        """The session's messages that fit the limit, valid for any model, and what the blocks recall.
+        """The session's messages within the limit, valid for any model, and what the blocks recall.
 
-        They recall what fits ``message``, by default the user's last one, which is not added. With
-        ``into_system_prompt`` the system message ends in what was recalled.
+        They recall for ``message``, which is not added; by default for the user's last one. With a strategy's
+        ``into_system_prompt``, the system message ends with what was recalled.
         """
         conversation = self._owners.conversation(session_id)
         system = yield from sessions.read_system(self._system_scope, conversation)
@@ -193,10 +189,10 @@ class AgentMemory:
         return content
 
     def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Operation[str | None]:
-        """Adds ``message`` to the session, durable when it returns, and relieves the session if it is too full.
+        """Adds ``message`` to the session, durable when it returns, and handles overflow.
 
-        A message with the id of one that is there replaces it; a system message replaces the session's. Returns what
-        could not be done for lack of a model, a block or a store, for which older messages were kept; None if nothing.
+        A message with a known id replaces that message, a system message the session's. Returns None, or a notice of
+        what failed (a model, a block, a store), for which older messages were kept.
         """
         conversation = self._owners.conversation(session_id)
         added = _stamped(one_message(message), self._scope.clock.now().isoformat())
@@ -204,13 +200,10 @@ class AgentMemory:
             yield from sessions.write_system(self._system_scope, conversation, added)
             return None
         stored = yield from retried(partial(self._with, conversation, added))
-        return (yield from self._relieved(conversation, stored))
+        return (yield from self._handle_overflow(conversation, stored))
 
     def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Operation[None]:
-        """Removes the session's messages, its system message and what it alone has told the blocks.
-
-        ``keep_long_term`` spares the blocks.
-        """
+        """Removes the session and, unless ``keep_long_term``, what blocks took in from this session alone."""
         conversation = self._owners.conversation(session_id)
         if not keep_long_term:
             for block in self._policy.blocks:
@@ -228,21 +221,21 @@ class AgentMemory:
         messages = {one.id: one for one in stored.messages} | {message.id: message}
         return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
 
-    def _relieved(self, conversation: Conversation, stored: sessions.StoredWindow) -> Operation[str | None]:
-        """Relieves the session; what could not be done."""
+    def _handle_overflow(self, conversation: Conversation, stored: sessions.StoredWindow) -> Operation[str | None]:
+        """Handles overflow; returns a notice of what failed."""
         system = yield from sessions.read_system(self._system_scope, conversation)
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
-        relief = yield from self._policy.relieved(Window(stored.messages, self._policy.counter), eviction)
-        if relief.evicted:
-            messages = relief.messages
-            if relief.summary:
+        result = yield from self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
+        if result.evicted:
+            messages = result.messages
+            if result.summary:
                 # An id of its own, so that a message that comes again under its old id does not replace the summary.
-                new = _stamped(relief.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
-                messages = [new if one is relief.summary else one for one in messages]
-            # Whoever changed the session meanwhile has relieved it too: a conflict needs no other try.
+                new = _stamped(result.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
+                messages = [new if one is result.summary else one for one in messages]
+            # Whoever changed the session meanwhile has handled the overflow too: a conflict needs no other try.
             with suppress(VersionConflict):
                 yield from sessions.replace(self._scope, conversation, stored, messages)
-        return relief.notice
+        return result.notice
 
 
 def _stamped(message: AnyMessage, now: str) -> AnyMessage:

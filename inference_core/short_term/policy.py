@@ -1,4 +1,7 @@
-"""OverflowPolicy: how much a conversation may take, and what is done when it takes more."""
+"""OverflowPolicy: how many tokens a conversation may take, and what happens when it takes more.
+
+Nothing leaves a window before it is safe, and a failure leaves everything where it is.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from inference_core.short_term.blocks.memory import Block, Conversation
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, FlushToLongTerm, OverflowStrategy
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, model_window, tool_tokens
 
-# Relieves a window that is too full: nothing leaves before it is safe, and a failure leaves everything where it is.
-
+Overflow = OverflowStrategy | Sequence[OverflowStrategy] | None
+_PAUSE_S: Final = 30.0
 Failures = list[tuple[OverflowStrategy, InferenceCoreError]]
 
 
 @dataclass(frozen=True, slots=True)
 class OverflowResult:
-    """What became of a window: its messages now, those that left, the summary that stands for them.
+    """A window after overflow: its messages now, the evicted ones, and the summary that replaces them.
 
-    ``notice`` says what failed; if something had to stay for that, ``evicted`` is empty. ``model_failed``: a model did.
+    ``notice`` says what failed; if messages had to stay because of that, ``evicted`` is empty. ``model_failed``: a
+    model was among what failed.
     """
 
     messages: list[AnyMessage]
@@ -35,20 +39,22 @@ class OverflowResult:
 
 
 def threshold(strategies: Sequence[OverflowStrategy], room: int) -> int:
-    """The tokens above which the first of ``strategies`` acts, of ``room`` that messages may take."""
+    """The tokens of ``room`` above which the first of ``strategies`` acts."""
     return min(strategy.threshold(room) for strategy in strategies)
 
 
-def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction) -> Operation[OverflowResult]:
-    """What ``strategies`` make of a full ``window``; ``eviction`` says whose it is, its messages are ignored.
+def handle_overflow(
+    window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction
+) -> Operation[OverflowResult]:
+    """Applies ``strategies`` to a full ``window``; ``eviction`` describes the conversation, its messages are ignored.
 
-    Only developers' mistakes are raised, as ConfigurationError.
+    Raises only developers' mistakes, as ConfigurationError.
     """
     room = threshold(strategies, eviction.room)
     previous = window.summary()
     known = window.counter([previous]) if previous else 0
     added = max(0, *(strategy.reserve(room) - known for strategy in strategies))
-    # What stays is what the last strategy wants, and no more than makes room for a new summary.
+    # The last strategy decides what stays, but a new summary must fit, too.
     start = max(strategies[-1].start(window, eviction.room), window.start_for(room - added))
     leaving = window.leaving(start)
     if not leaving:
@@ -57,7 +63,7 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
     notice = "; ".join(f"{strategy.name}: {error}" for strategy, error in failed) or None
     model_failed = any(isinstance(error, ModelError) for _, error in failed)
     flush_failed = any(isinstance(strategy, FlushToLongTerm) for strategy, _ in failed)
-    # Messages leave when all flushes are durable, and a strategy has taken care of them or was told to drop them.
+    # Messages leave only if all flushes are durable and another strategy handled them, or was meant to drop them.
     is_dealt_with = len(failed) < len(strategies) or any(strategy.drops for strategy in strategies)
     if flush_failed or not is_dealt_with:
         return OverflowResult(window.messages, notice=notice, model_failed=model_failed)
@@ -74,7 +80,7 @@ def relieved(window: Window, strategies: Sequence[OverflowStrategy], eviction: E
 def _secured(
     strategies: Sequence[OverflowStrategy], eviction: Eviction
 ) -> Operation[tuple[AnyMessage | None, Failures]]:
-    """The summary, and what failed. Flushes come first: when one fails, whatever others did would be in vain."""
+    """The summary, and what failed. Flushes come first: if one fails, the others' work would be in vain."""
     summary: AnyMessage | None = None
     failed: Failures = []
     for strategy in sorted(strategies, key=lambda one: not isinstance(one, FlushToLongTerm)):
@@ -89,16 +95,12 @@ def _secured(
     return summary, failed
 
 
-Overflow = OverflowStrategy | Sequence[OverflowStrategy] | None
-_PAUSE_S: Final = 30.0
-
-
 class OverflowPolicy:
-    """``overflow`` is one strategy or several, None is FlushToLongTerm() into verbatim passages.
+    """``overflow`` is one strategy or several; None is ``FlushToLongTerm()``.
 
-    The limit is ``max_ratio`` of the model's window if that is known and a ratio is given, else ``max_tokens``, and
-    never more than the model's window. After a model has failed, none is asked for half a minute for the same
-    conversation. Raises ConfigurationError for arguments that make no sense.
+    The limit is ``max_ratio`` of the model's window if both are known, else ``max_tokens``, and never more than the
+    model's window. After a model failed, none is asked for the same conversation for half a minute. Raises
+    ConfigurationError for arguments that make no sense.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class OverflowPolicy:
             raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")
         names = [block.name for block in self.blocks]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            # Blocks tell by their names which messages they have taken in, and which facts are theirs.
+            # By its name a block recognizes the messages that it has taken in, and its own facts.
             raise ConfigurationError(f"Two blocks are named {twice!r}: give each its own name")
         self.counter = counter
         self._max_tokens = max_tokens
@@ -130,7 +132,7 @@ class OverflowPolicy:
 
     @property
     def into_system_prompt(self) -> bool:
-        """Whether what the blocks recall goes behind the system prompt."""
+        """Whether to put what the blocks recall behind the system prompt."""
         return any(isinstance(one, FlushToLongTerm) and one.into_system_prompt for one in self.strategies)
 
     def limit(self, model: Any = None) -> int:
@@ -141,23 +143,23 @@ class OverflowPolicy:
         return min(window, self._max_tokens) if self._max_ratio is None else max(1, int(window * self._max_ratio))
 
     def room(self, system: BaseMessage | None = None, tools: Sequence[Any] = (), model: Any = None) -> int:
-        """The tokens that are left for messages beside the system prompt and the tools' schemas; at least 1."""
+        """The tokens left for messages besides the system prompt and the tools' schemas; at least 1."""
         fixed = (self.counter([system]) if system else 0) + tool_tokens(tools)
         return max(1, self.limit(model) - fixed)
 
     def is_full(self, window: Window, room: int) -> bool:
-        """Whether the messages of ``window`` are more than the first strategy to act lets pass."""
+        """Whether ``window`` has more tokens than the first strategy to act allows."""
         return window.tokens > threshold(self.strategies, room)
 
-    def relieved(self, window: Window, eviction: Eviction) -> Operation[OverflowResult]:
-        """What becomes of ``window``; nothing if it is not too full. Raises ConfigurationError."""
+    def handle(self, window: Window, eviction: Eviction) -> Operation[OverflowResult]:
+        """Handles the overflow of ``window``, if it is full. Raises ConfigurationError."""
         now = time.monotonic()
         is_paused = now < self._paused_until.get(eviction.conversation, 0.0)
         if is_paused or not self.is_full(window, eviction.room):
             return OverflowResult(window.messages)
-        relief = yield from relieved(window, self.strategies, eviction)
-        if relief.model_failed:
+        result = yield from handle_overflow(window, self.strategies, eviction)
+        if result.model_failed:
             now = time.monotonic()
             running = {one: until for one, until in list(self._paused_until.items()) if until > now}
             self._paused_until = {**running, eviction.conversation: now + _PAUSE_S}
-        return relief
+        return result

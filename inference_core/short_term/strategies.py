@@ -1,7 +1,7 @@
 """What to do when a conversation outgrows its window: Summarize, Trim, Delete, FlushToLongTerm, or several of them.
 
-Parameters and defaults are those of the Ballerina proposals. Several in a row make one policy: the last one decides
-which messages leave, all of them take care of these first, and a message leaves only when every flush is durable.
+Parameters and defaults are those of the Ballerina proposals. Of several strategies, the last one decides which messages
+leave; all of them handle these first, and a message leaves only when every flush is durable.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from inference_core.short_term.blocks.memory import Block, Conversation, Memory,
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.window import MESSAGE_TOKENS, SUMMARY_MARK, Window, is_summary, model_window
 
-# The summary that stands for messages which have left the window.
-
+DEFAULT_MAX_TOKENS: Final = 100_000
 DEFAULT_SUMMARY_PROMPT: Final = (
     "Summarize the following conversation history, focusing on key information, decisions, and context that should be "
     "remembered for future interactions. Keep names, numbers, dates and what is still open. An earlier summary stands "
@@ -35,43 +34,17 @@ DEFAULT_SUMMARY_PROMPT: Final = (
 )
 HEAD: Final = "CONVERSATION SUMMARY: "
 HEAD_TOKENS: Final = MESSAGE_TOKENS + text_tokens(HEAD)
-"""What a summary's message takes besides the summary."""
+"""Tokens of a summary's message besides the summary."""
 SummaryRole = Literal["user", "system"]
 _SHARE_OF_MODEL: Final = 0.6
+"""Of the model's context window, for a history that it summarizes."""
 _UNKNOWN_WINDOW_TOKENS: Final = 100_000
-
-
-def summarized(
-    model: BaseChatModel, prompt: str, messages: Sequence[AnyMessage], max_tokens: int, timeout: float | None
-) -> Operation[str]:
-    """A summary of ``messages`` of at most ``max_tokens``, made with one call of ``model``.
-
-    Only a history larger than the model's own window takes more calls, each of which is given the summary so far.
-    Raises ModelError, also for an empty answer.
-    """
-    window = model_window(model) or _UNKNOWN_WINDOW_TOKENS
-    size = max(1, int(window * _SHARE_OF_MODEL)) * CHARACTERS_PER_TOKEN
-    history = get_buffer_string(messages, format="xml")
-    instructions = SystemMessage(prompt.replace("{max_tokens}", str(max_tokens)))
-    summary = ""
-    for at in range(0, len(history), size):
-        earlier = f"<earlier_summary>\n{summary}\n</earlier_summary>\n" if summary else ""
-        request = [instructions, HumanMessage(earlier + history[at : at + size])]
-        answer = yield from ask(model, request, timeout)
-        summary = shortened(answer.text, max_tokens)
-        if not summary:
-            raise ModelError("The chat model gave an empty summary")
-    return summary
-
-
-def summary_message(summary: str, message_id: str | None, role: SummaryRole) -> AnyMessage:
-    """The message that stands for what was summarized, in the place of the message with this id."""
-    kind = SystemMessage if role == "system" else HumanMessage
-    return kind(HEAD + summary, id=message_id, additional_kwargs={"lc_source": SUMMARY_MARK})
+_AFTER_FLUSH: Final = 0.5
+_SHARE_FOR_SUMMARY: Final = 0.5
 
 
 def shortened(text: str, max_tokens: int) -> str:
-    """``text`` with harmless lines, cut where a line or a word ends if it has more than ``max_tokens``."""
+    """``text`` with harmless lines and at most ``max_tokens``, cut at the end of a line or word."""
     limit = max_tokens * CHARACTERS_PER_TOKEN
     clean = "\n".join(neutral_line(line, limit) for line in text.strip().splitlines())
     while text_tokens(clean) > max_tokens:
@@ -82,18 +55,12 @@ def shortened(text: str, max_tokens: int) -> str:
     return clean
 
 
-DEFAULT_MAX_TOKENS: Final = 100_000
-_AFTER_FLUSH: Final = 0.5
-_SHARE_FOR_SUMMARY: Final = 0.5
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Messages that are about to leave a window, the oldest first, and what strategies need to take care of them.
+    """Messages that are about to leave a window, the oldest first, and what strategies need to handle them.
 
-    ``previous`` is the summary of what left earlier, ``room`` the tokens that messages may take. ``model`` is the
-    agent's; ``conversation`` and ``scope`` say whose memory it is and where, if anybody knows; else ``problem``
-    says why not.
+    ``room`` is the number of tokens that messages may take, ``previous`` the summary of what left earlier, ``model``
+    the agent's. ``conversation`` and ``scope`` say whose memory it is and where; if unknown, ``problem`` says why.
     """
 
     room: int
@@ -106,9 +73,9 @@ class Eviction:
 
 
 class OverflowStrategy(ABC):
-    """One way to deal with overflow. Strategies hold nothing of any conversation and may be shared.
+    """One way to handle overflow. Strategies have no state and may be shared.
 
-    ``drops``: the messages that leave are gone, which is what the developer wants.
+    ``drops``: messages that leave are meant to be gone.
     """
 
     drops: ClassVar[bool] = False
@@ -119,20 +86,20 @@ class OverflowStrategy(ABC):
         return type(self).__name__
 
     def threshold(self, room: int) -> int:
-        """It acts when messages take more tokens than this, of ``room`` that they may take."""
+        """It acts when messages take more tokens than this of ``room``."""
         return room
 
     def reserve(self, room: int) -> int:
-        """The tokens that what stands for messages which left may take, of ``room`` for all of them."""
+        """The most tokens that its replacement for evicted messages may take of ``room``."""
         del room
         return 0
 
     @abstractmethod
     def start(self, window: Window, room: int) -> int:
-        """The first unit that stays; more than that leaves if the rest does not fit."""
+        """The first unit that stays; more units leave if the rest does not fit."""
 
     def secured(self, eviction: Eviction) -> Operation[AnyMessage | None]:
-        """Takes care of messages that leave; what stands for them in the window. Raises InferenceCoreError."""
+        """Handles messages that leave; returns what replaces them in the window. Raises InferenceCoreError."""
         del eviction
         yield from ()
         return None
@@ -170,27 +137,41 @@ class Summarize(OverflowStrategy):
             raise ConfigurationError(f"role must be 'user' or 'system', not {self.role!r}")
 
     def reserve(self, room: int) -> int:
-        """Those of a summary with its heading."""
+        """The tokens of a summary with its heading."""
         return self._summary_tokens(room) + HEAD_TOKENS
 
     def start(self, window: Window, room: int) -> int:
-        """That of the last messages; behind a summary that the user does not say, where a turn of the user begins."""
+        """Where the last messages start; behind a summary in the system's role, at a turn of the user."""
         del room
         start = window.start_of_last(self.summary_message_count)
         return start if self.role == "user" else window.turn_at(start)
 
     def secured(self, eviction: Eviction) -> Operation[AnyMessage | None]:
-        """The summary. Raises ModelError; ConfigurationError if there is no model."""
+        """The summary, made with one call of the model; with more only if the history exceeds the model's window.
+
+        Raises ModelError, also for an empty answer; ConfigurationError if there is no model.
+        """
         model = self.model or eviction.model
         if model is None:
             raise ConfigurationError("Summarize has no model: pass Summarize(model=…)")
-        history = [*([eviction.previous] if eviction.previous else []), *eviction.messages]
+        messages = [*([eviction.previous] if eviction.previous else []), *eviction.messages]
+        history = get_buffer_string(messages, format="xml")
+        size = max(1, int((model_window(model) or _UNKNOWN_WINDOW_TOKENS) * _SHARE_OF_MODEL)) * CHARACTERS_PER_TOKEN
         limit = self._summary_tokens(eviction.room)
-        text = yield from summarized(model, self.prompt, history, limit, self.timeout)
-        return summary_message(text, history[0].id, self.role)
+        instructions = SystemMessage(self.prompt.replace("{max_tokens}", str(limit)))
+        summary = ""
+        for at in range(0, len(history), size):
+            earlier = f"<earlier_summary>\n{summary}\n</earlier_summary>\n" if summary else ""
+            answer = yield from ask(
+                model, [instructions, HumanMessage(earlier + history[at : at + size])], self.timeout
+            )
+            summary = shortened(answer.text, limit)
+            if not summary:
+                raise ModelError("The chat model gave an empty summary")
+        kind = SystemMessage if self.role == "system" else HumanMessage
+        return kind(HEAD + summary, id=messages[0].id, additional_kwargs={"lc_source": SUMMARY_MARK})
 
     def _summary_tokens(self, room: int) -> int:
-        """At most half of the room."""
         return max(1, min(self.max_summary_tokens, int(room * _SHARE_FOR_SUMMARY)))
 
 
@@ -205,7 +186,7 @@ class Trim(OverflowStrategy):
         _check(self.max_memory_tokens, "max_memory_tokens")
 
     def start(self, window: Window, room: int) -> int:
-        """That of the newest messages that fit."""
+        """Where the newest messages start that fit."""
         return window.start_for(min(self.max_memory_tokens, room))
 
 
@@ -220,7 +201,7 @@ class Delete(OverflowStrategy):
         _check(self.count, "count")
 
     def start(self, window: Window, room: int) -> int:
-        """That behind the oldest messages."""
+        """Behind the oldest messages."""
         del room
         return window.start_after(self.count)
 
@@ -255,17 +236,17 @@ class FlushToLongTerm(OverflowStrategy):
         object.__setattr__(self, "memory", made)
 
     def threshold(self, room: int) -> int:
-        """The documents' ratio of ``room``."""
+        """``max_stm_token_ratio`` of ``room``."""
         return int(room * self.max_stm_token_ratio)
 
     def start(self, window: Window, room: int) -> int:
-        """That of the newest messages that take half of what starts a flush."""
+        """Where the newest messages start that take half of what triggers a flush."""
         return window.start_for(int(self.threshold(room) * _AFTER_FLUSH))
 
     def secured(self, eviction: Eviction) -> Operation[AnyMessage | None]:
-        """Has every block take in the messages. Raises what blocks raise, IdentityError if nobody knows whose."""
+        """Gives the messages to every block. Raises what blocks raise, IdentityError if no user is known."""
         if eviction.conversation is None:
-            raise IdentityError(eviction.problem or "Nobody knows whose conversation this is")
+            raise IdentityError(eviction.problem or "No user is known for this conversation")
         messages = [message for message in eviction.messages if not is_summary(message)]
         for block in self.memory:
             if not block.is_read_only:

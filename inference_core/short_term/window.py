@@ -1,7 +1,7 @@
-"""The window of a conversation: its messages in units that only make sense together, and which of them stay.
+"""The window of a conversation: its messages in units, their tokens, which of them stay, and what the model is shown.
 
-A unit is a message, or an assistant's tool calls with their results. The last message of the user always stays, and so
-does the last unit that may be shown, which the model has to answer.
+A unit is a message, or an assistant's tool calls with their results. The user's last message always stays, and so does
+the last unit that may be shown, which the model has to answer.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from inference_core.memory.text import text_tokens
 from inference_core.short_term.blocks.filing import is_call, text_in
 
-# How many tokens messages and tools take, about: the count is meant to be a little too high rather than too low.
-
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
 MESSAGE_TOKENS: Final = 4
-"""What a message takes besides its content."""
+"""Tokens of a message besides its content."""
 MEDIA_TOKENS: Final = 1_000
-"""What an image, a recording or a file is counted as."""
+"""The estimate for an image, a recording or a file."""
+SUMMARY_MARK: Final = "summarization"
+"""``additional_kwargs["lc_source"]`` of a summary, as in LangChain's own summaries."""
+NO_RESULT: Final = "No result: the run ended before this tool did."
+CUT: Final = "\n… [{} characters cut] …\n"
+_LEAST_CHARACTERS: Final = 200
 _MAX_TOOLS: Final = 512
 _json: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _tool_tokens: dict[int, tuple[object, int]] = {}
 
 
 def count_tokens(messages: Sequence[BaseMessage]) -> int:
-    """The tokens of ``messages``: a quarter of the bytes of English, about one for each letter of Chinese."""
+    """Estimates the tokens of ``messages`` conservatively: four bytes of English or one Chinese character each."""
     count = 0
     for message in messages:
         content: Any = message.content
@@ -46,14 +49,14 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
 
 
 def model_window(model: object) -> int | None:
-    """How many tokens ``model`` takes in, as far as its profile says."""
+    """The size of ``model``'s context window in tokens, if its profile tells."""
     profile: Any = getattr(model, "profile", None) or {}
     window = profile.get("max_input_tokens")
     return window if isinstance(window, int) and window > 0 else None
 
 
 def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]]) -> int:
-    """The tokens of the schemas of ``tools``; each tool is looked at once."""
+    """Estimates the tokens of the schemas of ``tools``, once for each tool."""
     count = 0
     for tool in tools:
         known = _tool_tokens.get(id(tool))
@@ -77,33 +80,28 @@ def _block_tokens(block: str | Mapping[str, Any]) -> int:
 
 
 def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
-    """What the model is told of ``tool``; a provider's own tool stands for itself."""
+    """What the model sees of ``tool``; a provider's own tool is its own schema."""
     return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType] - a bare dict by narrowing
 
 
-SUMMARY_MARK: Final = "summarization"
-"""Stands in ``additional_kwargs["lc_source"]`` of a summary, as in LangChain's own summaries."""
-NO_RESULT: Final = "No result: the run ended before this tool did."
-
-
 def is_summary(message: BaseMessage) -> bool:
-    """Whether ``message`` is a summary that stands for messages which are not in the window any more."""
+    """Whether ``message`` is a summary of messages that left the window."""
     return message.additional_kwargs.get("lc_source") == SUMMARY_MARK
 
 
 def is_said_by_user(message: BaseMessage) -> bool:
-    """Whether the user said it; a summary in the user's role is not said by the user."""
+    """Whether the user said it; a summary in the user's role does not count."""
     return isinstance(message, HumanMessage) and not is_summary(message)
 
 
 def last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:
-    """The last of ``messages`` that the user said."""
+    """The user's last message."""
     return next((message for message in reversed(messages) if is_said_by_user(message)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Messages that stay or leave together. ``is_orphan``: a tool's result whose call is not there."""
+    """Messages that stay or leave together. ``is_orphan``: a tool's result without its call."""
 
     messages: tuple[AnyMessage, ...]
     is_orphan: bool = False
@@ -115,7 +113,7 @@ class Unit:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it stays whatever leaves: system messages and summaries."""
+        """Whether it always stays: system messages and summaries do."""
         return isinstance(self.first, SystemMessage) or is_summary(self.first)
 
 
@@ -127,13 +125,18 @@ class Window:
         self.counter = counter
 
     @cached_property
+    def valid(self) -> list[AnyMessage]:
+        """All messages as models accept them."""
+        return valid(self.units)
+
+    @cached_property
     def tokens(self) -> int:
-        """The tokens of all messages as the model would be shown them."""
-        return self._counted(self.units)
+        """The tokens of all messages as models accept them."""
+        return self.counter(self.valid) if self.valid else 0
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The messages as units, in their order."""
+        """The messages as units, in order."""
         units: list[Unit] = []
         at = 0
         while at < len(self.messages):
@@ -148,12 +151,12 @@ class Window:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The tokens of each unit as the model would be shown it."""
-        return [self._counted([unit]) for unit in self.units]
+        """The tokens of each unit as models accept it."""
+        return [self.counter(shown) if (shown := valid([unit])) else 0 for unit in self.units]
 
     @cached_property
     def last(self) -> int:
-        """The position of the unit that the model has to answer: the last one that is not an orphan; 0 without one."""
+        """The position of the unit that the model has to answer: the last that is no orphan; 0 without one."""
         return next((at for at in reversed(range(len(self.units))) if not self.units[at].is_orphan), 0)
 
     @cached_property
@@ -162,23 +165,23 @@ class Window:
         return next((at for at in reversed(range(len(self.units))) if is_said_by_user(self.units[at].first)), -1)
 
     def summary(self) -> AnyMessage | None:
-        """The summary of what was in the window earlier."""
+        """The summary of what left the window earlier."""
         return next((unit.first for unit in self.units if is_summary(unit.first)), None)
 
     def stays(self, at: int, start: int) -> bool:
-        """Whether the unit at ``at`` stays when all units before ``start`` leave that may."""
+        """Whether the unit at ``at`` stays when everything before ``start`` leaves that may leave."""
         return at >= start or at == self.asked or self.units[at].is_pinned
 
     def kept(self, start: int) -> list[Unit]:
-        """The units that stay when all before ``start`` leave that may."""
+        """The units that stay when everything before ``start`` leaves that may leave."""
         return [unit for at, unit in enumerate(self.units) if self.stays(at, start)]
 
     def leaving(self, start: int) -> list[AnyMessage]:
-        """The messages that leave when all units before ``start`` do that may."""
+        """The messages that leave when everything before ``start`` leaves that may leave."""
         return [one for at, unit in enumerate(self.units) if not self.stays(at, start) for one in unit.messages]
 
     def start_for(self, room: int) -> int:
-        """The first unit of the longest end of the window that fits ``room`` tokens; the last unit, if none does."""
+        """Where to start so that as many of the newest units as possible fit ``room`` tokens; `last` if none fits."""
         used = sum(size for at, size in enumerate(self.sizes) if self.stays(at, self.last))
         start = self.last
         for at in reversed(range(self.last)):
@@ -189,7 +192,7 @@ class Window:
         return self.turn_at(start)
 
     def start_after(self, count: int) -> int:
-        """The first unit that stays when at least ``count`` messages leave, if so many may."""
+        """Where to start so that at least ``count`` messages leave, if so many may leave."""
         left = 0
         for at in range(self.last):
             if left >= count:
@@ -198,7 +201,7 @@ class Window:
         return self.last
 
     def start_of_last(self, count: int) -> int:
-        """The first unit of the last ``count`` messages; a unit that lies in part before them stays whole."""
+        """Where the last ``count`` messages start; a unit that is partly among them stays whole."""
         left = count
         for at in reversed(range(len(self.units))):
             left -= len(self.units[at].messages)
@@ -207,38 +210,18 @@ class Window:
         return 0
 
     def turn_at(self, start: int) -> int:
-        """``start`` or the next unit at which a turn of the user begins: models want to see that first."""
+        """``start`` or, since models expect a turn of the user first, the next unit at which one begins."""
         if not 0 < start <= self.asked:
             return start
         return next(at for at in range(start, self.asked + 1) if is_said_by_user(self.units[at].first))
 
-    def _counted(self, units: Iterable[Unit]) -> int:
-        messages = valid(units)
-        return self.counter(messages) if messages else 0
-
 
 def _answers(message: BaseMessage, waiting: set[str | None]) -> bool:
-    """Whether ``message`` is the result of a call that waits for one; it does not any more then."""
+    """Whether ``message`` is the result of a call in ``waiting``, which is then removed."""
     if not isinstance(message, ToolMessage) or message.tool_call_id not in waiting:
         return False
     waiting.discard(message.tool_call_id)
     return True
-
-
-def is_valid(messages: Iterable[BaseMessage]) -> bool:
-    """Whether models accept ``messages`` as they are, told without making units; if in doubt, it is not."""
-    waiting: set[str | None] = set()
-    for message in messages:
-        if isinstance(message, ToolMessage):
-            if not _answers(message, waiting):
-                return False
-        elif waiting:
-            return False
-        elif isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
-            waiting = {call["id"] for call in message.tool_calls if call["id"]}
-            if message.invalid_tool_calls or len(waiting) < len(message.tool_calls):
-                return False
-    return not waiting
 
 
 def valid(units: Iterable[Unit]) -> list[AnyMessage]:
@@ -263,7 +246,7 @@ def _answered(unit: Unit) -> Iterable[AnyMessage]:
 
 
 def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:
-    """``message`` with no other tool calls than ``calls``, in none of the forms in which models keep them."""
+    """``message`` with no other tool calls than ``calls``, in any of the forms in which providers store them."""
     content: Any = message.content
     if not isinstance(content, str):
         left = set(calls)
@@ -279,25 +262,19 @@ def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:
     return message.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
 
 
-# What of a window the model is shown: valid, and no more than there is room for.
-
-_LEAST_CHARACTERS: Final = 200
-CUT: Final = "\n… [{} characters cut] …\n"
-
-
 def view(window: Window, room: int) -> list[AnyMessage]:
     """The newest messages of ``window`` that fit ``room`` tokens, as models accept them.
 
-    The user's last message and what the model has to answer are always there; if those alone are too much, the results
-    of tools are shown with their middle cut out, and with names for pictures. Nothing is taken from ``window``.
+    The user's last message and what the model has to answer are always among them. If these alone are too large, the
+    middle of long tool results is cut out, and pictures become names. ``window`` does not change.
     """
     if window.tokens > room:
         return _shortened(valid(window.kept(window.start_for(room))), window.counter, room)
-    return list(window.messages) if is_valid(window.messages) else valid(window.units)
+    return list(window.valid)
 
 
 def _shortened(messages: list[AnyMessage], counter: TokenCounter, room: int) -> list[AnyMessage]:
-    """``messages`` with less of their tools' results, the longest first, as far as needed."""
+    """``messages`` with their tools' results cut, the longest first, as far as needed."""
     if counter(messages) <= room:
         return messages
     sizes = {at: len(text_in(one)) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
@@ -311,7 +288,7 @@ def _shortened(messages: list[AnyMessage], counter: TokenCounter, room: int) -> 
 
 
 def _cut(message: AnyMessage, limit: int) -> AnyMessage:
-    """``message`` as at most ``limit`` characters: three quarters of them from the start, the rest from the end."""
+    """``message`` with at most ``limit`` characters: three quarters from its start, the rest from its end."""
     text = text_in(message)
     if len(text) > limit:
         size = limit - len(CUT.format(len(text)))

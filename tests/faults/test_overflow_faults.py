@@ -1,4 +1,4 @@
-"""A fault at any point while a conversation is relieved: nothing is lost, nothing is there twice."""
+"""A fault at any point while an overflow is handled: nothing is lost, nothing is there twice."""
 
 from __future__ import annotations
 

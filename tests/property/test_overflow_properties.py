@@ -239,10 +239,10 @@ class Bench:
         }
         return [made[name] for name in case.combination]
 
-    def relieved(self, messages: Sequence[AnyMessage], policy: OverflowPolicy | None = None) -> OverflowResult:
+    def handle(self, messages: Sequence[AnyMessage], policy: OverflowPolicy | None = None) -> OverflowResult:
         policy = policy or OverflowPolicy(self.strategies(), self.case.room)
         eviction = Eviction(room=policy.room(), conversation=Conversation(USER, SESSION), scope=scope_of(self.store))
-        return run(policy.relieved(Window(messages, count_tokens), eviction))
+        return run(policy.handle(Window(messages, count_tokens), eviction))
 
 
 @contextmanager
@@ -311,40 +311,40 @@ def what_is_shown_is_valid_and_fits(messages: list[AnyMessage], room: int):
 
 def a_policy_loses_nothing(case: Case):
     with bench(case) as tools:
-        relief = tools.relieved(case.messages)
-        check_relief(relief, case)
-        shown = view(Window(relief.messages, count_tokens), case.room)
-        check_shown(shown, relief.messages, case.room)
+        result = tools.handle(case.messages)
+        check_result(result, case)
+        shown = view(Window(result.messages, count_tokens), case.room)
+        check_shown(shown, result.messages, case.room)
         tools.heal()
-        if case.flushes and relief.evicted:
-            gone = [one for one in relief.evicted if not is_summary(one)]
+        if case.flushes and result.evicted:
+            gone = [one for one in result.evicted if not is_summary(one)]
             assert lost_words(markers(gone), tools.passages) == set()
         passages = markers_in(*stored_texts(tools.store, "episodic"))
         assert len(passages) == len(set(passages))
-        if relief.notice is None:
-            again = tools.relieved(relief.messages)
-            assert (again.evicted, again.messages) == ([], relief.messages)
+        if result.notice is None:
+            again = tools.handle(result.messages)
+            assert (again.evicted, again.messages) == ([], result.messages)
 
 
-def check_relief(relief: OverflowResult, case: Case) -> None:
+def check_result(result: OverflowResult, case: Case) -> None:
     """Nothing leaves that may not, and nothing at all if it is not safe; what stays keeps its order."""
-    stays = [one for one in relief.messages if one is not relief.summary]
+    stays = [one for one in result.messages if one is not result.summary]
     order = ids(case.messages)
-    assert [order.index(one.id) for one in relief.messages] == sorted(order.index(one.id) for one in relief.messages)
-    folded = [relief.summary.id] if relief.summary else []
-    assert {*ids(stays), *ids(relief.evicted), *folded} == set(order)
-    assert len(stays) + len(relief.evicted) + any(is_summary(one) for one in case.messages if one.id in folded) == len(
+    assert [order.index(one.id) for one in result.messages] == sorted(order.index(one.id) for one in result.messages)
+    folded = [result.summary.id] if result.summary else []
+    assert {*ids(stays), *ids(result.evicted), *folded} == set(order)
+    assert len(stays) + len(result.evicted) + any(is_summary(one) for one in case.messages if one.id in folded) == len(
         order
     )
     leaving = ids(may_leave(case.messages))
-    assert all(one.id in leaving for one in relief.evicted)
+    assert all(one.id in leaving for one in result.evicted)
     has_summarized = case.summarizer not in ("raises", "silent")
-    assert not relief.evicted or has_summarized or set(case.combination) != {"S"}
-    assert not case.flush_fails(relief.evicted)
-    assert relief.evicted or relief.messages == case.messages
-    if relief.evicted and "S" in case.combination:
-        assert (relief.summary is not None) == has_summarized
-        assert (relief.notice is None) == (relief.summary is not None)
+    assert not result.evicted or has_summarized or set(case.combination) != {"S"}
+    assert not case.flush_fails(result.evicted)
+    assert result.evicted or result.messages == case.messages
+    if result.evicted and "S" in case.combination:
+        assert (result.summary is not None) == has_summarized
+        assert (result.notice is None) == (result.summary is not None)
 
 
 FED = st.builds(

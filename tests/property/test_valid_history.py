@@ -1,4 +1,4 @@
-"""A history that is shown as it is has nothing that `valid` would mend."""
+"""A history that `valid` has mended needs no other mending."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from inference_core.short_term.window import Window, count_tokens, is_valid, valid
+from inference_core.short_term.window import Window, count_tokens
 
 _IDS = st.sampled_from(["a", "b", "c"])
 
@@ -23,8 +23,14 @@ _MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
 
 
 @given(st.lists(_MESSAGES, max_size=12))
-def test_only_histories_without_need_of_mending_are_valid(messages: list[AnyMessage]) -> None:
-    mended = valid(Window(messages, count_tokens).units)
-
-    assert is_valid(messages) == (mended == messages)
-    assert is_valid(mended)
+def test_a_mended_history_is_valid(messages: list[AnyMessage]) -> None:
+    mended = Window(messages, count_tokens).valid
+    assert Window(mended, count_tokens).valid == mended
+    waiting: set[str | None] = set()
+    for message in mended:
+        assert isinstance(message, ToolMessage) == bool(waiting)
+        if isinstance(message, ToolMessage):
+            waiting.remove(message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            waiting = {call["id"] for call in message.tool_calls}
+    assert not waiting

@@ -1,4 +1,4 @@
-"""What middleware does with the requests that go to the model, and with its answers."""
+"""What the middlewares share: hooks written once for sync and async, memories in requests, and receipts of them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.turn import TurnContext
 from inference_core.short_term.window import last_of_user
 
+_LOG = logging.getLogger(__name__)
+_PREFIX: Final = "inference_core.memory."
+"""Of the attributes of traced runs."""
 Handler = Callable[[ModelRequest[Any]], ModelResponse[Any]]
 AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-MAX_MARKERS: Final = 4
-"""Anthropic takes so many cache markers in a request."""
-_CACHE_CONTROL: Final = "cache_control"
 Response = ModelResponse[Any] | ExtendedModelResponse[Any]
 Update = dict[str, Any]
-"""What becomes of the agent's state."""
+"""Changes to the agent's state."""
 S = TypeVar("S", bound=AgentState[Any])
+MAX_MARKERS: Final = 4
+"""Anthropic accepts so many cache markers in a request."""
+_CACHE_CONTROL: Final = "cache_control"
 
 
-class PlanMiddleware(AgentMiddleware[S, Any, Any], ABC):
-    """Middleware whose hooks are plans, written once for sync and async agents.
+class OperationMiddleware(AgentMiddleware[S, Any, Any], ABC):
+    """Middleware whose hooks are operations, written once for sync and async agents.
 
     ``start_timeout`` and ``call_timeout`` (seconds, None: no limit) bound `at_start` and `before_call`.
     """
@@ -52,11 +55,11 @@ class PlanMiddleware(AgentMiddleware[S, Any, Any], ABC):
 
     @abstractmethod
     def at_start(self, state: Any, runtime: Runtime[Any]) -> Operation[Update | None]:
-        """What a run does before its first step."""
+        """What to do before the first step of a run."""
 
     @abstractmethod
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
-        """The request that the model gets; the update goes into the state with the model's answer."""
+        """The request to send, and changes to the state that are made together with the model's answer."""
 
     def before_agent(self, state: S, runtime: Runtime[Any]) -> Update | None:
         """Runs `at_start`. Raises ConfigurationError if there is no memory to use."""
@@ -81,13 +84,18 @@ def _with_update(response: ModelResponse[Any], update: Update | None) -> Respons
     return ExtendedModelResponse(response, Command(update=update)) if update else response
 
 
+def text_block(text: str) -> Mapping[str, Any]:
+    """``text`` as a content block."""
+    return {"type": "text", "text": text}
+
+
 def with_system_text(request: ModelRequest[Any], texts: Sequence[str]) -> ModelRequest[Any]:
-    """``request`` with ``texts`` behind its own system text, which stays as it is for the sake of prompt caches."""
-    return with_system_blocks(request, [{"type": "text", "text": text} for text in texts])
+    """``request`` with ``texts`` behind its own system text, which keeps its bytes so that prompt caching works."""
+    return with_system_blocks(request, [text_block(text) for text in texts])
 
 
 def with_system_blocks(request: ModelRequest[Any], blocks: Sequence[Mapping[str, Any]]) -> ModelRequest[Any]:
-    """Like `with_system_text`, with blocks of text that may carry more than that."""
+    """Like `with_system_text`, with text blocks that may have cache markers."""
     if not blocks:
         return request
     own = request.system_message.content_blocks if request.system_message else []
@@ -101,9 +109,9 @@ def with_text_behind_user(request: ModelRequest[Any], text: str) -> ModelRequest
     if said is None:
         return None
     own: Any = said.content
-    content = f"{own}\n{text}" if isinstance(own, str) else [*own, {"type": "text", "text": text}]
-    told = said.model_copy(update={"content": content})
-    return request.override(messages=[told if one is said else one for one in request.messages])
+    content = f"{own}\n{text}" if isinstance(own, str) else [*own, text_block(text)]
+    amended = said.model_copy(update={"content": content})
+    return request.override(messages=[amended if one is said else one for one in request.messages])
 
 
 def marked_for_cache(request: ModelRequest[Any], block: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -117,16 +125,9 @@ def marked_for_cache(request: ModelRequest[Any], block: Mapping[str, Any]) -> Ma
 
 
 def _marked(content: Any) -> int:
-    """How many of the blocks of a message, or of the tools, carry a cache marker."""
-    return (
-        0 if isinstance(content, str) else sum(isinstance(block, dict) and _CACHE_CONTROL in block for block in content)
-    )
-
-
-# Notes what a model call was given of memory: as a receipt, off the reply path, and on the run being traced.
-
-_LOG = logging.getLogger(__name__)
-_PREFIX: Final = "inference_core.memory."
+    """The number of a message's blocks, or of tools, that have a cache marker."""
+    blocks = () if isinstance(content, str) else content
+    return sum(isinstance(block, dict) and _CACHE_CONTROL in block for block in blocks)
 
 
 def evidence_of(told: TurnContext) -> dict[str, Any]:

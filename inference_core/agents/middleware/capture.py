@@ -1,4 +1,4 @@
-"""CaptureMiddleware: puts what was said into the outbox, from which a worker makes memories off the reply path."""
+"""CaptureMiddleware: puts messages into the outbox, from which a worker makes memories after the reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
-from inference_core.agents.middleware.calls import PlanMiddleware, Update
+from inference_core.agents.middleware.calls import OperationMiddleware, Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD, Message, Role
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 2.0
 _CHECKPOINTER = "__pregel_checkpointer"
-"""LangGraph's name, in a run's configuration, of what keeps its threads."""
+"""LangGraph's key for the checkpointer in a run's configuration."""
 
 
 class CaptureState(AgentState[Any]):
-    """What the middleware adds to the agent's state: for whom it captures ("": nobody), and what it captured last."""
+    """Adds to the agent's state for whom messages are captured ("": nobody), and the id of the last one captured."""
 
     captured: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
 
 
-class CaptureMiddleware(PlanMiddleware[CaptureState]):
+class CaptureMiddleware(OperationMiddleware[CaptureState]):
     """Makes memories of conversations, without slowing down the reply.
 
     At the end of a run, each new message of user and assistant goes into an outbox, in one durable commit. A worker
@@ -105,11 +105,11 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
 
     def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update | None]:
         """Notes for whom the messages of this run are captured."""
-        yield from ()
+        yield from ()  # an operation without effects
         try:
             user = self._binding.user(runtime)
         except (IdentityError, InvalidInput) as error:
-            _say(error)
+            _log_closed(error)
             user = ""
         captured: Mapping[str, str] | None = state.get("captured")
         if captured is not None and captured["user"] == user:
@@ -119,10 +119,7 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
         return {"captured": {"user": user, "id": _last_id(messages[:start])}}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
-        """Captures what is older than the last exchange, which may leave the window with this call.
-
-        Does nothing as long as the user's last message is all there is.
-        """
+        """Captures what is older than the last exchange, because it may leave the conversation with this call."""
         messages: Sequence[AnyMessage] = request.state.get("messages") or []
         asked = _last_of_user(messages)
         new = [at for at in _new(request.state) if at != asked]
@@ -140,12 +137,12 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
         return await arun(self._captured(state, runtime), _TIMEOUT_S)
 
     def drain(self) -> None:
-        """Makes memories of what waits, before it returns. Raises StoreError if an outbox cannot be read."""
+        """Makes memories of all waiting messages. Raises StoreError if an outbox cannot be read."""
         for pipeline, worker in list(self._workers.values()):
             (worker or Worker(pipeline)).drain()
 
     def close(self) -> None:
-        """Stops the workers after the batches in hand; what waits stays in the outbox."""
+        """Stops the workers after the batches in hand; other messages stay in the outbox."""
         for _, worker in list(self._workers.values()):
             if worker:
                 worker.close()
@@ -153,20 +150,20 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
     def _captured(
         self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None
     ) -> Operation[Update | None]:
-        """Puts what is new, before ``end``, into the outbox; what becomes of the state."""
+        """Puts new messages before ``end`` into the outbox; returns the change to the state."""
         scope = self._binding.scope_of(runtime)
         pipeline, worker = self._pipeline(scope)
         messages: Sequence[AnyMessage] = state.get("messages") or []
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            # What the assistant says behind the first result of a tool may be the tool's words.
-            told = next((at for at, one in enumerate(messages) if isinstance(one, ToolMessage)), len(messages))
-            new = [_message(messages[at], at, scope.clock.now(), is_told=at > told) for at in _new(state, end)]
+            # After the first result of a tool, the assistant may be repeating the tool's words.
+            result = next((at for at, one in enumerate(messages) if isinstance(one, ToolMessage)), len(messages))
+            new = [_message(messages[at], at, scope.clock.now(), after_tool=at > result) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
-            _say(error)
+            _log_closed(error)
             return None
         except InferenceCoreError as error:
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
@@ -181,7 +178,7 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
-        """The way from the outbox into ``scope``'s store, with its worker; made once a store."""
+        """The pipeline from the outbox into ``scope``'s store, and its worker; made once for each store."""
         with self._lock:
             found = self._workers.get(scope.engine)
             if found is None:
@@ -200,13 +197,13 @@ class CaptureMiddleware(PlanMiddleware[CaptureState]):
         return found
 
 
-def _say(error: Exception) -> None:
-    """Logs that nobody knows the user: a warning, if the application's own function failed."""
+def _log_closed(error: Exception) -> None:
+    """Logs that no user is known; as a warning if that is because the application's own function failed."""
     _LOG.log(logging.INFO if error.__cause__ is None else logging.WARNING, "Nothing is captured: %s", error)
 
 
 def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
-    """Where the messages of user and assistant are that were not captured yet, up to ``end``."""
+    """The positions before ``end`` of messages of user and assistant that were not captured yet."""
     messages: Sequence[AnyMessage] = state.get("messages") or []
     captured: Mapping[str, str] = state.get("captured") or {}
     start = next((at + 1 for at, message in enumerate(messages) if message.id == captured.get("id")), 0)
@@ -218,7 +215,7 @@ def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
 
 
 def _last_of_user(messages: Sequence[AnyMessage]) -> int:
-    """Where the user's last message is; behind all, if there is none."""
+    """The position of the user's last message; behind all without one."""
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
 
 
@@ -226,8 +223,8 @@ def _last_id(messages: Sequence[AnyMessage]) -> str:
     return next((message.id for message in reversed(messages) if message.id), "")
 
 
-def _message(message: AnyMessage, at: int, now: datetime, *, is_told: bool) -> Message:
-    """Without a checkpointer the whole history comes each time, with new ids: the position names a message then."""
+def _message(message: AnyMessage, at: int, now: datetime, *, after_tool: bool) -> Message:
+    # Without a checkpointer the whole history comes each time, with new ids: then its position identifies a message.
     thread = thread_of()
     is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
     return Message(
@@ -238,5 +235,5 @@ def _message(message: AnyMessage, at: int, now: datetime, *, is_told: bool) -> M
         position=at,
         author=None if isinstance(message, AIMessage) else message.name,
         at=now,
-        after_tool=is_told and isinstance(message, AIMessage),
+        after_tool=after_tool and isinstance(message, AIMessage),
     )

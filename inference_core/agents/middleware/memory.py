@@ -1,9 +1,7 @@
-"""MemoryMiddleware: recalls before the agent starts, puts what was recalled before the model, and brings the tools.
+"""MemoryMiddleware: recalls before a run, adds what it recalled to each request to the model, and brings the tools.
 
 What was recalled lives in untracked state of the run: not on this object, not among the messages, not in a checkpoint.
-The profile, which stays the same from run to run, is kept in the thread's private state with its owner.
-Memory never breaks a run: when it fails or nobody knows the user, the agent answers without it and
-``memory_status`` says why.
+The profile, which stays the same from run to run, is in the thread's private state, with its owner.
 """
 
 from __future__ import annotations
@@ -21,15 +19,15 @@ from langgraph.runtime import Runtime
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource
 from inference_core.agents.middleware.calls import (
-    PlanMiddleware,
+    OperationMiddleware,
     Update,
     evidence_of,
     marked_for_cache,
     note_receipt,
+    text_block,
     with_system_blocks,
     with_text_behind_user,
 )
-from inference_core.agents.tools import generate_memory_tools_system_instructions
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.render import fenced
@@ -47,15 +45,15 @@ _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
 RECEIPT_DAYS: Final = 30.0
 DEFAULT_ENGINEER: Final = ContextEngineer()
-_PATIENCE_SHARE: Final = 0.7
+_WAIT_SHARE: Final = 0.7
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
-"""Where the memory block stands that changes from turn to turn."""
+"""Where memories outside the profile go."""
 _Reported = OmitFromSchema(input=True, output=False)
 
 
 class FirstOfRun(UntrackedValue[Any]):
-    """A value of a run that only its first write sets: what a subagent reports does not replace it."""
+    """A value that only the first write of a run sets, so that a subagent's report does not replace it."""
 
     def update(self, values: Sequence[Any]) -> bool:
         """Sets the value if there is none yet."""
@@ -91,7 +89,7 @@ class MemoryState(AgentState[Any]):
     memory_categories_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
 
 
-class MemoryMiddleware(PlanMiddleware[MemoryState]):
+class MemoryMiddleware(OperationMiddleware[MemoryState]):
     """Long-term memory for a LangChain agent: automatic recall, and tools to save, recall, update and delete.
 
     Before a run it recalls what fits the user's message; each request to the model then carries these memories, escaped
@@ -156,7 +154,7 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
         receipt_days: float = RECEIPT_DAYS,
         **options: Unpack[BindingOptions],
     ) -> None:
-        from inference_core.agents.tools import get_memory_tools  # noqa: PLC0415 - slow to import
+        from inference_core.agents import tools  # noqa: PLC0415 - the schemas take time to make
 
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
@@ -176,7 +174,7 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
             types=None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types],
             categories=[validate_memory_category(name) for name in include_categories or MemoryCategory],
             per_category=max_recall_results,
-            wait_seconds=recall_timeout * _PATIENCE_SHARE,
+            wait_seconds=recall_timeout * _WAIT_SHARE,
             has_profile=profile,
             profile_tokens=profile_tokens,
             profile_change=profile_change,
@@ -186,14 +184,11 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
         )
         self.start_timeout = self.call_timeout = recall_timeout
         self._silent_until = 0.0
-        self.tools: Sequence[BaseTool] = get_memory_tools(
-            self._binding,
-            session_id=session_id,
-            max_recall_results=max_recall_results,
-            include_tools=include_tools,
+        self.tools: Sequence[BaseTool] = tools.get_memory_tools(
+            self._binding, None, session_id, max_recall_results, include_tools
         )
-        names = [tool.name for tool in self.tools]
-        self._instructions = generate_memory_tools_system_instructions(names) if tool_instructions_enabled else ""
+        names = [tool.name for tool in self.tools] if tool_instructions_enabled else []
+        self._instructions = tools.generate_memory_tools_system_instructions(names)
 
     @property
     def name(self) -> str:
@@ -229,7 +224,7 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
     def at_start(
         self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False
     ) -> Operation[Update]:
-        """What this run's state says about memory. Only developers' mistakes are raised."""
+        """Recalls for the user of this run. Raises only developers' mistakes, as ConfigurationError."""
         started = time.perf_counter()
         owner = state.get("memory_owner") if is_resumed else None
         scope = self._binding.scope_of(runtime)
@@ -244,47 +239,46 @@ class MemoryMiddleware(PlanMiddleware[MemoryState]):
         try:
             asked = last_of_user(state.get("messages") or [])
             frozen = _profile_of(state, user)
-            told = yield from build_turn_context(scope, user, asked.text if asked else None, self._options, frozen)
+            turn = yield from build_turn_context(scope, user, asked.text if asked else None, self._options, frozen)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
-        status = MemoryStatus.RECALLED if told.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
-        kept = {"owner": user, "lines": told.profile.to_value()} if self._options.has_profile else None
-        update = _update(status, started, user, told, told.reason)
-        return update | {"memory_profile": kept, "memory_evidence": evidence_of(told)}
+        status = MemoryStatus.RECALLED if turn.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
+        kept = {"owner": user, "lines": turn.profile.to_value()} if self._options.has_profile else None
+        update = _update(status, started, user, turn, turn.reason)
+        return update | {"memory_profile": kept, "memory_evidence": evidence_of(turn)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
-        """Puts the memory block behind the caller's own system text; recalls again if a resumed run lost it."""
+        """Adds memories and instructions to the request, and notes a receipt."""
         update: Update | None = None
-        if request.state.get("memory_status") is None:
+        if request.state.get("memory_status") is None:  # a resumed run has lost what was recalled for it
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
-        return self._injected(request, update or request.state), update
+        state: Mapping[str, Any] = update or request.state
+        recalled: str | None = state.get("memory_context")
+        context = fenced(recalled) if recalled else ""
+        profile = profile_text(state)
+        blocks = [text_block(self._instructions)] if self._instructions else []
+        if context:
+            shown = profile if self._options.has_profile else None
+            scope = self._binding.scope_of(request.runtime)
+            note_receipt(scope, request, state, shown, self._placement, self._receipt_days)
+        if profile:
+            blocks.append(marked_for_cache(request, text_block(fenced_profile(profile))))
+        asked = with_text_behind_user(request, context) if context and self._placement == "last_user" else None
+        if context and asked is None:
+            blocks.append(text_block(context))
+        return with_system_blocks(asked or request, blocks), update
 
     def _warn(self, problem: str) -> None:
-        """Logs ``problem``, at most once in a while: an outage shows in every turn's status anyway."""
+        """Logs ``problem``, at most once a minute: in an outage each turn's status says the same."""
         now = time.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s", problem)
 
-    def _injected(self, request: ModelRequest[Any], state: Mapping[str, Any]) -> ModelRequest[Any]:
-        context = fenced(state["memory_context"]) if state.get("memory_context") else ""
-        blocks: list[Mapping[str, Any]] = [_text(self._instructions)] if self._instructions else []
-        profile = told_profile(state)
-        if context:
-            told = profile if self._options.has_profile else None
-            scope = self._binding.scope_of(request.runtime)
-            note_receipt(scope, request, state, told, self._placement, self._receipt_days)
-        if profile:
-            blocks.append(marked_for_cache(request, _text(fenced_profile(profile))))
-        asked = with_text_behind_user(request, context) if context and self._placement == "last_user" else None
-        if context and asked is None:
-            blocks.append(_text(context))
-        return with_system_blocks(asked or request, blocks)
 
-
-def told_profile(state: Mapping[str, Any]) -> str:
-    """The text of the profile that the model is told in a run with this ``state``; "" if it is told none."""
+def profile_text(state: Mapping[str, Any]) -> str:
+    """The text of the profile that the model gets in a run with this ``state``; "" without one."""
     profile = _profile_of(state, state.get("memory_owner")) if state.get("memory_context") else None
     return profile.text if profile else ""
 
@@ -295,16 +289,12 @@ def _profile_of(state: Mapping[str, Any], user: str | None) -> Profile | None:
     return Profile.from_value(kept["lines"]) if kept and kept["owner"] == user else None
 
 
-def _text(text: str) -> Mapping[str, Any]:
-    return {"type": "text", "text": text}
-
-
 def _update(
-    status: MemoryStatus, started: float, owner: str, told: TurnContext | None = None, reason: str | None = None
+    status: MemoryStatus, started: float, owner: str, turn: TurnContext | None = None, reason: str | None = None
 ) -> Update:
-    records = told.records if told else ()
+    records = turn.records if turn else ()
     return {
-        "memory_context": told.block if told else None,
+        "memory_context": turn.block if turn else None,
         "memory_owner": owner,
         "memory_status": status.value,
         "memory_status_reason": reason,
@@ -325,7 +315,7 @@ def create_memory_middleware(
     *,
     session_id: str | None = None,
 ) -> MemoryMiddleware:
-    """A MemoryMiddleware on ``memory_service``, with the arguments of the documented API."""
+    """A `MemoryMiddleware`, with the signature that the CoALA document gives it."""
     return MemoryMiddleware(
         memory_service,
         user_id=user_id,

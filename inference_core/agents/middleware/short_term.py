@@ -1,9 +1,4 @@
-"""ShortTermMemoryMiddleware: keeps a conversation within its limit, and what leaves it findable.
-
-It counts the very request that goes to the model, with system prompt and tools. What leaves does so in the same step
-of the graph as the model's answer, after it is safe; what cannot be made safe stays in the state, and the model is
-shown as much as fits.
-"""
+"""ShortTermMemoryMiddleware: keeps a conversation within its limit, and what leaves it findable."""
 
 from __future__ import annotations
 
@@ -17,8 +12,8 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, thread_of
-from inference_core.agents.middleware.calls import PlanMiddleware, Update, with_system_text
-from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, told_profile
+from inference_core.agents.middleware.calls import OperationMiddleware, Update, with_system_text
+from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, profile_text
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
@@ -35,11 +30,11 @@ OVERFLOW_TIMEOUT_S: Final = 60.0
 
 
 class ShortTermMemoryEvent(TypedDict):
-    """What is told in ``stream_mode="custom"`` when a conversation was too long for its limit.
+    """The event in ``stream_mode="custom"`` when a conversation exceeded its limit.
 
-    ``strategies`` are those that acted, ``evicted`` messages left the state, ``tokens_before`` and ``tokens_after`` are
-    those of the messages that would have been and that were shown to the model. ``notice`` says what failed, for which
-    messages stayed in the state though they are not shown; None if nothing did.
+    ``strategies`` acted; ``evicted`` messages left the state; ``tokens_before`` and ``tokens_after`` count the messages
+    that the model would have been shown and those that it was shown. ``notice`` says what failed, if anything: messages
+    then stayed in the state even if they are not shown.
     """
 
     type: Literal["short_term_memory"]
@@ -52,14 +47,14 @@ class ShortTermMemoryEvent(TypedDict):
 
 
 class ShortTermMemoryState(AgentState[Any]):
-    """What the middleware adds to the agent's state: whose the thread and the run are, and what the blocks recalled."""
+    """Adds to the agent's state the users of the thread and of the run, and what the blocks recalled."""
 
     short_term_owner: NotRequired[Annotated[str, PrivateStateAttr]]
     short_term_user: NotRequired[Annotated[str, PrivateStateAttr]]
     short_term_recalled: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
 
 
-class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
+class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
     """Keeps a conversation within a limit of tokens.
 
     It counts the request that goes to the model, with system prompt and tools. When that is too large, ``overflow``
@@ -102,7 +97,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         self.start_timeout = RECALL_TIMEOUT_S
         self.call_timeout = timeout
         self.needs_store = any(not block.has_store for block in self._policy.blocks)
-        """Whether it flushes into the agent's own memory."""
+        """Whether a block uses the agent's own memory."""
 
     @property
     def name(self) -> str:
@@ -110,7 +105,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         return "ShortTermMemory"
 
     def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update]:
-        """Whose run it is, and what goes behind the system prompt; a thread stays with its first user."""
+        """Notes whose run it is, and recalls for the system prompt; a thread stays with its first user."""
         self._scope(runtime)
         try:
             user = self._binding.user(runtime)
@@ -122,7 +117,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         return {**begun, "short_term_recalled": recalled}
 
     def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
-        """What goes behind the system prompt; "" if nothing does, or if the memory fails."""
+        """What to put behind the system prompt; "" for nothing, or if the memory fails."""
         if not self._policy.into_system_prompt:
             return ""
         try:
@@ -135,15 +130,15 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
             found, notices = {}, [str(error)]
         if notices:
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
-        # What the block of MemoryMiddleware tells already is not told twice.
-        told = contents_in(f"{told_profile(state)}\n{state.get('memory_context') or ''}")
+        # Leave out what MemoryMiddleware puts into the same request.
+        there = contents_in(f"{profile_text(state)}\n{state.get('memory_context') or ''}")
         contents = {name: [document.content for document in documents] for name, documents in found.items()}
         return render_blocks(
-            {name: [one for one in own if neutral_line(one) not in told] for name, own in contents.items()}
+            {name: [one for one in own if neutral_line(one) not in there] for name, own in contents.items()}
         )
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
-        """Gives the model what fits; what left the window leaves the state with its answer."""
+        """Gives the model what fits; what left the window leaves the state together with the model's answer."""
         recalled = request.state.get("short_term_recalled")
         update: Update = {}
         if recalled is None:
@@ -153,15 +148,15 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
             request = with_system_text(request, [fenced(with_notice(recalled))])
         room = self._policy.room(request.system_message, request.tools, request.model)
         window = Window(request.messages, self._policy.counter)
-        relief = OverflowResult(window.messages)
-        if self._policy.is_full(window, room):  # as long as it is not, nobody is asked whose conversation it is
-            relief = yield from self._policy.relieved(window, self._eviction(request, room))
-        shown = view(Window(relief.messages, self._policy.counter) if relief.evicted else window, room)
-        if relief.evicted or relief.notice:
-            self._tell(request.runtime, window, relief, shown)
-        if relief.evicted:
-            update["messages"] = _changes(request.state.get("messages") or [], relief)
-        # A summary in the role of the system stands behind the system prompt.
+        result = OverflowResult(window.messages)
+        if self._policy.is_full(window, room):  # only then does it matter whose conversation it is
+            result = yield from self._policy.handle(window, self._eviction(request, room))
+        shown = view(Window(result.messages, self._policy.counter) if result.evicted else window, room)
+        if result.evicted or result.notice:
+            self._tell(request.runtime, window, result, shown)
+        if result.evicted:
+            update["messages"] = _changes(request.state.get("messages") or [], result)
+        # A summary in the system's role goes behind the system prompt: models accept one system message.
         summaries = [one for one in shown if isinstance(one, SystemMessage) and is_summary(one)]
         request = with_system_text(request, [one.text for one in summaries])
         return request.override(messages=[one for one in shown if one not in summaries]), update
@@ -176,7 +171,7 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         return Eviction(room=room, model=request.model, conversation=conversation, scope=scope, problem=problem)
 
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:
-        """Raises IdentityError if nobody knows the user, or if the thread or the run is another user's."""
+        """Raises IdentityError if no user is known, or if the thread or the run is another user's."""
         user = self._binding.user(runtime, state.get("short_term_user"))
         if state.get("short_term_owner") != user:
             raise IdentityError("This conversation belongs to another user")
@@ -187,30 +182,30 @@ class ShortTermMemoryMiddleware(PlanMiddleware[ShortTermMemoryState]):
         """The memory of blocks without a store of their own. Raises ConfigurationError if they need one."""
         return self._binding.scope_of(runtime) if self.needs_store else None
 
-    def _tell(self, runtime: Runtime[Any], window: Window, relief: OverflowResult, shown: Sequence[AnyMessage]) -> None:
-        if relief.notice:
-            _LOG.warning("Short-term memory: %s", relief.notice)
+    def _tell(self, runtime: Runtime[Any], window: Window, result: OverflowResult, shown: Sequence[AnyMessage]) -> None:
+        if result.notice:
+            _LOG.warning("Short-term memory: %s", result.notice)
         event: ShortTermMemoryEvent = {
             "type": "short_term_memory",
             "strategies": [strategy.name for strategy in self._policy.strategies],
-            "evicted": len(relief.evicted),
-            "summarized": relief.summary is not None,
+            "evicted": len(result.evicted),
+            "summarized": result.summary is not None,
             "tokens_before": window.tokens,
             "tokens_after": self._policy.counter(shown),
-            "notice": relief.notice,
+            "notice": result.notice,
         }
         runtime.stream_writer(event)
 
 
-def _changes(state: Sequence[AnyMessage], relief: OverflowResult) -> list[Any]:
-    """What makes the state's messages those that stay: the summary takes the place of the first that it stands for.
+def _changes(state: Sequence[AnyMessage], result: OverflowResult) -> list[Any]:
+    """Changes to the state's messages; the summary takes the place of the first message that it replaces.
 
-    Messages that are not in the state, since another middleware has put them into the request, are no concern of it.
+    Ignores messages that another middleware has put into the request only.
     """
     there = {message.id for message in state}
-    gone = [message.id for message in relief.evicted if message.id in there]
-    if relief.summary is None or not gone:
+    gone = [message.id for message in result.evicted if message.id in there]
+    if result.summary is None or not gone:
         return [RemoveMessage(id=message_id) for message_id in gone if message_id]
-    place = relief.summary.id if relief.summary.id in there else gone[0]
-    summary = relief.summary.model_copy(update={"id": place})
+    place = result.summary.id if result.summary.id in there else gone[0]
+    summary = result.summary.model_copy(update={"id": place})
     return [summary, *(RemoveMessage(id=message_id) for message_id in gone if message_id and message_id != place)]

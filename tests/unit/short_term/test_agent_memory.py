@@ -1,4 +1,4 @@
-"""The messages of sessions: kept, shown, relieved, forgotten."""
+"""The messages of sessions: kept, shown, removed."""
 
 from __future__ import annotations
 

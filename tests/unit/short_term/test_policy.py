@@ -22,12 +22,12 @@ from inference_core.short_term.window import Window, count_tokens
 SMALL = SimpleNamespace(profile={"max_input_tokens": 1_000})
 
 
-def relief_of(
+def result_of(
     policy: OverflowPolicy, messages: Sequence[AnyMessage], store: MemoryStore | None = None
 ) -> OverflowResult:
     scope = scope_of(store) if store else None
     eviction = Eviction(room=policy.room(), conversation=Conversation(USER, "s1"), scope=scope)
-    return run(policy.relieved(Window(messages, count_tokens), eviction))
+    return run(policy.handle(Window(messages, count_tokens), eviction))
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_it_knows_its_blocks_and_where_they_go():
 
 def test_what_is_not_too_long_is_left_alone():
     messages = dialogue(2)
-    assert relief_of(OverflowPolicy(Delete(), count_tokens(messages)), messages).messages == messages
-    assert relief_of(OverflowPolicy(Delete(), count_tokens(messages) - 1), messages).messages == messages[2:]
+    assert result_of(OverflowPolicy(Delete(), count_tokens(messages)), messages).messages == messages
+    assert result_of(OverflowPolicy(Delete(), count_tokens(messages) - 1), messages).messages == messages[2:]
     only = messages[:1]
-    assert relief_of(OverflowPolicy(Trim(1), 1), only).messages == only
+    assert result_of(OverflowPolicy(Trim(1), 1), only).messages == only
 
 
 def test_what_left_is_in_long_term_memory():
     messages = dialogue(8)
     with open_store("memory://", embeddings=None) as store:
-        relief = relief_of(OverflowPolicy(None, 200), messages, store)
-        assert relief.evicted == messages[:14]
-        assert lost_words(markers(relief.evicted), VectorMemory(store, user_id=USER)) == set()
+        result = result_of(OverflowPolicy(None, 200), messages, store)
+        assert result.evicted == messages[:14]
+        assert lost_words(markers(result.evicted), VectorMemory(store, user_id=USER)) == set()
 
 
 @pytest.mark.parametrize("order", ["summary first", "flush first"])
@@ -101,20 +101,20 @@ def test_beside_its_summary_a_window_is_not_full_again(order: str):
     strategies = [summarize, FlushToLongTerm()] if order == "summary first" else [FlushToLongTerm(), summarize]
     with open_store("memory://", embeddings=None) as store:
         policy = OverflowPolicy(strategies, 800)
-        relief = relief_of(policy, dialogue(20), store)
-        assert relief.summary is not None
-        assert relief_of(policy, relief.messages, store).evicted == []
+        result = result_of(policy, dialogue(20), store)
+        assert result.summary is not None
+        assert result_of(policy, result.messages, store).evicted == []
 
 
 def test_a_summarizer_that_fails_does_not_undo_a_flush():
     messages = dialogue(8)
     with open_store("memory://", embeddings=None) as store:
-        relief = relief_of(
+        result = result_of(
             OverflowPolicy([FlushToLongTerm(), Summarize(model_of(ConnectionError()))], 200), messages, store
         )
-        assert relief.summary is None
-        assert lost_words(markers(relief.evicted), VectorMemory(store, user_id=USER)) == set()
-        assert marker(0) in markers(relief.evicted)
+        assert result.summary is None
+        assert lost_words(markers(result.evicted), VectorMemory(store, user_id=USER)) == set()
+        assert marker(0) in markers(result.evicted)
 
 
 def test_after_a_failure_the_model_has_a_rest(monkeypatch: pytest.MonkeyPatch):
@@ -123,16 +123,16 @@ def test_after_a_failure_the_model_has_a_rest(monkeypatch: pytest.MonkeyPatch):
     model = model_of(ConnectionError("away"), "They talked.")
     policy = OverflowPolicy(Summarize(model), 100)
     messages = dialogue(4)
-    assert relief_of(policy, messages).notice is not None
+    assert result_of(policy, messages).notice is not None
     now[0] += 29
-    assert relief_of(policy, messages) == OverflowResult(messages)
+    assert result_of(policy, messages) == OverflowResult(messages)
     assert len(model.requests) == 1
     now[0] += 2
-    assert texts(relief_of(policy, messages).messages)[0] == "CONVERSATION SUMMARY: They talked."
+    assert texts(result_of(policy, messages).messages)[0] == "CONVERSATION SUMMARY: They talked."
 
 
 def test_another_summarizer_steps_in():
     strategies = [Summarize(model_of(ConnectionError("away"))), Summarize(model_of("They talked."))]
-    relief = relief_of(OverflowPolicy(strategies, 100), dialogue(4))
-    assert texts(relief.messages)[0] == "CONVERSATION SUMMARY: They talked."
-    assert relief.model_failed
+    result = result_of(OverflowPolicy(strategies, 100), dialogue(4))
+    assert texts(result.messages)[0] == "CONVERSATION SUMMARY: They talked."
+    assert result.model_failed

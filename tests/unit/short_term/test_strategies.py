@@ -14,7 +14,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError, IdentityError, ModelError
 from inference_core.memory.text import text_tokens
 from inference_core.short_term.blocks.memory import Conversation
-from inference_core.short_term.policy import OverflowResult, relieved
+from inference_core.short_term.policy import OverflowResult, handle_overflow
 from inference_core.short_term.strategies import DEFAULT_SUMMARY_PROMPT, HEAD, Eviction, OverflowStrategy, shortened
 from inference_core.short_term.window import Window, count_tokens, is_summary
 from inference_core.testing import ScriptedChatModel
@@ -22,15 +22,15 @@ from inference_core.testing import ScriptedChatModel
 CAT = "\U0001f431"
 
 
-def relief_of(
+def result_of(
     messages: Sequence[AnyMessage], *strategies: OverflowStrategy, room: int = 10_000, **options: Any
 ) -> OverflowResult:
     eviction = Eviction(room=room, conversation=Conversation(USER, "s1"), **options)
-    return run(relieved(Window(messages, count_tokens), strategies, eviction))
+    return run(handle_overflow(Window(messages, count_tokens), strategies, eviction))
 
 
 def kept(messages: Sequence[AnyMessage], strategy: OverflowStrategy, room: int) -> list[AnyMessage]:
-    return relief_of(messages, strategy, room=room).messages
+    return result_of(messages, strategy, room=room).messages
 
 
 def test_trim_keeps_the_newest_that_fit():
@@ -53,11 +53,11 @@ def test_delete_removes_so_many_and_more_if_need_be():
 def test_a_summary_stands_for_all_but_the_last_messages():
     model = model_of("They talked.")
     messages = dialogue(3)
-    relief = relief_of(messages, Summarize(model, summary_message_count=3))
-    assert texts(relief.messages) == ["CONVERSATION SUMMARY: They talked.", *texts(messages[3:])]
-    assert is_summary(relief.messages[0])
-    assert relief.messages[0].id == messages[0].id
-    assert relief.evicted == messages[:3]
+    after = result_of(messages, Summarize(model, summary_message_count=3))
+    assert texts(after.messages) == ["CONVERSATION SUMMARY: They talked.", *texts(messages[3:])]
+    assert is_summary(after.messages[0])
+    assert after.messages[0].id == messages[0].id
+    assert after.evicted == messages[:3]
     prompt, history = model.requests[0]
     assert prompt.text == DEFAULT_SUMMARY_PROMPT.replace("{max_tokens}", "500")
     assert all(one.text.split()[0] in history.text for one in messages[:3])
@@ -65,32 +65,32 @@ def test_a_summary_stands_for_all_but_the_last_messages():
 
 def test_behind_a_summary_of_the_system_comes_a_turn_of_the_user():
     messages = dialogue(3)
-    relief = relief_of(messages, Summarize(model_of("They talked."), summary_message_count=3, role="system"))
-    assert isinstance(relief.messages[0], SystemMessage)
-    assert relief.messages[1:] == messages[4:]
+    after = result_of(messages, Summarize(model_of("They talked."), summary_message_count=3, role="system"))
+    assert isinstance(after.messages[0], SystemMessage)
+    assert after.messages[1:] == messages[4:]
 
 
 def test_an_earlier_summary_is_folded_into_the_next_one():
     model = model_of("All of it.")
     earlier = earlier_summary("Monday.", id="first")
-    relief = relief_of([earlier, *dialogue(3)], Summarize(model))
-    assert texts(relief.messages)[0] == "CONVERSATION SUMMARY: All of it."
-    assert relief.messages[0].id == "first"
+    after = result_of([earlier, *dialogue(3)], Summarize(model))
+    assert texts(after.messages)[0] == "CONVERSATION SUMMARY: All of it."
+    assert after.messages[0].id == "first"
     assert "Monday." in model.requests[0][1].text
-    assert len(relief.messages) == 3
+    assert len(after.messages) == 3
 
 
 def test_a_summary_of_a_running_turn_follows_its_question():
     messages = [HumanMessage("question"), *(one for name in "abc" for one in (calls(name), result(name)))]
-    relief = relief_of(messages, Summarize(model_of("Looked.")))
-    assert texts(relief.messages) == ["question", "CONVERSATION SUMMARY: Looked.", "", "found"]
+    after = result_of(messages, Summarize(model_of("Looked.")))
+    assert texts(after.messages) == ["question", "CONVERSATION SUMMARY: Looked.", "", "found"]
 
 
 def test_a_summary_is_no_longer_than_allowed():
     model = model_of("This is a long summary, as nobody wanted. " * 100)
-    relief = relief_of(dialogue(3), Summarize(model, max_summary_tokens=50))
-    assert 40 < text_tokens(relief.messages[0].text.removeprefix(HEAD)) <= 50
-    small = relief_of(dialogue(3), Summarize(model), room=40).messages[0]
+    after = result_of(dialogue(3), Summarize(model, max_summary_tokens=50))
+    assert 40 < text_tokens(after.messages[0].text.removeprefix(HEAD)) <= 50
+    small = result_of(dialogue(3), Summarize(model), room=40).messages[0]
     assert 10 < text_tokens(small.text.removeprefix(HEAD)) <= 20
 
 
@@ -112,46 +112,46 @@ def test_a_summary_is_cut_where_a_word_or_a_line_ends(text: str, tokens: int, ex
 
 def test_a_history_larger_than_the_model_takes_is_summarized_in_parts():
     model = ScriptedChatModel(turns=["one", "two", "three"], profile={"max_input_tokens": 100})
-    relief = relief_of(dialogue(3), Summarize(model))
+    after = result_of(dialogue(3), Summarize(model))
     assert len(model.requests) > 2
     assert "<earlier_summary>\none\n</earlier_summary>" in model.requests[1][1].text
-    assert relief.messages[0].text == "CONVERSATION SUMMARY: three"
+    assert after.messages[0].text == "CONVERSATION SUMMARY: three"
 
 
 @pytest.mark.parametrize("turn", [" ", ConnectionError("away")], ids=["empty", "error"])
 def test_without_a_summary_everything_stays(turn: Any):
     messages = dialogue(3)
-    relief = relief_of(messages, Summarize(model_of(turn)))
-    assert (relief.messages, relief.evicted, relief.model_failed) == (messages, [], True)
-    assert relief.notice is not None
-    assert relief.notice.startswith("Summarize: The chat model")
+    after = result_of(messages, Summarize(model_of(turn)))
+    assert (after.messages, after.evicted, after.model_failed) == (messages, [], True)
+    assert after.notice is not None
+    assert after.notice.startswith("Summarize: The chat model")
 
 
 def test_who_trims_drops_what_could_not_be_summarized():
     messages = dialogue(3)
-    relief = relief_of(messages, Summarize(model_of(ModelError("no"))), Trim(1))
-    assert (relief.messages, relief.summary) == (messages[4:], None)
-    assert relief.notice == "Summarize: no"
+    after = result_of(messages, Summarize(model_of(ModelError("no"))), Trim(1))
+    assert (after.messages, after.summary) == (messages[4:], None)
+    assert after.notice == "Summarize: no"
 
 
 def test_summarize_uses_the_model_of_the_agent_or_says_that_there_is_none():
-    assert relief_of(dialogue(2), Summarize(), model=model_of("Short.")).summary is not None
+    assert result_of(dialogue(2), Summarize(), model=model_of("Short.")).summary is not None
     with pytest.raises(ConfigurationError, match=r"pass Summarize\(model="):
-        relief_of(dialogue(2), Summarize())
+        result_of(dialogue(2), Summarize())
 
 
 def test_a_flush_of_nobody_keeps_everything():
     eviction = Eviction(room=10)
-    relief = run(relieved(Window(dialogue(3), count_tokens), [FlushToLongTerm()], eviction))
-    assert (relief.evicted, relief.model_failed) == ([], False)
-    assert relief.notice == "FlushToLongTerm: Nobody knows whose conversation this is"
+    after = run(handle_overflow(Window(dialogue(3), count_tokens), [FlushToLongTerm()], eviction))
+    assert (after.evicted, after.model_failed) == ([], False)
+    assert after.notice == "FlushToLongTerm: No user is known for this conversation"
     with pytest.raises(IdentityError, match="another user"):
         run(FlushToLongTerm().secured(Eviction(room=10, problem="It belongs to another user")))
 
 
 def test_a_flush_into_no_store_is_a_mistake():
     with pytest.raises(ConfigurationError, match="VectorMemory has no store"):
-        relief_of(dialogue(3), FlushToLongTerm(), room=10)
+        result_of(dialogue(3), FlushToLongTerm(), room=10)
 
 
 WRONG: list[tuple[Any, dict[str, Any]]] = [
