@@ -144,7 +144,13 @@ class _Undoing:
         for record in self._added.values():
             self._unlink(record)
         for key in job.value["superseded"]:
-            self._give_back(key, job.value["reinforced"])
+            old = self._now.get(key)
+            if old and old.superseded_by in job.value["reinforced"] and old.superseded_by in self._now:
+                # It was superseded by a memory that was there before the job.
+                successor = self._now[old.superseded_by]
+                others = tuple(one for one in successor.supersedes if one != key)
+                self._now[successor.id] = replace(successor, supersedes=others)
+                self._now[key] = _restored(old)
         for key in set(job.value["reinforced"]) & set(self._now):
             self._now[key] = self._less_reinforced(self._now[key])
 
@@ -168,17 +174,6 @@ class _Undoing:
         if successor is not None:
             others = [key for key in successor.supersedes if key != last.id]
             self._now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
-
-    def _give_back(self, key: str, reinforced: Sequence[str]) -> None:
-        """Reinstates a memory that was superseded by one that was there before the job."""
-        old = self._now.get(key)
-        if old is None or old.superseded_by not in reinforced or old.superseded_by not in self._now:
-            return
-        successor = self._now[old.superseded_by]
-        self._now[successor.id] = replace(
-            successor, supersedes=tuple(one for one in successor.supersedes if one != key)
-        )
-        self._now[key] = _restored(old)
 
     def _less_reinforced(self, record: MemoryRecord) -> MemoryRecord:
         known = record.extra_metadata

@@ -136,7 +136,14 @@ class Pipeline:
         return BatchReport(BatchOutcome.NOTHING) if claim is None else (yield from self._work_on(claim))
 
     def _work_on(self, claim: Claim) -> Operation[BatchReport]:
-        scope = self._scope_of(claim)
+        # The agent's view, and the time zone in which the messages were written.
+        namespaces = MemoryNamespaceBuilder(
+            agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
+        )
+        zone = self.scope.zone
+        with suppress(ConfigurationError):  # an unknown zone
+            zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
+        scope = replace(self.scope, namespaces=namespaces, zone=zone)
         try:
             work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
             extraction = claim.extraction
@@ -188,16 +195,6 @@ class Pipeline:
                     raise
             else:
                 return
-
-    def _scope_of(self, claim: Claim) -> MemoryScope:
-        """The memory as the agent of these messages sees it, in the time zone in which they were said."""
-        namespaces = MemoryNamespaceBuilder(
-            agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
-        )
-        zone = self.scope.zone
-        with suppress(ConfigurationError):
-            zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
-        return replace(self.scope, namespaces=namespaces, zone=zone)
 
 
 def _report(claim: Claim, outcome: BatchOutcome, count: int, *, has_more: bool) -> BatchReport:

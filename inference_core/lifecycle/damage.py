@@ -69,18 +69,19 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
 
     Returns how many were still as they were found. Raises StoreError.
     """
-    return sum(_mended(backend, one.found) for one in damages)
-
-
-def _mended(backend: Backend, found: Unreadable | Row) -> int:
-    if isinstance(found, Row):
-        write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
-    elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
-        write = _reindexed(backend, row)
-    else:
-        return backend.discard([found])
-    (outcome,) = backend.apply([[write]])
-    return int(isinstance(outcome, list))
+    mended = 0
+    for damage in damages:
+        found = damage.found
+        if isinstance(found, Row):
+            write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
+        elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
+            write = _reindexed(backend, row)
+        else:
+            mended += backend.discard([found])
+            continue
+        (outcome,) = backend.apply([[write]])
+        mended += isinstance(outcome, list)
+    return mended
 
 
 def _reindexed(backend: Backend, row: Row) -> Put:

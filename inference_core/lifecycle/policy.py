@@ -168,11 +168,17 @@ class Choice:
             for one in records
         }
         holding = {key_of(one) for one in records if why_invalid(one.to_value(), now) is None}
-        self._support(records, [one for one in records if one.cites and key_of(one) in holding])
+        by_id = defaultdict[str, list[MemoryRecord]](list)
         self._ended = defaultdict[str, list[MemoryRecord]](list)
         for record in records:
+            by_id[record.id].append(record)
             if record.superseded_by:
                 self._ended[record.superseded_by].append(record)
+        for one in (one for one in records if one.cites and key_of(one) in holding):
+            # What a memory follows from fades no faster than that memory.
+            for source in (record for cited in one.cites for record in by_id.get(cited, ()) if _meet(record, one)):
+                key = key_of(source)
+                self._half_lives[key] = min(self._half_lives[key], self._half_lives[key_of(one)])
         for record in records:
             if policy.expired and record.expires_at is not None and record.expires_at <= now:
                 self._leave(record, ForgettingReason.EXPIRED, f"since {record.expires_at:%Y-%m-%d %H:%M} UTC")
@@ -187,16 +193,6 @@ class Choice:
         weakest = sorted(records, key=rank)
         self._keep(policy.max_memories, weakest, "memories")
         self._keep(policy.max_tokens, weakest, "tokens")
-
-    def _support(self, records: Sequence[MemoryRecord], citing: Sequence[MemoryRecord]) -> None:
-        """Makes what a memory of ``citing`` follows from fade no faster than that memory."""
-        by_id = defaultdict[str, list[MemoryRecord]](list)
-        for record in records if citing else ():
-            by_id[record.id].append(record)
-        for one in citing:
-            for source in (record for cited in one.cites for record in by_id.get(cited, ()) if _meet(record, one)):
-                key = key_of(source)
-                self._half_lives[key] = min(self._half_lives[key], self._half_lives[key_of(one)])
 
     def _strength(self, record: MemoryRecord) -> float:
         return strength(self._half_lives[key_of(record)])

@@ -16,7 +16,7 @@ from inference_core.errors import InvalidMemory
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.extraction import short, stamp
 from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
-from inference_core.ingestion.messages import Role, mended
+from inference_core.ingestion.messages import Message, Role, mended
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text
 from inference_core.memory.trust import MemorySource, Origin, Trust
@@ -39,14 +39,27 @@ class Source:
     message_id: str | None = None
 
     @classmethod
-    def of(cls, record: MemoryRecord) -> Source:
-        """A memory as a source, dated when it happened."""
+    def of_memory(cls, record: MemoryRecord, at: datetime | None = None) -> Source:
+        """A memory as a source, dated when it happened unless ``at`` is given."""
         return cls(
             text=record.content,
-            at=record.happened_at,
+            at=at or record.happened_at,
             origin=record.source.origin,
             trust=record.trust,
             memory_id=record.id,
+        )
+
+    @classmethod
+    def of_message(cls, message: Message, at: datetime) -> Source:
+        """A message as a source, dated ``at``."""
+        return cls(
+            text=message.text,
+            at=at,
+            origin=message.origin,
+            trust=MemorySource(origin=message.origin).trust,
+            role=message.role,
+            author=message.author,
+            message_id=message.id,
         )
 
 

@@ -182,11 +182,11 @@ class ModelInsights:
         candidates: list[Candidate] = []
         answered: dict[str, str] = {}
         for group in groups:
-            sources = [Source.of(one) for one in group.members]
+            sources = [Source.of_memory(one) for one in group.members]
             lines = [shown_source(f"k{at}", source, zone, MAX_CONTENT) for at, source in enumerate(sources, 1)]
             request = request_for(lines, "memories", instructions, now, zone)
             try:
-                text, cited = yield from asking.answered(request, partial(_read, lines), "a higher-level memory")
+                text, cited = yield from asking.answered(request, partial(read_insight, lines), "a higher-level memory")
             except ModelError:
                 if not answered:
                     raise
@@ -204,7 +204,7 @@ class ModelInsights:
         return asking.extraction(candidates, notes={"answered": answered})
 
 
-def _read(lines: Sequence[Shown], answer: Any) -> tuple[Drawn, str]:
+def read_insight(lines: Sequence[Shown], answer: Any) -> tuple[Drawn, str]:
     """The first usable memory in an answer, or what is wrong with all of them. Never raises."""
     said = answer_of(answer)
     problems = list(said.problems)
@@ -229,23 +229,20 @@ class Beliefs:
     @property
     def orphans(self) -> list[MemoryRecord]:
         """Higher-level memories of which a source no longer holds or says something else; pinned ones never are."""
-        return [one for one in self.insights if not one.pinned and not self._is_founded(one)]
+        return [
+            one for one in self.insights if not one.pinned and self.said_by(one.cites) != one.extra_metadata.get(_SAID)
+        ]
 
     @property
     def groups(self) -> list[Group]:
         """The memories that may belong together."""
         return groups_of(list(self.memories.values()))
 
-    def hold(self, memory_ids: Sequence[str]) -> bool:
-        """Whether all these memories still hold."""
-        return all(key in self.memories for key in memory_ids)
-
     def said_by(self, memory_ids: Sequence[str]) -> str:
-        """A digest of what these memories say."""
+        """A digest of what these memories say; an empty string if one of them no longer holds."""
+        if not all(key in self.memories for key in memory_ids):
+            return ""
         return digest_of([[key, self.memories[key].content] for key in sorted(memory_ids)])
-
-    def _is_founded(self, insight: MemoryRecord) -> bool:
-        return self.hold(insight.cites) and self.said_by(insight.cites) == insight.extra_metadata.get(_SAID)
 
 
 class InsightWork:
@@ -270,16 +267,24 @@ class InsightWork:
         effects = Effects(claim.job_id)
         found = yield from beliefs(scope, claim.partition.user_id)
         for candidate in extraction.candidates:
-            if not found.hold(candidate.cites):
+            said = found.said_by(candidate.cites)
+            if not said:
                 effects.problems.append("A memory that was cited does not hold any more")
                 continue
             try:
-                record = _record(scope, claim, candidate, found)
+                record = _record(scope, claim, candidate, said)
             except InvalidMemory as error:
                 effects.problems.append(mended(str(error)))
                 continue
             group = [one for one in found.insights if one.extra_metadata.get(_GROUP) == candidate.topic]
-            if not any(_says_the_same(one, record) for one in group):
+            # What another job concluded from the same sources, which have not changed since, is not written again.
+            is_known = any(
+                one.content == record.content
+                and one.extra_metadata.get(_SAID) == said
+                and one.extra_metadata.get(JOB) != claim.job_id
+                for one in group
+            )
+            if not is_known:
                 yield from write_derived(scope, effects, record, [one for one in group if not one.pinned])
         now = scope.clock.now()
         for orphan in found.orphans:
@@ -326,13 +331,7 @@ def changed_groups(found: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
     return [one for one in found.groups if answered.get(one.name) != one.fingerprint or one.name in ended]
 
 
-def _says_the_same(one: MemoryRecord, record: MemoryRecord) -> bool:
-    """Whether ``one`` is what another job made before of the same sources, which have not changed since."""
-    known, new = one.extra_metadata, record.extra_metadata
-    return one.content == record.content and known.get(_SAID) == new[_SAID] and known.get(JOB) != new[JOB]
-
-
-def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, found: Beliefs) -> MemoryRecord:
+def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, said: str) -> MemoryRecord:
     """The higher-level memory that ``candidate`` would be. Raises InvalidMemory."""
     namespace = scope.namespaces.namespace_for(claim.partition.user_id, MemoryCategory.SEMANTIC)
     source = MemorySource(origin=candidate.origin, tool=INSIGHT)
@@ -346,7 +345,7 @@ def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, found: Belie
         namespace=namespace,
         created_at=now,
         updated_at=now,
-        extra_metadata={JOB: claim.job_id, CITES: cites, _GROUP: candidate.topic, _SAID: found.said_by(cites)},
+        extra_metadata={JOB: claim.job_id, CITES: cites, _GROUP: candidate.topic, _SAID: said},
         source=source,
         trust=source.trust,
     )

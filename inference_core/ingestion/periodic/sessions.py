@@ -201,10 +201,15 @@ def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: da
         and record.content not in texts
         and not (record.source.message_ids and message_ids.issuperset(record.source.message_ids))
     ]
-    sources = [*map(_of_memory, fresh), *(_of_message(one, now) for one in said)]
+    sources = [
+        # An event is dated when it happened, another memory when it was stored.
+        Source.of_memory(one, None if one.memory_type is MemoryType.INTERACTION else one.created_at)
+        for one in fresh
+    ]
+    sources += [Source.of_message(one.message, one.message.at or now) for one in said]
     sources.sort(key=lambda one: one.at)
     if earlier is not None:
-        sources.insert(0, replace(Source.of(earlier), memory_id=None))
+        sources.insert(0, replace(Source.of_memory(earlier), memory_id=None))
     return SessionContent(sources, earlier, max((record.created_at for record in others), default=last))
 
 
@@ -230,22 +235,3 @@ def candidate_of(content: SessionContent, summary: SummaryDraft) -> Candidate:
 
 def _first(ids: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in ids if one))[:MAX_CITED]
-
-
-def _of_memory(record: MemoryRecord) -> Source:
-    """An event is dated when it happened, another memory when it was stored."""
-    source = Source.of(record)
-    return source if record.memory_type is MemoryType.INTERACTION else replace(source, at=record.created_at)
-
-
-def _of_message(one: Waiting, now: datetime) -> Source:
-    message = one.message
-    return Source(
-        text=message.text,
-        at=message.at or now,
-        origin=message.origin,
-        trust=MemorySource(origin=message.origin).trust,
-        role=message.role,
-        author=message.author,
-        message_id=message.id,
-    )

@@ -20,7 +20,7 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory
 from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.extraction import short
-from inference_core.ingestion.extraction_schema import MAX_LABEL, Entry, end_of, first_of, folded, start_of, texts_of
+from inference_core.ingestion.extraction_schema import MAX_LABEL, end_of, first_of, folded, start_of, texts_of
 from inference_core.ingestion.messages import Role, mended
 from inference_core.ingestion.periodic.derived import (
     Shown,
@@ -100,23 +100,18 @@ def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: An
         title = short_text(first_of(entry, ("title", "topic", "headline")), MAX_LABEL)
     except InvalidMemory:
         title = None
-    summary = SummaryDraft(
+    given = (name[:MAX_LABEL] for name in islice(texts_of(entry.get("participants")), MAX_PARTICIPANTS))
+    names = dict.fromkeys(" ".join(mended(name).split()) for name in given)
+    evidence = "\n".join(one.line for one in lines).casefold()  # people whom the sources do not name were not there
+    draft = SummaryDraft(
         text=text,
         title=title,
-        participants=_participants(entry, lines),
+        participants=[name for name in names if folded(name) in _PEOPLE or short(name).casefold() in evidence],
         cited=cited,
         start=start_of(first_of(entry, ("happenedfrom", "from", "start")), now, zone),
         end=end_of(first_of(entry, ("happenedto", "to", "end")), now, zone),
     )
-    return summary, ""
-
-
-def _participants(entry: Entry, lines: Sequence[Shown]) -> tuple[str, ...]:
-    """The people that an answer names, as far as the sources name them too."""
-    evidence = "\n".join(one.line for one in lines).casefold()
-    given = (text[:MAX_LABEL] for text in islice(texts_of(entry.get("participants")), MAX_PARTICIPANTS))
-    names = [" ".join(mended(name).split()) for name in given]
-    return tuple(dict.fromkeys(name for name in names if folded(name) in _PEOPLE or short(name).casefold() in evidence))
+    return draft, ""
 
 
 class ModelSummarizer:
