@@ -30,8 +30,8 @@ class Opener:
         self.options = options
         self.opened = ExitStack()
 
-    def __call__(self, **options: Any) -> FileBackend:
-        return self.opened.enter_context(closing(FileBackend(self.folder, **self.options | options)))
+    def __call__(self) -> FileBackend:
+        return self.opened.enter_context(closing(FileBackend(self.folder, **self.options)))
 
     def files(self) -> list[Path]:
         return sorted((self.folder / "users").iterdir())

@@ -27,7 +27,7 @@ from inference_core.errors import (
 )
 from inference_core.services.user_memories import count_user_memories
 from inference_core.stores.backend import Delete, Put
-from inference_core.stores.backends import file_format
+from inference_core.stores.backends import file, file_format
 from inference_core.stores.backends.file import FileBackend
 from inference_core.stores.backends.file_format import FileFormat, parse_key
 from inference_core.stores.factory import open_backend
@@ -283,8 +283,9 @@ class TestSharing:
         assert plain().namespaces() == []
         assert not left.exists()
 
-    def test_files_in_memory_are_bounded(self, opener: Opener):
-        backend = opener(cache_bytes=30_000)
+    def test_files_in_memory_are_bounded(self, opener: Opener, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(file, "_CACHE_BYTES", 30_000)
+        backend = opener()
         for number in range(20):
             done(backend.apply([[put("k", f"u{number}", text=f"{number}" * 1_000)]]))
         for number in range(20):

@@ -42,20 +42,14 @@ _CACHE_BYTES: Final = 128 * 1024 * 1024
 class FileBackend(TableBackend):
     """Serves ``folder``. ``key`` (32 bytes) and ``compresses`` say how a new one is encoded.
 
-    Files are cached up to ``cache_bytes`` in total. Raises ConfigurationError if the folder cannot be opened, or not
-    with this key; UnsupportedSchema if a newer version wrote it; MissingExtra.
+    Raises ConfigurationError if the folder cannot be opened, or not with this key; UnsupportedSchema if a newer version
+    wrote it; MissingExtra.
     """
 
     capabilities = Capabilities(durable=True, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        key: bytes | None = None,
-        compresses: bool = False,
-        clock: Clock | None = None,
-        cache_bytes: int = _CACHE_BYTES,
+        self, folder: Path, *, key: bytes | None = None, compresses: bool = False, clock: Clock | None = None
     ) -> None:
         super().__init__(clock)
         self.name = f"file:///{folder}"
@@ -64,7 +58,7 @@ class FileBackend(TableBackend):
         self._manifest = folder / "store.json"
         self._intent = folder / "intent.json"
         self._cache: dict[str, UserFile] = {}
-        self._cached_bytes, self._cache_bytes = 0, cache_bytes
+        self._cached_bytes = 0
         self._write_lock = threading.Lock()
         self._closed = False
         try:
@@ -245,7 +239,7 @@ class FileBackend(TableBackend):
 
     def _keep(self, path: Path, user: UserFile, size: int) -> None:
         """Caches ``user``, emptying a full cache. Without a lock: at worst a race makes a file be read again."""
-        if self._cached_bytes + size > self._cache_bytes:
+        if self._cached_bytes + size > _CACHE_BYTES:
             self._cache, self._cached_bytes = {}, 0
         self._cache[path.name] = user
         self._cached_bytes += size
