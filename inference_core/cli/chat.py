@@ -34,6 +34,7 @@ def chat(
     /quit leaves.
     """
     from langgraph.checkpoint.memory import InMemorySaver
+    from rich.text import Text
 
     from inference_core.agents.service import AgentService
     from inference_core.settings import AgentSettings, read_settings
@@ -60,7 +61,11 @@ def chat(
             note(_HELP)
         for said in _lines(asks=is_person):
             if said == "/memory":
-                _print_memories(turns[-1].memories if turns else [])
+                memories = turns[-1].memories if turns else []
+                for memory in memories:
+                    console(stderr=True).print(Text(f"  {one_line(memory)}", "cyan"))
+                if not memories:
+                    note("Nothing was recalled")
             elif said.startswith("/"):
                 note(f"{said.split()[0]} is no command: {_HELP}")
             else:
@@ -88,15 +93,6 @@ def _lines(*, asks: bool) -> Iterator[str]:
             return
         if said:
             yield said
-
-
-def _print_memories(memories: list[str]) -> None:
-    from rich.text import Text
-
-    for memory in memories:
-        console(stderr=True).print(Text(f"  {one_line(memory)}", "cyan"))
-    if not memories:
-        note("Nothing was recalled")
 
 
 @dataclass(slots=True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from inference_core.cli.options import Target, Users, on_store
 from inference_core.cli.output import harmless, note, print_json, print_numbered, progress_bar
 from inference_core.errors import MemoryNotFound
-
-if TYPE_CHECKING:
-    from inference_core.lifecycle.policy import EvictionCandidate
 
 _SHOWN: Final = 50
 
@@ -50,8 +47,22 @@ def forget(
         advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
         report = MemoryLifecycle(memory.service).sync.forget(target.user, policy, dry_run=dry_run, progress=advance)
     if target.json:
+        forgotten = [
+            {
+                "id": one.record.id,
+                "content": one.record.content,
+                "memory_type": one.record.memory_type.value,
+                "agent_name": one.record.agent_name,
+                "reason": one.reason.value,
+                "detail": one.detail,
+                "strength": round(one.strength, 4),
+                "recalls": one.usage.count,
+                "last_recalled": one.usage.last,
+            }
+            for one in report.forgotten
+        ]
         counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
-        print_json({"dry_run": dry_run, "forgotten": [_as_json(one) for one in report.forgotten], **counts})
+        print_json({"dry_run": dry_run, "forgotten": forgotten, **counts})
         return
     print_numbered(
         (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
@@ -59,20 +70,6 @@ def forget(
     kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
     erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
     note(f"{'Would forget' if dry_run else 'Forgot'} {len(report.forgotten)}, {report.remaining} remain{kept}{erased}")
-
-
-def _as_json(one: EvictionCandidate) -> dict[str, Any]:
-    return {
-        "id": one.record.id,
-        "content": one.record.content,
-        "memory_type": one.record.memory_type.value,
-        "agent_name": one.record.agent_name,
-        "reason": one.reason.value,
-        "detail": one.detail,
-        "strength": round(one.strength, 4),
-        "recalls": one.usage.count,
-        "last_recalled": one.usage.last,
-    }
 
 
 @on_store("user", "url", "json")

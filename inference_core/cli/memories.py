@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,10 +25,6 @@ from inference_core.cli.output import (
 )
 from inference_core.errors import InvalidInput, MemoryNotFound
 from inference_core.memory.types import MemoryType
-
-if TYPE_CHECKING:
-    from inference_core.memory.receipt import Receipt, ReceiptLine
-
 
 Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
 _SHOWN: Final = 60
@@ -264,7 +260,13 @@ def why(
     turns = [(receipt, receipt.line_of(memory_id)) for receipt in found.receipts]
     if target.json:
         document = found.memory and as_json(found.memory) | {"source": found.memory.value.get("source")}
-        print_json({"memory": document, "told": [_turn_as_json(receipt, line) for receipt, line in turns]})
+        names = ("id", "at", "thread_id", "run_id", "model", "agent_name", "status")
+        told: list[dict[str, Any]] = []
+        for receipt, line in turns:
+            told.append({name: getattr(receipt, name) for name in names})
+            if line is not None:
+                told[-1]["line"] = {name: value for name, value in asdict(line).items() if value not in (None, {})}
+        print_json({"memory": document, "told": told})
         return
     print_memories([found.memory] if found.memory else [], memory.zone)
     texts = {name: value if isinstance(value, str) else ", ".join(map(str, value)) for name, value in source.items()}
@@ -277,14 +279,6 @@ def why(
             print_figures({f"{receipt.at.astimezone(memory.zone):%Y-%m-%d %H:%M:%S}": " · ".join(facts)})
     if found.receipts.next_cursor:
         note(f"There are more than {limit} turns: --limit")
-
-
-def _turn_as_json(receipt: Receipt, line: ReceiptLine | None) -> dict[str, Any]:
-    names = ("id", "at", "thread_id", "run_id", "model", "agent_name", "status")
-    document = {name: getattr(receipt, name) for name in names}
-    if line is not None:
-        document["line"] = {name: value for name, value in asdict(line).items() if value not in (None, {})}
-    return document
 
 
 def _counted(count: int) -> str:

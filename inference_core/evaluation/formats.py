@@ -88,22 +88,23 @@ def load_transcript(name: str, path: Path) -> Transcript:
 
 def load_atomic(path: Path) -> list[Conversation]:
     """Each user's memories as a conversation without sessions. Raises InvalidInput if the file has another format."""
-    return parse_json(path, _ATOMIC, lambda data: [_saved(user) for user in data["users"]])
 
+    def read(data: Mapping[str, Any]) -> Iterator[Conversation]:
+        for user in data["users"]:
+            turns: list[ConversationTurn] = []
+            for memory in user["memories"]:
+                created_at, kind = memory.get("created_at"), validate_memory_type(memory["memory_type"])
+                at = None if created_at is None else aware(datetime.fromisoformat(created_at))
+                name, text = str(memory["id"]), str(memory["content"])
+                turns.append(ConversationTurn(name, None, at, None, text, Origin.APPLICATION, kind))
+            questions: list[Question] = []
+            for query in user["queries"]:
+                relevant = tuple(map(str, query["relevant"]))
+                kind = str(query.get("kind", "unclassified"))
+                questions.append(Question(str(query["query"]), None, kind, relevant, names_evidence=bool(relevant)))
+            yield conversation_of(str(user["user_id"]), turns, questions)
 
-def _saved(user: Mapping[str, Any]) -> Conversation:
-    turns: list[ConversationTurn] = []
-    for memory in user["memories"]:
-        created_at, kind = memory.get("created_at"), validate_memory_type(memory["memory_type"])
-        at = None if created_at is None else aware(datetime.fromisoformat(created_at))
-        name, text = str(memory["id"]), str(memory["content"])
-        turns.append(ConversationTurn(name, None, at, None, text, Origin.APPLICATION, kind))
-    questions: list[Question] = []
-    for query in user["queries"]:
-        relevant = tuple(map(str, query["relevant"]))
-        kind = str(query.get("kind", "unclassified"))
-        questions.append(Question(str(query["query"]), None, kind, relevant, names_evidence=bool(relevant)))
-    return conversation_of(str(user["user_id"]), turns, questions)
+    return parse_json(path, _ATOMIC, lambda data: list(read(data)))
 
 
 def load_beam(path: Path, split: str | None = None, *, with_questions: bool = True) -> list[Conversation]:
@@ -193,32 +194,29 @@ def _day(anchor: Any) -> datetime | None:
 def load_locomo(path: Path) -> list[Conversation]:
     """The samples of a file, or a single one. Raises InvalidInput if it cannot be read or has another format."""
 
-    def read(data: Any) -> list[Conversation]:
+    def read(data: Any) -> Iterator[Conversation]:
         samples: list[Mapping[str, Any]] = [data] if isinstance(data, dict) else data
-        return [_sample(sample) for sample in samples]
+        for sample in samples:
+            questions: list[Question] = []
+            unreadable = 0
+            for entry in sample.get("qa", []):
+                items: list[Any] = entry.get("evidence") or []
+                named: list[list[tuple[str, str]]] = [_DIALOGUE_ID.findall(str(item)) for item in items]
+                unreadable += sum(not ids for ids in named)
+                answer, category = entry.get("answer"), entry.get("category")
+                questions.append(
+                    Question(
+                        text=str(entry["question"]),
+                        answer=None if answer is None else str(answer),
+                        category="uncategorized" if category is None else str(category),
+                        evidence=tuple(f"D{int(session)}:{int(turn)}" for ids in named for session, turn in ids),
+                        names_evidence=bool(named),
+                        in_overall=str(category) != ADVERSARIAL,
+                    )
+                )
+            yield conversation_of(str(sample["sample_id"]), _spoken(sample["conversation"]), questions, unreadable)
 
-    return parse_json(path, _LOCOMO, read)
-
-
-def _sample(sample: Mapping[str, Any]) -> Conversation:
-    questions: list[Question] = []
-    unreadable = 0
-    for entry in sample.get("qa", []):
-        items: list[Any] = entry.get("evidence") or []
-        named: list[list[tuple[str, str]]] = [_DIALOGUE_ID.findall(str(item)) for item in items]
-        unreadable += sum(not ids for ids in named)
-        answer, category = entry.get("answer"), entry.get("category")
-        questions.append(
-            Question(
-                text=str(entry["question"]),
-                answer=None if answer is None else str(answer),
-                category="uncategorized" if category is None else str(category),
-                evidence=tuple(f"D{int(session)}:{int(turn)}" for ids in named for session, turn in ids),
-                names_evidence=bool(named),
-                in_overall=str(category) != ADVERSARIAL,
-            )
-        )
-    return conversation_of(str(sample["sample_id"]), _spoken(sample["conversation"]), questions, unreadable)
+    return parse_json(path, _LOCOMO, lambda data: list(read(data)))
 
 
 def _spoken(conversation: Mapping[str, Any]) -> Iterator[ConversationTurn]:

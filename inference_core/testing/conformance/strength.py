@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from langgraph.store.base import GetOp, PutOp
@@ -72,14 +70,18 @@ class CompanyStrength(Strength):
 
         InMemoryStore raises "dictionary changed size during iteration" in threads.
         """
+        interval = sys.getswitchinterval()
         for turn in range(6):
             calls: list[Call] = []
             for user in range(8):
                 name = (f"u{user}", f"t{turn}")
                 calls += [call("put", name, f"k{n}", {"text": f"tea {n}"}) for n in range(3)]
                 calls += [call("search", (), limit=50), call("list_namespaces", limit=500)]
-            with _frequent_switches():
+            sys.setswitchinterval(1e-5)  # threads take turns as often as they can
+            try:
                 answers = subject.together(*calls)
+            finally:
+                sys.setswitchinterval(interval)
             errors = [repr(answer) for answer in answers if isinstance(answer, BaseException)]
             expect_equal(errors[:1], [], f"errors in {len(calls)} calls at once")
         for user in range(8):
@@ -139,17 +141,6 @@ class CompanyStrength(Strength):
             beyond = int(writer.acknowledged[-1]) + 2
             found = other.keys(("p0",), limit=10_000)
             expect(len(found) <= beyond, f"{len(found)} items after {beyond - 1} puts")
-
-
-@contextmanager
-def _frequent_switches() -> Generator[None]:
-    """Threads take turns as often as they can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
 
 
 class SearchStrength(Strength):
