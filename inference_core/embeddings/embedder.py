@@ -153,10 +153,24 @@ class Embedder:
     def warm(self) -> None:
         """Starts loading the model in the background; returns at once."""
         load, self._load = self._load, None
-        if load is not None:
-            loader = threading.Thread(target=self._warm, args=(load,), name="embedder-load", daemon=True)
-            _loaders.add(loader)
-            loader.start()
+        if load is None:
+            return
+
+        def warm() -> None:
+            try:
+                load()
+            except Exception as error:  # noqa: BLE001 - recall goes on without vectors
+                self.failure = f"The embedding model could not be loaded: {error}"
+                _LOG.warning("%s; recall is lexical only", self.failure)
+            with self._lock:
+                self._ready.set()
+                calls, self._when_loaded = self._when_loaded, []
+            for call in calls:
+                call()
+
+        loader = threading.Thread(target=warm, name="embedder-load", daemon=True)
+        _loaders.add(loader)
+        loader.start()
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Waits until loading has finished or failed. Returns whether the model can answer."""
@@ -301,18 +315,6 @@ class Embedder:
             raise EmbeddingMismatch(self._expected[1])
         self.dimensions = len(values)
         return given if isinstance(found, TextEncoding) else TextEncoding(values / norm)
-
-    def _warm(self, load: Callable[[], None]) -> None:
-        try:
-            load()
-        except Exception as error:  # noqa: BLE001 - recall goes on without vectors
-            self.failure = f"The embedding model could not be loaded: {error}"
-            _LOG.warning("%s; recall is lexical only", self.failure)
-        with self._lock:
-            self._ready.set()
-            calls, self._when_loaded = self._when_loaded, []
-        for call in calls:
-            call()
 
 
 class _Silence:

@@ -138,7 +138,12 @@ class LocalEmbeddings(Embeddings):
         encoded = self._tokenizer.encode_batch(texts)
         found: dict[int, TextEncoding] = {}
         for batch in _batches([len(one.ids) for one in encoded]):
-            found |= zip(batch, self._encoded([encoded[at] for at in batch]), strict=True)
+            tokens, mask = self._forward([encoded[at] for at in batch])
+            weights = mask[:, :, None].astype(np.float32)
+            pooled = _unit((tokens * weights).sum(1) / weights.sum(1))
+            for at, vector, own, length in zip(batch, pooled, tokens, mask.sum(1), strict=True):
+                inner = slice(1, length - 1)  # without the marks of start and end
+                found[at] = TextEncoding(vector, _unit(own[inner] @ self._projection), tuple(encoded[at].tokens[inner]))
         return [found[at] for at in range(len(texts))]
 
     def encode_query(self, text: str) -> TextEncoding:
@@ -150,16 +155,6 @@ class LocalEmbeddings(Embeddings):
         self.load()
         encoded = self._tokenizer.encode_batch([text])
         return _unit(self._forward(encoded)[0][0, 1 : len(encoded[0].ids) - 1])
-
-    def _encoded(self, encoded: Sequence[Any]) -> list[TextEncoding]:
-        tokens, mask = self._forward(encoded)
-        weights = mask[:, :, None].astype(np.float32)
-        pooled = _unit((tokens * weights).sum(1) / weights.sum(1))
-        lengths = mask.sum(1) - 1
-        pieces = [item.tokens for item in encoded]
-        projected = [_unit(own[1:end] @ self._projection) for own, end in zip(tokens, lengths, strict=True)]
-        names = [tuple(own[1:end]) for own, end in zip(pieces, lengths, strict=True)]
-        return [TextEncoding(*parts) for parts in zip(pooled, projected, names, strict=True)]
 
     def _forward(self, encoded: Sequence[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The token vectors (texts, longest text's tokens, 384) and the mask of those that exist."""
@@ -238,18 +233,16 @@ class MultilingualEmbeddings(Embeddings):
         """A vector of unit length for each text; text beyond 2,000 characters is not read."""
         self.load()
         readable = [text[:MAX_CHARACTERS].encode(errors="replace").decode() for text in texts]
-        vectors = [self._embed(readable[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)]
-        return np.concatenate(vectors).tolist() if vectors else []
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), _BATCH):
+            with self._lock:  # the encoder sets the process's number of BLAS threads to one and back
+                batch: NDArray[np.float32] = self._encoder.encode(readable[start : start + _BATCH])
+            vectors += _unit(batch).tolist()
+        return vectors
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a query."""
         return self.embed_documents([text])[0]
-
-    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """One caller at a time: the encoder sets the process's number of BLAS threads to one and back."""
-        with self._lock:
-            vectors: NDArray[np.float32] = self._encoder.encode(texts)
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _encoder() -> Any:

@@ -79,7 +79,17 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory]
     found: list[tuple[Candidate, _Sentence]] = []
     for sentence in (sentence for message in theirs for sentence in _sentences(message, now)):
         candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence)
-        if candidate is not None and not _joins_earlier(found, candidate, sentence):
+        if candidate is None:
+            continue
+        for place, (earlier, told) in enumerate(found):
+            how = compare_said(told.said, sentence.said)
+            if how is Comparison.SAME:  # the earlier one gets its message
+                ids = tuple(dict.fromkeys(earlier.message_ids + candidate.message_ids))
+                found[place] = replace(earlier, message_ids=ids), told
+                break
+            if how is Comparison.SUPERSEDES and told.said.clauses == 1:
+                found[place] = replace(earlier, valid_to=candidate.valid_from or sentence.said.at), told
+        else:
             found.append((candidate, sentence))
     known = [(memory, said_of(memory.content)) for memory in offered[:MAX_OFFERED]] if found else []
     return Extraction([_placed(candidate, sentence, known) for candidate, sentence in found])
@@ -103,19 +113,6 @@ def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
             yield from (_Sentence.of(part, message, now) for part in parts)
         else:
             yield sentence
-
-
-def _joins_earlier(found: list[tuple[Candidate, _Sentence]], candidate: Candidate, sentence: _Sentence) -> bool:
-    """Whether the candidate repeats an earlier one, which then gets its message; ends those that it contradicts."""
-    for place, (earlier, told) in enumerate(found):
-        how = compare_said(told.said, sentence.said)
-        if how is Comparison.SAME:
-            ids = tuple(dict.fromkeys(earlier.message_ids + candidate.message_ids))
-            found[place] = replace(earlier, message_ids=ids), told
-            return True
-        if how is Comparison.SUPERSEDES and told.said.clauses == 1:
-            found[place] = replace(earlier, valid_to=candidate.valid_from or sentence.said.at), told
-    return False
 
 
 def _instruction(sentence: _Sentence) -> Candidate | None:

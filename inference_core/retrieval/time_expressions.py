@@ -42,8 +42,15 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
     spans: set[Span] = set()
     try:
         for pattern, rule in _rules():  # specific ones come before general ones
-            found = ((match, rule(match, today)) for match in pattern.finditer(text))
-            if spans := {_bounded(match, span, today) for match, span in found if span}:
+            for match in pattern.finditer(text):
+                if span := rule(match, today):
+                    lead = text[max(0, match.start() - _MAX_LEAD) : match.start()]
+                    if _SINCE.search(lead) or match[0].startswith(_SINCE_WORDS):
+                        span = span[0], today + timedelta(days=1)
+                    elif _ONE_END.search(lead):  # only an end of an interval
+                        span = today, today
+                    spans.add(span)
+            if spans:
                 break
     except (OverflowError, ValueError):  # outside of the calendar
         return None
@@ -51,14 +58,6 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
     if start >= end:
         return None
     return datetime.combine(start, time.min, now.tzinfo), datetime.combine(end, time.min, now.tzinfo)
-
-
-def _bounded(match: re.Match[str], span: Span, today: date) -> Span:
-    """``span`` up to today after "since"; an empty one if it is only an end of an interval."""
-    lead = match.string[max(0, match.start() - _MAX_LEAD) : match.start()]
-    if _SINCE.search(lead) or match[0].startswith(_SINCE_WORDS):
-        return span[0], today + timedelta(days=1)
-    return (today, today) if _ONE_END.search(lead) else span
 
 
 def _day(start: date) -> Span:
