@@ -23,7 +23,7 @@ from langgraph.types import Command
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.context.profile import PROFILE
 from inference_core.effects import Operation, arun, run
-from inference_core.memory.receipt import Receipt, ReceiptDrop, ReceiptLine, ReceiptPlace, evidence, text_hash
+from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, evidence, text_hash
 from inference_core.memory.text import new_id, text_tokens
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import MemoryScope
@@ -130,13 +130,10 @@ def _marked(content: Any) -> int:
     return sum(isinstance(block, dict) and _CACHE_CONTROL in block for block in blocks)
 
 
-def evidence_of(told: TurnContext) -> dict[str, Any]:
+def evidence_of(turn: TurnContext) -> dict[str, Any]:
     """What a receipt's value says of the turn, for the run's private state; no content of memories."""
-    dropped = [
-        ReceiptDrop(id=one.record.id, version=one.record.version, reason=one.reason, by=one.by) for one in told.dropped
-    ]
-    frame = {"recalled_at": told.now.isoformat(), "zone": str(told.zone), "form": told.form}
-    return frame | evidence(list(_lines(told)), dropped)
+    frame = {"recalled_at": turn.now.isoformat(), "zone": str(turn.zone), "form": turn.form}
+    return frame | evidence(list(_lines(turn)), turn.dropped)
 
 
 def note_receipt(
@@ -147,9 +144,9 @@ def note_receipt(
     placement: str,
     days: float | None,
 ) -> None:
-    """Keeps a receipt of this call for ``days`` (None: does not), and annotates the traced run; never raises.
+    """Keeps a receipt of this call for ``days`` (None: does not), off the reply path, and annotates the traced run.
 
-    ``profile`` is the profile's text, None for a run without profiles.
+    Never raises. ``profile`` is the profile's text, None for a run without profiles.
     """
     if not state.get("memory_evidence"):
         return
@@ -180,15 +177,15 @@ def note_receipt(
             keep_receipt(scope, state["memory_owner"], receipt)
         annotate(receipt)
     except Exception as error:  # noqa: BLE001 - a note never breaks a run
-        _LOG.warning("What the model was told is not noted: %s", error)
+        _LOG.warning("No receipt of this model call was kept: %s", error)
 
 
-def _lines(told: TurnContext) -> Iterator[ReceiptLine]:
-    versions = {line.id: line.version for line in told.profile.lines}
-    for rank, line in enumerate(told.profile.lines, 1):
+def _lines(turn: TurnContext) -> Iterator[ReceiptLine]:
+    versions = {line.id: line.version for line in turn.profile.lines}
+    for rank, line in enumerate(turn.profile.lines, 1):
         yield ReceiptLine(id=line.id, version=line.version, place=ReceiptPlace.PROFILE, rank=rank, cut=line.cut)
-    groups = {item.id: number for number, group in enumerate(told.context.conflicts) for item in group}
-    for rank, item in enumerate(told.context.items, 1):
+    groups = {item.id: number for number, group in enumerate(turn.context.conflicts) for item in group}
+    for rank, item in enumerate(turn.context.items, 1):
         yield ReceiptLine(
             id=item.id,
             version=item.record.version if item.record else 0,

@@ -30,6 +30,7 @@ from inference_core.context.profile import (
 )
 from inference_core.context.render import fenced
 from inference_core.effects import Operation
+from inference_core.memory.receipt import ReceiptDrop
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.recall import asks, checked_limit
@@ -77,15 +78,6 @@ class TurnOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotTold:
-    """A memory that was found and left out, why, and the id of the one that stands for it, if there is one."""
-
-    record: MemoryRecord
-    reason: str
-    by: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnContext:
     """``profile`` stays the same from turn to turn, ``block`` does not; ``context`` is what the block shows.
 
@@ -97,7 +89,7 @@ class TurnContext:
     block: str
     context: AssembledContext
     records: Sequence[MemoryRecord]
-    dropped: Sequence[NotTold]
+    dropped: Sequence[ReceiptDrop]
     mode: RecallMode
     reason: str | None
     now: datetime
@@ -225,15 +217,12 @@ class _Turn:
             profile = Profile()
         records = {line.id: standing[line.id] for line in profile.lines}
         records |= {item.id: item.record for item in context.items if item.record}
+        over = [(record_of(one.found.row), one.reason, None) for one in result.left_out if is_known(one.found.row)]
+        over += [(one.item.record, one.reason.value, one.by) for one in context.dropped if one.item.record]
         dropped = [
-            NotTold(record=record_of(one.found.row), reason=one.reason)
-            for one in result.left_out
-            if one.reason != _IN_PROFILE and is_known(one.found.row)
-        ]
-        dropped += [
-            NotTold(record=one.item.record, reason=one.reason.value, by=one.by)
-            for one in context.dropped
-            if one.item.record
+            ReceiptDrop(id=record.id, version=record.version, reason=reason, by=by)
+            for record, reason, by in over
+            if reason != _IN_PROFILE
         ]
         return TurnContext(
             profile=profile,
