@@ -225,11 +225,11 @@ def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]
     users = [message for message in named or traces if message.role is Role.USER]
-    told = [message for message in traces if message.origin is Origin.TOOL]
+    from_tools = [message for message in traces if message.origin is Origin.TOOL]
     is_external = (
-        (bool(told) and not named)
+        (bool(from_tools) and not named)
         or (bool(named) and all(message.origin is Origin.TOOL for message in named))
-        or Grounding([*told, *users]).is_external(candidate.content)
+        or Grounding([*from_tools, *users]).is_external(candidate.content)
     )
     return MemorySource(
         origin=Origin.TOOL if is_external else candidate.origin,

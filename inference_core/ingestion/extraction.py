@@ -263,7 +263,7 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         """A label from a tool's words must not describe the user's."""
         return is_external or not grounding.is_external(label)
 
-    is_told = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))
+    is_from_tool = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))
     entities, relations = memory.graph(is_kept)
     said_at = next((message.at for message in said if message.at), batch.now)
     start, end = memory.validity(said_at, batch.zone, problems)
@@ -279,7 +279,7 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         entities=entities,
         relations=relations,
         message_ids=tuple(dict.fromkeys(message.id for message in sources if message.id is not None)),
-        origin=Origin.TOOL if is_told else Origin.AGENT,
+        origin=Origin.TOOL if is_from_tool else Origin.AGENT,
         action=action,
         target=target,
     )
