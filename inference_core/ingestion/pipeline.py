@@ -153,9 +153,8 @@ class Pipeline:
             yield from self._apply(scope, work, claim, extraction)
         except VersionConflict:
             yield from self.outbox.release(claim)
-            return BatchReport(
-                BatchOutcome.LATER
-            )  # the lease ran out and another worker has it, or memories keep changing
+            # The lease ran out and another worker has the batch, or memories keep changing.
+            return BatchReport(BatchOutcome.LATER)
         except StoreUnavailable:
             yield from self.outbox.release(claim)
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,6 @@ from inference_core.errors import VersionConflict
 from inference_core.ingestion.outbox import DEAD_LIST, Outbox, Partition
 from inference_core.ingestion.partitions import Waiting
 from inference_core.stores.backend import Delete, Row, Write
-from inference_core.stores.codec import Cursor
 from inference_core.stores.engine import StoreEngine
 
 _PAGE: Final = 200
@@ -49,60 +49,48 @@ def status(outbox: Outbox, clock: Clock) -> Operation[QueueStatus]:
     return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
 
 
-def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[list[DeadLetter]]:
+def dead_letters(engine: StoreEngine) -> Operation[list[DeadLetter]]:
     """The messages that were given up, the newest first. Raises StoreError."""
-    return [letter for letter, _ in (yield from _dead(engine, limit))]
+    return [letter for letter, _ in (yield from _dead(engine))]
 
 
 def retry(outbox: Outbox, clock: Clock, keys: Sequence[str] | None = None) -> Operation[int]:
     """Puts dead messages (those with ``keys``, or all) back into the outbox; how many. Raises StoreError."""
-
-    def back(letter: DeadLetter, row: Row) -> list[Write]:
-        now = clock.now()
-        return [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
-
-    return (yield from _each(outbox.engine, keys, back))
+    return (yield from _removed(outbox.engine, keys, clock))
 
 
 def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Operation[int]:
     """Removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
-    return (yield from _each(engine, keys, lambda _letter, _row: []))
+    return (yield from _removed(engine, keys))
 
 
-def _each(
-    engine: StoreEngine, keys: Sequence[str] | None, also: Callable[[DeadLetter, Row], list[Write]]
-) -> Operation[int]:
-    """Takes each dead letter off the list, with what ``also`` writes, unless another did; how many."""
+def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | None = None) -> Operation[int]:
+    """Removes dead letters, with a ``clock`` putting them back into the outbox; how many nobody else removed before."""
     done = 0
-    for letter, row in (yield from _dead(engine, None)):
+    for letter, row in (yield from _dead(engine)):
         if keys is not None and letter.key not in keys:
             continue
-        gone = [
+        writes: list[Write] = [
             Delete(namespace=row.namespace, key=row.key, expected=row.version),
             Delete(namespace=DEAD_LIST, key=row.key),
         ]
-        try:
-            yield from engine.write([*gone, *also(letter, row)])
-        except VersionConflict:
-            continue
-        done += 1
+        if clock:
+            now = clock.now()
+            writes += [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
+        with suppress(VersionConflict):
+            yield from engine.write(writes)
+            done += 1
     return done
 
 
-def _dead(engine: StoreEngine, limit: int | None) -> Operation[list[tuple[DeadLetter, Row]]]:
+def _dead(engine: StoreEngine) -> Operation[list[tuple[DeadLetter, Row]]]:
+    pointers = yield from engine.scan([DEAD_LIST])
     found: list[tuple[DeadLetter, Row]] = []
-    after: Cursor | None = None
-    while limit is None or len(found) < limit:
-        page = yield from engine.page([DEAD_LIST], limit=_PAGE, after=after)
-        partitions = [Partition.from_value(pointer.value) for pointer in page]
-        keys = [(partition.dead, row.key) for partition, row in zip(partitions, page, strict=True)]
-        rows = yield from engine.get(keys)
-        found += [
-            (DeadLetter(row.key, partition, row.value["text"], row.value["reason"], row.value["tries"]), row)
-            for partition, row in zip(partitions, rows, strict=True)
-            if row
-        ]
-        if len(page) < _PAGE:
-            break
-        after = Cursor.of(page[-1])
-    return found[:limit]
+    for at in range(0, len(pointers), _PAGE):
+        page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]
+        rows = yield from engine.get([(partition.dead, key) for partition, key in page])
+        for (partition, key), row in zip(page, rows, strict=True):
+            if row:
+                letter = DeadLetter(key, partition, row.value["text"], row.value["reason"], row.value["tries"])
+                found.append((letter, row))
+    return found
