@@ -134,10 +134,10 @@ def test_a_server_that_stands_still_holds_up_no_turn(
     wait_for_memory(agent, 30)
     server.signal(signal.SIGSTOP)
     started = time.monotonic()
-    results = [agent.invoke(question, context=USER) for _ in range(20)]
+    results = [agent.invoke(question, context=USER) for _ in range(8)]
     took = time.monotonic() - started
     server.signal(signal.SIGCONT)
-    assert [result["messages"][-1].text for result in results] == ["answered"] * 20
+    assert [result["messages"][-1].text for result in results] == ["answered"] * 8
     assert {result["memory_status"] for result in results} == {"degraded"}
-    assert took < 15
+    assert took < 6
     wait_for_memory(agent, RECOVERY_S)

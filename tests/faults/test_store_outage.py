@@ -19,7 +19,7 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool
 
 USER = {"user_id": "ada"}
-TURNS = 100
+TURNS = 30
 RECOVERY_S = 5
 
 
