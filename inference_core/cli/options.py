@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
     from inference_core.settings import MemorySettings
-    from inference_core.stores.store import MemoryStore
 
 
 LOADING_S: Final = 30.0
@@ -83,10 +82,9 @@ def json_object(text: str | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open store with its service. ``by_meaning``: whether recall compares meanings, not only words."""
+    """The service on an open store. ``by_meaning``: whether recall compares meanings, not only words."""
 
     settings: MemorySettings
-    store: MemoryStore
     service: AgentMemoryStoreService
     by_meaning: bool
 
@@ -147,7 +145,7 @@ class Target:
         with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
             by_meaning = embeds and wait_ready(store.engine.embedder)
             service = AgentMemoryStoreService.from_settings(settings, store, agent_name=self.agent)
-            yield Opened(settings, store, service, by_meaning)
+            yield Opened(settings, service, by_meaning)
 
     def print(self, document: Any, text: str) -> None:
         """Prints ``document`` with ``--json``, else ``text`` for people."""
@@ -157,18 +155,21 @@ class Target:
             note(text)
 
 
+_HINTS: Final = get_type_hints(Target, include_extras=True)
+_TARGET_OPTIONS: Final = [
+    Parameter(
+        one.name,
+        Parameter.KEYWORD_ONLY,
+        annotation=_HINTS[one.name],
+        default=Parameter.empty if one.name == "user" else one.default,
+    )
+    for one in fields(Target)
+]
+
+
 def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command these options of a `Target`, which it takes as its first parameter."""
-    shared = [
-        Parameter(
-            one.name,
-            Parameter.KEYWORD_ONLY,
-            annotation=get_type_hints(Target, include_extras=True)[one.name],
-            default=Parameter.empty if one.name == "user" else one.default,
-        )
-        for one in fields(Target)
-        if one.name in options
-    ]
+    shared = [one for one in _TARGET_OPTIONS if one.name in options]
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
