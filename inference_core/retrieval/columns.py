@@ -24,6 +24,13 @@ _BLOCK: Final = 2_048
 """Rows of a block of vectors. Beyond it blocks are added, so that nothing is copied and at most one is partly empty."""
 ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "importance"]
 """The columns that ranking reads whole."""
+_SMALL_TAIL: Final = 1_024
+_TAIL_SHARE: Final = 16
+"""The tail is sorted in when it is this part of the whole: searching it stays cheap, and so does sorting, as one
+pass over two sorted runs."""
+_MAX_COUNT: Final = 255
+_REMEMBERED: Final = 64
+Found = tuple[NDArray[np.intp], Floats]
 
 
 @dataclass(slots=True)
@@ -245,23 +252,13 @@ def grown(values: NDArray[Any], room: int) -> NDArray[Any]:
     return result
 
 
-# The inverted index: for each term the slots whose documents hold it, and how often.
-#
-# A term is known by its 64-bit hash, so that no dictionary of all words has to be filled when an index is built. Most
-# postings are sorted, in arrays that are replaced as a whole; what was added last waits unsorted in a tail, which is
-# small enough to be searched as it is. A view is the sorted arrays and a length of the tail.
-
-_SMALL_TAIL: Final = 1_024
-_TAIL_SHARE: Final = 16
-"""The tail is sorted in when it is this part of the whole: searching it stays cheap, and so does sorting, as one
-pass over two sorted runs."""
-_MAX_COUNT: Final = 255
-_REMEMBERED: Final = 64
-Found = tuple[NDArray[np.intp], Floats]
-
-
 class Postings:
-    """Terms of slots, of which each is added once and as a whole. Written by one thread."""
+    """The inverted index: for each term the slots that hold it, and how often. Written by one thread.
+
+    A term is known by its 64-bit hash, so that no dictionary of all words is filled when an index is built. Most
+    postings are sorted, in arrays that are replaced as a whole; what was added last waits unsorted in a tail small
+    enough to be searched as it is. A view is the sorted arrays and a length of the tail.
+    """
 
     def __init__(self) -> None:
         self._sorted = _Sorted(np.empty(0, np.int64), np.zeros(1, np.intp), np.empty(0, np.uint32), np.empty(0, "u1"))

@@ -1,17 +1,23 @@
-"""What an index knows of a text, and how it hears of changes."""
+"""What an index knows of a text, and how it hears of changes; long texts as passages to embed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
-from inference_core.retrieval.analysis import UNSPACED
+from inference_core.retrieval.analysis import ANALYZER, UNSPACED, analyze
 
 LONG_CHARACTERS: Final = 1_000
 """The analysis of a longer text of new words takes 10 ms and more, too long for the thread of an event loop."""
 Term = str | tuple[str, ...]
 """A term of a query, or the forms in which documents may hold it."""
+PASSAGE_WORDS: Final = 90
+MAX_PASSAGES: Final = 64
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
+_LONG_WORD: Final = 24
+_UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 class DocumentMetadata(NamedTuple):
@@ -44,8 +50,6 @@ class Document(NamedTuple):
     @classmethod
     def of(cls, text: str, situation: DocumentMetadata = DocumentMetadata()) -> Document:  # noqa: B008 - immutable
         """``text`` analysed, without a vector yet."""
-        from inference_core.retrieval.analysis import ANALYZER, analyze  # noqa: PLC0415 - its word lists take time
-
         return cls(text=text, terms=" ".join(analyze(text)), analyzer=ANALYZER, situation=situation)
 
     @classmethod
@@ -83,23 +87,22 @@ class Change(NamedTuple):
     is_there: bool = True
 
 
-# Long texts are embedded by passage, so that none of their parts is lost in an average.
-
-PASSAGE_WORDS: Final = 90
-MAX_PASSAGES: Final = 64
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
-_LONG_WORD: Final = 24
-_UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
-
-
 def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
-    """``text`` in passages of at most ``limit`` words, cut at the ends of sentences where that is possible.
+    """``text`` in passages of at most ``limit`` words, so that no part of a long text is lost in an average vector.
 
-    Scripts without spaces count by character, two to a word. Text beyond 64 passages belongs to the last of them.
+    Cut at the ends of sentences where possible. Scripts without spaces count by character, two to a word. Text beyond
+    64 passages belongs to the last of them.
     """
     if len(text) <= limit or _size(text) <= limit:
         return [text]
-    found = _joined(_parts(text, limit), limit)
+    parts: list[str] = []  # sentences, and longer ones in pieces
+    for sentence in filter(None, map(str.strip, _SENTENCE_END.split(text))):
+        if _size(sentence) <= limit:
+            parts.append(sentence)
+            continue
+        pieces = ([word] if _size(word) <= 1 else _cut(word, 2 * limit) for word in sentence.split())
+        parts += _joined(list(chain.from_iterable(pieces)), limit)
+    found = _joined(parts, limit)
     rest = found[MAX_PASSAGES - 1 :]
     return [*found[: MAX_PASSAGES - 1], " ".join(rest)] if rest else found
 
@@ -107,17 +110,6 @@ def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
 def _size(text: str) -> int:
     """Length in words; a run of characters without spaces counts as several if it is long or of such a script."""
     return sum((len(word) + 1) // 2 if len(word) > _LONG_WORD or _UNSPACED.search(word) else 1 for word in text.split())
-
-
-def _parts(text: str, limit: int) -> list[str]:
-    """Sentences; those beyond ``limit`` words in pieces."""
-    parts: list[str] = []
-    for sentence in filter(None, map(str.strip, _SENTENCE_END.split(text))):
-        if _size(sentence) <= limit:
-            parts.append(sentence)
-        else:
-            parts += _joined([piece for word in sentence.split() for piece in _pieces(word, limit)], limit)
-    return parts
 
 
 def _joined(parts: Sequence[str], limit: int) -> list[str]:
@@ -134,7 +126,5 @@ def _joined(parts: Sequence[str], limit: int) -> list[str]:
     return [*found, " ".join(current)]
 
 
-def _pieces(word: str, limit: int) -> list[str]:
-    if _size(word) <= 1:
-        return [word]
-    return [word[start : start + 2 * limit] for start in range(0, len(word), 2 * limit)]
+def _cut(word: str, length: int) -> list[str]:
+    return [word[start : start + length] for start in range(0, len(word), length)]

@@ -78,12 +78,15 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
     if not about:
         return UNNAMED
     telling = [at for at, one in enumerate(candidates) if not one.asks]
-    trust = _trust(candidates, [at for at in telling if at in about], [at for at in telling if at not in about])
+    own, others = [at for at in telling if at in about], [at for at in telling if at not in about]
+    trust = float(bool(own))
+    if own and others:
+        ahead = _best_odds(candidates, own) - _best_odds(candidates, others)
+        trust = min(max(ahead / _SURE, 0.0), 1.0)
     most = max(one.relevance for one in candidates) or 1.0
-    for at in telling if trust else ():
-        if at in about:
-            one = candidates[at]
-            one.gain(trust * (ABOUT + ANSWERS * one.relevance / most), MemoryLink(about[at]))
+    for at in own if trust else ():
+        one = candidates[at]
+        one.gain(trust * (ABOUT + ANSWERS * one.relevance / most), MemoryLink(about[at]))
     return trust
 
 
@@ -133,13 +136,6 @@ def bridges_of(
         for slot in views[owner].slots_of(neighbours):
             found[Place(owner, slot)] = (_SAME_FACT, "supersedes")
     return found
-
-
-def _trust(candidates: Sequence[Candidate], about: Sequence[int], others: Sequence[int]) -> float:
-    if not about or not others:
-        return float(bool(about))
-    ahead = _best_odds(candidates, about) - _best_odds(candidates, others)
-    return min(max(ahead / _SURE, 0.0), 1.0)
 
 
 def _best_odds(candidates: Sequence[Candidate], positions: Sequence[int]) -> float:

@@ -1,6 +1,6 @@
-"""How alike two texts are by their words: what is said twice, and what adds little.
+"""How alike two texts are by their words: repetitions, diversity, and which of several hits is the newer fact.
 
-Word sets rather than vectors: a negation or another number hardly moves a vector and changes everything.
+Word sets instead of vectors: a negation or another number hardly moves a vector and changes everything.
 """
 
 from __future__ import annotations
@@ -11,52 +11,25 @@ from functools import lru_cache
 from typing import Final
 
 from inference_core.retrieval.analysis import analyze, query_alternatives
+from inference_core.retrieval.languages import WORDS
 
 _SENTENCE_MARKS: Final = ".,;:!?\"'\u2026\u3002\uff0c\uff01\uff1f"
-_EMPTY_WORDS: Final = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "i",
-        "me",
-        "my",
-        "mine",
-        "you",
-        "your",
-        "he",
-        "him",
-        "his",
-        "she",
-        "her",
-        "it",
-        "its",
-        "we",
-        "us",
-        "our",
-        "they",
-        "them",
-        "their",
-        "user",
-        "this",
-        "that",
-        "and",
-        "of",
-        "to",
-        "at",
-        "on",
-        "in",
-        "for",
-        "with",
-    ]
-)
+_EMPTY_WORDS: Final = frozenset(WORDS["empty_words"].split())
 """English words without which a note says the same; no negation, quantity or modal verb is among them."""
+Moment = tuple[float, float]
+"""When something happened and when it was stored, in seconds since 1970."""
+WINDOW: Final = 6
+"""So many of the best hits are compared; what is given stays the same, only its order changes."""
+_SHARED: Final = 0.4
+_FEW: Final = 2
+_OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
+_PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
+_OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
+_PAST: Final = re.compile(
+    r"\b(?:did|was|were|had|used to|originally|initial(?:ly)?|before|previous(?:ly)?|between|order|ago|earlier|list"
+    r"|summar\w+|over time|throughout|across|ever)\b",
+    re.IGNORECASE,
+)
 
 
 @lru_cache(maxsize=4_096)
@@ -93,24 +66,6 @@ def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diver
     return chosen
 
 
-# Which of several hits that speak of the same is newer, where a question asks for what holds now.
-
-Moment = tuple[float, float]
-"""When something happened and when it was stored, in seconds since 1970."""
-WINDOW: Final = 6
-"""So many of the best hits are compared; what is given stays the same, only its order changes."""
-_SHARED: Final = 0.4
-_FEW: Final = 2
-_OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
-_PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
-_OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
-_PAST: Final = re.compile(
-    r"\b(?:did|was|were|had|used to|originally|initial(?:ly)?|before|previous(?:ly)?|between|order|ago|earlier|list"
-    r"|summar\w+|over time|throughout|across|ever)\b",
-    re.IGNORECASE,
-)
-
-
 def asks_for_present(text: str) -> bool:
     """Whether ``text`` is an English question for how something of the user's is now, not for what was or a course."""
     patterns = (_PRESENT, _OWN)
@@ -125,21 +80,16 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
     One without a moment stays where it is among the others.
     """
     words = query_alternatives(query)
-    held = [_held(words, text) for text in texts]
+    terms = [set(analyze(text)) for text in texts]
+    held = [{at for at, forms in enumerate(words) if not own.isdisjoint(forms)} for own in terms]
     order: list[int] = []
     for at, moment in enumerate(moments):
         place = len(order)
         if moment is not None:
-            older = (spot for spot, other in enumerate(order) if (moments[other] or moment) < moment)
-            place = next((spot for spot in older if _is_of_same(held[at], held[order[spot]])), place)
+            for spot, other in enumerate(order):
+                is_same = len(held[at] & held[other]) >= max(_FEW, _SHARED * len(held[other]))
+                if is_same and (moments[other] or moment) < moment:
+                    place = spot
+                    break
         order.insert(place, at)
     return order
-
-
-def _held(words: Sequence[tuple[str, ...]], text: str) -> frozenset[int]:
-    terms = set(analyze(text))
-    return frozenset(at for at, forms in enumerate(words) if not terms.isdisjoint(forms))
-
-
-def _is_of_same(newer: frozenset[int], older: frozenset[int]) -> bool:
-    return len(newer & older) >= max(_FEW, _SHARED * len(older))

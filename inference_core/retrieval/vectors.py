@@ -1,6 +1,8 @@
-"""How vectors are kept: the half-precision matrix of a text's passages, one row each, of unit length.
+"""How vectors are stored and compared: a text's passages in half precision, its tokens in 8 bits, all of unit length.
 
-Sums of half-precision numbers in double precision are exact, so that a mean does not depend on their order.
+Sums of half-precision numbers in double precision are exact, so a mean does not depend on their order. Token vectors
+serve late interaction: a text matches a query as well as its best token matches each token of the query (MaxSim;
+Khattab and Zaharia, ColBERT, 2020).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ Floats = NDArray[np.float32]
 _HEADER: Final = struct.Struct("<HH")
 _MOST_BY_MATRIX: Final = 262_144
 """Products of so many multiplications OpenBLAS makes in the caller's thread (interface/gemm.c)."""
+_SCALE: Final = 127.0
+_NO_SPREAD: Final = 1e-6
 
 
 def _einsum(matrix: Floats, vector: Floats, *, out: Floats) -> None:
@@ -74,14 +78,6 @@ def by_matrix(first: NDArray[np.int8], second: Floats) -> Floats:
     return np.concatenate([portion.astype(np.float32) @ second for portion in portions])
 
 
-# Late interaction: a text matches a query as well as its best token matches each token of the query.
-#
-# Source: Khattab and Zaharia, ColBERT, 2020 (MaxSim). Token vectors are kept as bytes, a passage after the other.
-
-_SCALE: Final = 127.0
-_NO_SPREAD: Final = 1e-6
-
-
 class Interaction(NamedTuple):
     """Per candidate text the standardised evidence, and the mean best cosine of the query's tokens (0 to 1)."""
 
@@ -103,8 +99,13 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
     Per token the best cosine in a passage, standardised over all passages, averaged over the tokens; a text counts as
     the best of its passages.
     """
-    counts, first, vectors = _unpacked(packed)
-    starts = np.cumsum(counts) - counts
+    passages = [_HEADER.unpack_from(blob)[0] for blob in packed]
+    ends = [_HEADER.size + 2 * count for count in passages]  # of the numbers of tokens
+    sizes = b"".join([blob[_HEADER.size : end] for blob, end in zip(packed, ends, strict=True)])
+    joined = b"".join([blob[end:] for blob, end in zip(packed, ends, strict=True)])
+    vectors = np.frombuffer(joined, np.int8).reshape(-1, dimensions_of(packed[0]))
+    counts = np.frombuffer(sizes, "<u2").astype(np.intp)
+    starts, first = np.cumsum(counts) - counts, np.cumsum([0, *passages[:-1]])
     best = np.maximum.reduceat(by_matrix(vectors, query.T / _SCALE), starts, axis=0)
     spread = best.std(axis=0)
     standard = (best - best.mean(axis=0)) / np.where(spread > _NO_SPREAD, spread, 1.0)
@@ -116,16 +117,3 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
 def dimensions_of(packed: bytes) -> int:
     """How many numbers each token vector has."""
     return _HEADER.unpack_from(packed)[1]
-
-
-def _unpacked(packed: Sequence[bytes]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int8]]:
-    """The number of tokens of each passage, the first passage of each text, and the vectors of all tokens."""
-    passages = [_HEADER.unpack_from(blob)[0] for blob in packed]
-    starts = [_HEADER.size + 2 * count for count in passages]
-    counts = b"".join([blob[_HEADER.size : start] for blob, start in zip(packed, starts, strict=True)])
-    vectors = b"".join([blob[start:] for blob, start in zip(packed, starts, strict=True)])
-    return (
-        np.frombuffer(counts, "<u2").astype(np.intp),
-        np.cumsum([0, *passages[:-1]]),
-        np.frombuffer(vectors, np.int8).reshape(-1, dimensions_of(packed[0])),
-    )
