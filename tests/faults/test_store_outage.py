@@ -63,6 +63,7 @@ async def test_every_turn_is_answered_and_none_claims_a_save(
     agent: Any, backend: FlakyBackend, store: MemoryStore, fault: str, is_async: bool
 ) -> None:
     question = {"messages": [("user", "I like tea")]}
+    store.engine.pool._hang_s = store.engine._writer._hang_s = 1.0  # after which turns wait no more at all
     backend.fault = fault
     started = time.monotonic()
     results = [
