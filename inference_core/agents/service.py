@@ -1,7 +1,4 @@
-"""AgentService: an agent with memory and conversations, put together from settings.
-
-A thin layer over `langchain.agents.create_agent`, whose compiled agent it hands out.
-"""
+"""AgentService: an agent with memory and conversations, configured by settings."""
 
 from __future__ import annotations
 
@@ -43,29 +40,32 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _SEPARATOR: Final = ":"
 Ask = str | Mapping[str, Any] | Command[Any]
-"""What a run is given: the user's text, a state such as ``{"messages": […]}``, or the Command that resumes a run."""
+"""The input of a run: the user's text, a state such as ``{"messages": […]}``, or the Command that resumes a run."""
 
 
 class RunOptions(TypedDict, total=False):
-    """Whose run it is, and of which conversation.
+    """The user and the conversation of a run.
 
-    The user is ``user_id``, ``context.user_id``, the configuration's ``configurable.user_id`` or the service's; those
-    that are given must agree. Pass one also where only a function of your middleware knows the user: it is not asked
-    whose conversation this is. ``config`` is LangGraph's.
+    The user may be named by ``user_id``, ``context``, ``config`` or the service; those that are given must agree. Name
+    one even if your middleware has a function for it: the thread id is made before that function is called.
     """
 
     thread_id: str | UUID | None
+    """The conversation, of this user. None: the service's."""
     user_id: str | UUID | None
     context: Any
+    """The run's context, with a ``user_id`` or without."""
     config: RunnableConfig | None
+    """LangGraph's configuration, merged into the service's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentResponse:
-    """What a run gave: ``text`` is the last that the agent said, "" if it said nothing.
+    """The result of a run.
 
-    ``messages`` is the whole conversation, ``steps`` its part after the user's last message, ``state`` the agent's
-    final state, with ``structured_response`` or ``__interrupt__`` where there is one.
+    ``text`` is the agent's last text, "" without one. ``messages`` is the whole conversation, ``steps`` the part after
+    the user's last message. ``state`` is the agent's final state, with ``structured_response`` or ``__interrupt__`` if
+    there is one.
     """
 
     text: str
@@ -75,7 +75,7 @@ class AgentResponse:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> AgentResponse:
-        """The response that a run's final state holds."""
+        """The response in a run's final state."""
         messages: list[AnyMessage] = list(state.get("messages") or ())
         asked = next((at for at in reversed(range(len(messages))) if isinstance(messages[at], HumanMessage)), -1)
         said = (message.text for message in reversed(messages) if isinstance(message, AIMessage))
@@ -83,7 +83,7 @@ class AgentResponse:
 
     @property
     def memory_status(self) -> str | None:
-        """How memory served the run (a value of MemoryStatus); None for an agent without memory."""
+        """A value of `MemoryStatus`; None for an agent without memory."""
         return self.state.get("memory_status")
 
 
@@ -187,9 +187,9 @@ class AgentService:
     def create_agent_sync(
         self, system_prompt: str | SystemMessage | None = None, **kwargs: Any
     ) -> CompiledStateGraph[Any, Any, Any, Any]:
-        """The compiled agent, for sync and async runs alike; ``kwargs`` are more of LangChain's ``create_agent``.
+        """Makes the agent, for sync and async runs alike; ``kwargs`` go to LangChain's ``create_agent``.
 
-        Raises ConfigurationError or MissingExtra if there is no such chat model.
+        Raises ConfigurationError or MissingExtra if the chat model cannot be made.
         """
         from langchain.agents import create_agent  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to import
 
@@ -206,9 +206,9 @@ class AgentService:
         return self._agent
 
     def get_agent(self) -> CompiledStateGraph[Any, Any, Any, Any]:
-        """The compiled agent; `config_for` says with which configuration the service runs it.
+        """The compiled agent. To run it yourself, use the configuration that `config_for` gives.
 
-        Raises ConfigurationError if there is none, or none any more.
+        Raises ConfigurationError if there is no agent yet, or if the service is closed.
         """
         if self._is_closed:
             raise ConfigurationError("This AgentService is closed; make a new one")
@@ -217,16 +217,16 @@ class AgentService:
         return self._agent
 
     def get_memory_store(self) -> BaseStore:
-        """The store. Raises ValueError if there is none."""
+        """The store. Raises ConfigurationError (a ValueError) if there is none."""
         if self._store is None:
             raise ConfigurationError("Memory store is not initialized.")
         return self._store
 
     def run(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
-        """Runs the agent on what the user says.
+        """Runs the agent.
 
-        Raises ModelError if the chat model fails (what tools saved before stays), IdentityError if users differ,
-        InvalidId for an id that cannot be one.
+        Raises ModelError if the chat model fails (memories that tools saved before stay), IdentityError if several
+        users are named, InvalidId for an id that cannot be one.
         """
         return AgentResponse.of(self.get_agent().invoke(**self._call(text, **options)))
 
@@ -239,7 +239,7 @@ class AgentService:
     arun_agent_steps = arun
 
     def stream(self, text: Ask, *, stream_mode: Any = "messages", **options: Unpack[RunOptions]) -> Iterator[Any]:
-        """Runs the agent and gives what LangGraph gives in ``stream_mode``; otherwise like `run`."""
+        """Runs the agent and yields what LangGraph yields in ``stream_mode``; otherwise like `run`."""
         return self.get_agent().stream(**self._call(text, **options), stream_mode=stream_mode)
 
     def astream(self, text: Ask, *, stream_mode: Any = "messages", **options: Unpack[RunOptions]) -> AsyncIterator[Any]:
@@ -254,7 +254,7 @@ class AgentService:
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> RunnableConfig:
-        """The configuration with which LangGraph runs such a run. Raises IdentityError, InvalidId."""
+        """The LangGraph configuration of such a run, with its user and thread. Raises IdentityError, InvalidId."""
         merged = merge_configs(self._config, config)
         configurable: dict[str, Any] = dict(merged.get("configurable") or {})
         claims = (self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
@@ -271,7 +271,7 @@ class AgentService:
         return {**merged, "configurable": configurable}
 
     def _call(self, text: Ask, **options: Unpack[RunOptions]) -> dict[str, Any]:
-        """The arguments with which the agent is run."""
+        """Arguments for the compiled agent."""
         given = {"messages": [HumanMessage(text)]} if isinstance(text, str) else text
         return {"input": given, "config": self.config_for(**options), "context": options.get("context")}
 
@@ -297,7 +297,7 @@ class AgentService:
         await self.aclose()
 
     def _remember(self, options: dict[str, Any]) -> None:
-        """Opens the memory and adds its middleware."""
+        """Opens the memory and adds the middlewares of long-term memory."""
         settings = self._settings
         if not settings.enabled:
             _LOG.warning("AGENT_MEMORY_ENABLED is false: agent %r has no memory", self.agent_name)
@@ -324,7 +324,7 @@ class AgentService:
             self._middleware.append(capture)
 
     def _short_term(self, given: ShortTerm, use_memory: bool) -> list[AgentMiddleware[Any, Any, Any]]:
-        """The middleware that keeps conversations within their limit, as a list of at most one."""
+        """The middleware of short-term memory, as a list of at most one."""
         if any(isinstance(one, ShortTermMemoryMiddleware) for one in self._middleware):
             if given is not None:
                 raise ConfigurationError("Give short_term= or a ShortTermMemoryMiddleware among middleware, not both")
@@ -355,9 +355,7 @@ class AgentService:
 
 
 def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
-    """The thread id that LangGraph sees: other users or threads always give another one.
-
-    Both encoded as namespace labels are, with a colon between them, which no label holds. Raises InvalidId.
-    """
+    """The thread id that LangGraph sees; no two pairs of user and thread have the same. Raises InvalidId."""
+    # Both are encoded as labels, which contain no colon.
     user = "" if user_id is None else encode_label(user_id)
     return user + _SEPARATOR + encode_label(thread_id, what="thread_id")

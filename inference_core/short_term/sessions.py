@@ -1,6 +1,6 @@
-"""Where the windows of sessions are kept: a row a message, and one that lists those that are in the window.
+"""Stores the windows of sessions: a row for each message, and one that lists the messages in the window.
 
-The list is what counts and is replaced as a whole, so that a session is never seen half changed, on any store.
+The list is replaced as a whole and alone decides, so that no reader sees a session half changed, on any store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inference_core.short_term.blocks.memory import Conversation
 from inference_core.stores.backend import MAX_VALUE_BYTES, Delete, Put, Row, Write
 
 SESSIONS: Final = "short_term"
-"""Second label of the namespaces, below the user, that hold the windows of sessions."""
+"""The second label, below the user, of the namespaces of sessions."""
 _WINDOW: Final = "window"
 _SYSTEM: Final = "system"
 _PREFIX: Final = "m-"
@@ -29,7 +29,7 @@ _PREFIX: Final = "m-"
 
 @dataclass(frozen=True, slots=True)
 class StoredWindow:
-    """The messages of a session, the oldest first, and the version of the list that names them; 0: there is none."""
+    """The messages of a session, the oldest first, with their keys and the list's version (0: no list)."""
 
     messages: list[AnyMessage]
     keys: list[str]
@@ -37,7 +37,7 @@ class StoredWindow:
 
 
 def namespace_of(conversation: Conversation) -> Namespace:
-    """Where this session's window is."""
+    """The namespace of this session."""
     return (encode_label(conversation.user_id), SESSIONS, encode_label(conversation.session_id, what="session_id"))
 
 
@@ -53,6 +53,7 @@ def read(scope: MemoryScope, conversation: Conversation) -> Operation[StoredWind
         there = [row for row in rows if row is not None]
         if len(there) == len(keys):
             return StoredWindow([_message(row) for row in there], keys, listed.version)
+        # Rows are missing: either the list has changed since it was read, or they are lost and the rest counts.
         (again,) = yield from scope.engine.get([(namespace, _WINDOW)])
         if again is not None and again.version == listed.version:
             return StoredWindow([_message(row) for row in there], [row.key for row in there], listed.version)
@@ -61,10 +62,10 @@ def read(scope: MemoryScope, conversation: Conversation) -> Operation[StoredWind
 def replace(
     scope: MemoryScope, conversation: Conversation, old: StoredWindow, messages: Sequence[AnyMessage]
 ) -> Operation[StoredWindow]:
-    """Makes ``messages`` the session's window, durable when it ends, if it is still ``old``.
+    """Replaces the session's window by ``messages``, which have ids, durably, if it is still ``old``.
 
-    Messages have ids. Raises VersionConflict if somebody changed the session meanwhile, InvalidMemory for a message
-    that is too large to be stored, StoreError.
+    Raises VersionConflict if the session has changed meanwhile, InvalidMemory for a message that is too large,
+    StoreError.
     """
     namespace = namespace_of(conversation)
     before = dict(zip(old.keys, old.messages, strict=True))
@@ -89,26 +90,26 @@ def read_system(scope: MemoryScope, conversation: Conversation) -> Operation[Any
 
 
 def write_system(scope: MemoryScope, conversation: Conversation, message: AnyMessage) -> Operation[None]:
-    """Makes ``message`` the session's system message, durable when it ends. Raises InvalidMemory, StoreError."""
+    """Replaces the session's system message, durably. Raises InvalidMemory, StoreError."""
     namespace = namespace_of(conversation)
     put = Put(namespace=namespace, key=_SYSTEM, value=_value(message), updated_at=scope.clock.now())
     yield from scope.engine.write([put])
 
 
 def remove(scope: MemoryScope, conversation: Conversation) -> Operation[None]:
-    """Removes all that is stored of the session. Raises StoreError."""
+    """Removes everything stored for the session. Raises StoreError."""
     namespace = namespace_of(conversation)
     while rows := (yield from scope.engine.page([namespace], limit=500)):
         yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])
 
 
 def key_of(message: AnyMessage) -> str:
-    """The key of the row that holds the message with this id."""
+    """The key of the message's row."""
     return _PREFIX + hashlib.sha256(str(message.id).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _value(message: AnyMessage) -> str:
-    """``message`` as JSON; what a tool gave besides its text is left out if it is no JSON data."""
+    """``message`` as JSON; without the artifact of a tool if that is no JSON data."""
     try:
         return canonical_json(message_to_dict(message), what="message", max_bytes=MAX_VALUE_BYTES)
     except InvalidMemory:

@@ -1,4 +1,4 @@
-"""ExtractiveMemory: a language model picks out what should be remembered of the user."""
+"""ExtractiveMemory: a language model extracts facts about the user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 from inference_core.services.operations.update import retried
-from inference_core.short_term.blocks.filing import forget_session, passage, sessions_of, told_in, with_sessions
+from inference_core.short_term.blocks.filing import block_metadata, forget_session, passage, sessions_of, with_sessions
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_RESULTS,
@@ -45,7 +45,7 @@ DEFAULT_EXTRACTION_PROMPT: Final = (
     "answer."
 )
 MAX_FACTS: Final = 50
-"""Of one answer of the model, no more facts than these are taken."""
+"""More facts in one answer of the model are ignored."""
 _CHARACTERS_AT_ONCE: Final = 60_000
 
 
@@ -112,7 +112,7 @@ class ExtractiveMemory(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """What is known of the user that fits ``message``, then what was learned last."""
+        """The user's facts that fit ``message``, then the newest."""
         return (
             yield from recall(
                 scope,
@@ -126,7 +126,7 @@ class ExtractiveMemory(Block):
         )
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
-        """Asks the model once for what is new of ``messages``, and stores its answer with their marks."""
+        """Asks the model for facts in new messages, and stores them with marks of these messages."""
         marks = marks_of(conversation.user_id)
         said: dict[str, AnyMessage] = {}
         for one in messages:
@@ -145,7 +145,7 @@ class ExtractiveMemory(Block):
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
-        """Removes the facts that this session alone has told; agents' own memories stay."""
+        """Removes the facts that come from this session alone; agents' own memories stay."""
         yield from forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
 
     def _store(
@@ -167,15 +167,15 @@ class ExtractiveMemory(Block):
                 known = record_of(row)
                 sessions = sessions_of(known, self.name)
                 if sessions is not None and conversation.session_id not in sessions:
-                    told = with_sessions(known, self.name, [*sessions, conversation.session_id])
-                    writes.append(put_of(told, expected=known.version))
+                    known_now = with_sessions(known, self.name, [*sessions, conversation.session_id])
+                    writes.append(put_of(known_now, expected=known.version))
             writes += [mark(marks, key, scope.clock) for key in left]
             yield from scope.engine.write(writes, embeds=False)
 
         yield from retried(attempt)
 
     def _record(self, scope: MemoryScope, conversation: Conversation, fact: ExtractedFact) -> MemoryRecord | None:
-        """What is stored of ``fact``; the same fact has the same id. None if nothing of it can be stored."""
+        """``fact`` as a memory, with an id that follows from its text. None if it cannot be stored."""
         parts = split_text(mended(fact.content), scope.max_content_bytes)
         try:
             content = canonical_text("".join(parts[:1]), max_bytes=scope.max_content_bytes)
@@ -195,14 +195,14 @@ class ExtractiveMemory(Block):
             topic=label(fact.topic),
             session_id=session_label(conversation.session_id),
             agent_name=scope.namespaces.agent_name,
-            extra_metadata=told_in(self.name, [conversation.session_id]),
+            extra_metadata=block_metadata(self.name, [conversation.session_id]),
             source=source,
             trust=source.trust,
         )
 
 
 def _portions(messages: dict[str, AnyMessage]) -> list[dict[str, AnyMessage]]:
-    """``messages`` as the model is given them at once: nearly always all of them."""
+    """``messages`` in parts for one request each: nearly always one."""
     portions: list[dict[str, AnyMessage]] = []
     size = 0
     for key, message in messages.items():

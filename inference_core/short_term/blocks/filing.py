@@ -1,4 +1,4 @@
-"""Which sessions have told a memory, and removing what one of them alone has told."""
+"""How blocks file messages: as passages word for word, each memory with the sessions that it comes from."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from inference_core.services.operations.update import retried
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.stores.backend import Delete, Write
 
-# Messages of a conversation as what ingestion makes memories of, word for word.
-
 _MAX_REFERENCE: Final = 300
 _CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
 _THOUGHTS: Final = ("reasoning", "thinking")
+_BLOCK: Final = "block"
+_SESSIONS: Final = "sessions"
 
 
 def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
-    """What ``message`` says, tool calls and what it shows besides text as text too."""
+    """``message`` as a message to ingest; tool calls and media become text."""
     is_result = isinstance(message, ToolMessage | FunctionMessage)
     is_answer = isinstance(message, AIMessage)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
@@ -44,19 +44,19 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
 
 
 def passages(messages: Sequence[AnyMessage], session_id: str) -> list[Message]:
-    """The passages of ``messages``, in their order."""
+    """``messages`` as messages to ingest, in order."""
     return list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
 
 
 def text_in(message: AnyMessage) -> str:
-    """The content of ``message``, what it shows besides text as the name of it."""
+    """The content of ``message``, with a name in place of each picture or file."""
     content: Any = message.content
     parts = [content] if isinstance(content, str) else map(_part, content)
     return "\n".join(part for part in parts if part)
 
 
 def is_call(block: str | Mapping[str, Any]) -> bool:
-    """Whether ``block`` of a message's content is one of its tool calls, in the form of some provider."""
+    """Whether ``block`` of a message's content is a tool call, in any provider's form."""
     return not isinstance(block, str) and block.get("type") in _CALLS
 
 
@@ -73,7 +73,7 @@ def _part(block: str | Mapping[str, Any]) -> str:
 
 
 def _reference(block: Mapping[str, Any]) -> str:
-    """Where what ``block`` shows can be found, or of what kind it is; not what it holds."""
+    """The URL of what ``block`` shows, else its media type; never its data."""
     inner: Any = block.get(str(block.get("type")))
     fields: dict[str, Any] = {**block, **(inner if isinstance(inner, Mapping) else {"url": block.get("url") or inner})}
     url = fields.get("url")
@@ -81,31 +81,27 @@ def _reference(block: Mapping[str, Any]) -> str:
     return f" {name or ''}".rstrip()[:_MAX_REFERENCE]
 
 
-_BLOCK: Final = "block"
-_SESSIONS: Final = "sessions"
-
-
-def told_in(block: str, sessions: Sequence[str]) -> dict[str, Any]:
-    """The metadata of a memory that ``block`` took in from ``sessions``."""
+def block_metadata(block: str, sessions: Sequence[str]) -> dict[str, Any]:
+    """The metadata of a memory that ``block`` made of messages in ``sessions``."""
     return {_BLOCK: block, _SESSIONS: list(sessions)}
 
 
 def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
-    """The sessions that have told ``record``; None if it is not one of ``block``."""
+    """The sessions that ``record`` comes from; None if ``block`` did not make it."""
     sessions: Any = record.extra_metadata.get(_SESSIONS)
     is_ours = record.extra_metadata.get(_BLOCK) == block and isinstance(sessions, list)
     return [str(one) for one in cast("list[Any]", sessions)] if is_ours else None
 
 
 def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> MemoryRecord:
-    """``record`` as told in ``sessions``."""
-    return replace(record, extra_metadata={**record.extra_metadata, **told_in(block, sessions)})
+    """``record`` as coming from ``sessions``."""
+    return replace(record, extra_metadata={**record.extra_metadata, **block_metadata(block, sessions)})
 
 
 def forget_session(
     scope: MemoryScope, conversation: Conversation, block: str, category: MemoryCategory
 ) -> Operation[None]:
-    """Removes the memories of ``block`` that this session alone has told; others only lose the session.
+    """Removes the memories of ``block`` that come from this session alone; others only lose the session.
 
     Raises StoreError; what was removed before stays removed.
     """

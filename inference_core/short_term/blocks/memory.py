@@ -1,4 +1,7 @@
-"""PluggedBlock: a block of the application's own, which knows no more than the documents' interface."""
+"""What blocks have in common: `Memory`, the Ballerina proposals' interface, `Block`, and `CustomBlock` for your own.
+
+The proposals' blocks know sessions, but memories belong to users: `Owners` finds the user of a session.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,19 @@ from inference_core.memory.text import digest_of
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope
 
-# Whose conversation it is: the documents' blocks know a session, memories belong to a user.
-
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="_Timed")
+M = TypeVar("M", bound=Callable[..., Any])
+DEFAULT_RESULTS: Final = 5
+DEFAULT_MAX_TOKENS: Final = 2_000
 Owner = Callable[[str], str | UUID | None]
-"""Gives the user of a session; may raise, or give None for a session of nobody."""
+"""Takes a session id and returns its user, None if it has none; may raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A session of a user. Raises InvalidId for ids that cannot be ones."""
+    """A session of a user. Raises InvalidId."""
 
     user_id: str
     session_id: str
@@ -42,10 +49,7 @@ class Conversation:
 
 
 class Owners:
-    """Finds the user of a session: always ``user_id``, or whom ``owner`` names.
-
-    Raises ConfigurationError if both are given.
-    """
+    """Finds the user of a session: ``user_id``, or whom ``owner`` names. Raises ConfigurationError for both."""
 
     def __init__(self, user_id: str | UUID | None = None, owner: Owner | None = None) -> None:
         if user_id is not None and owner is not None:
@@ -56,31 +60,21 @@ class Owners:
         self._owner = owner
 
     def conversation(self, session_id: str | UUID) -> Conversation:
-        """The conversation of this session. Raises ConfigurationError, IdentityError, InvalidId."""
+        """This session with its user. Raises ConfigurationError, IdentityError, InvalidId."""
         session = str(session_id) if isinstance(session_id, UUID) else session_id
         user = self._user_id
         if user is None:
             if self._owner is None:
-                raise ConfigurationError("Whose memory is it? Pass user_id=, or owner=, a function of the session id")
+                raise ConfigurationError("No user: pass user_id=, or owner=, a function of the session id")
             user = self._owner(session)
             if not user:
                 raise IdentityError(f"owner gives no user for session {session[:80]!r}")
         return Conversation(str(user) if isinstance(user, UUID) else user, session)
 
 
-# Memory, the documents' interface of all memory, and Block, what this package's own blocks have in common.
-
-P = ParamSpec("P")
-T = TypeVar("T")
-S = TypeVar("S", bound="_Timed")
-M = TypeVar("M", bound=Callable[..., Any])
-DEFAULT_RESULTS: Final = 5
-DEFAULT_MAX_TOKENS: Final = 2_000
-
-
 @runtime_checkable
 class Memory(Protocol):
-    """What a block of your own must do. It is called on a thread of its own, so it may block.
+    """What a block of your own must do. It is called on a separate thread, so it may block.
 
     Messages keep their ids, and `update` may get the same message again after a crash.
     """
@@ -90,11 +84,11 @@ class Memory(Protocol):
         ...
 
     def update(self, session_id: str, message: Any) -> None:
-        """Adds ``message`` to what is known."""
+        """Takes in ``message``."""
         ...
 
     def delete(self, session_id: str) -> None:
-        """Forgets what this session alone has told."""
+        """Forgets what it took in from this session alone."""
         ...
 
 
@@ -102,33 +96,33 @@ class _Timed(Protocol):
     timeout: float | None
 
 
-def synchronous(plan: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
-    """The method that runs ``plan`` within the object's ``timeout`` and blocks."""
+def synchronous(operation: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
+    """The method that runs ``operation`` within ``self.timeout`` seconds and blocks."""
 
     def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(plan(self, *args, **kwargs), self.timeout)
+        return run(operation(self, *args, **kwargs), self.timeout)
 
-    return _documented(method, plan)
+    return _documented(method, operation)
 
 
 def asynchronous(
-    plan: Callable[Concatenate[S, P], Operation[T]],
+    operation: Callable[Concatenate[S, P], Operation[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The method that runs ``plan`` within the object's ``timeout`` and is awaited."""
+    """The method that runs ``operation`` within ``self.timeout`` seconds and is awaited."""
 
     async def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(plan(self, *args, **kwargs), self.timeout)
+        return await arun(operation(self, *args, **kwargs), self.timeout)
 
-    return _documented(method, plan)
+    return _documented(method, operation)
 
 
-def _documented(method: M, plan: Callable[..., Any]) -> M:
-    """``method`` with the name, the text and the signature of ``plan``; it returns what the plan does."""
-    wraps(plan)(method)
-    method.__name__ = plan.__name__.removeprefix("_")
-    returned = plan.__annotations__["return"].removeprefix("Operation[").removesuffix("]")
-    method.__annotations__ = {**plan.__annotations__, "return": returned}
-    vars(method)["__signature__"] = signature(plan).replace(return_annotation=returned)
+def _documented(method: M, operation: Callable[..., Any]) -> M:
+    """``method`` with the name, docstring and signature of ``operation``, and the type of its result."""
+    wraps(operation)(method)
+    method.__name__ = operation.__name__.removeprefix("_")
+    returned = operation.__annotations__["return"].removeprefix("Operation[").removesuffix("]")
+    method.__annotations__ = {**operation.__annotations__, "return": returned}
+    vars(method)["__signature__"] = signature(operation).replace(return_annotation=returned)
     return method
 
 
@@ -171,18 +165,15 @@ class Block(ABC):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """What fits ``message``, the best first; without one, the newest."""
+        """Memories that fit ``message``, the best first; without one, the newest."""
 
     @abstractmethod
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
-        """Makes ``messages`` memory, durable when it ends; those that are already are left out.
-
-        Raises StoreError, and ModelError if it needs a model and that fails.
-        """
+        """Takes in ``messages`` that it does not have yet, durably. Raises StoreError, ModelError."""
 
     @abstractmethod
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
-        """Removes what this session alone has told."""
+        """Removes what it took in from this session alone."""
 
     @property
     def has_store(self) -> bool:
@@ -190,7 +181,7 @@ class Block(ABC):
         return self._scope is not None
 
     def scope(self, default: MemoryScope | None = None) -> MemoryScope:
-        """The block's own view of its store, else ``default``. Raises ConfigurationError if there is neither."""
+        """The scope of its own store, else ``default``. Raises ConfigurationError if there is neither."""
         chosen = self._scope or default
         if chosen is None:
             raise ConfigurationError(
@@ -201,16 +192,16 @@ class Block(ABC):
     def _get(
         self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """What fits ``message``, the best first. Raises InvalidInput, StoreUnavailable, ConfigurationError."""
+        """Memories that fit ``message``, the best first. Raises InvalidInput, StoreError, ConfigurationError."""
         asked = None if message is None else one_message(message)
         return self.recall(self.scope(), self._owners.conversation(session_id), asked)
 
     def _update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> Operation[None]:
-        """Makes ``message`` memory, durable when it returns. Raises what `get` raises, and ModelError."""
+        """Takes in ``message``, durably when it returns. Raises what `get` raises, and ModelError."""
         return self.absorb(self.scope(), self._owners.conversation(session_id), [one_message(message)])
 
     def _delete(self, session_id: str | UUID) -> Operation[None]:
-        """Removes what this session alone has told. Raises what `get` raises."""
+        """Removes what it took in from this session alone. Raises what `get` raises."""
         return self.forget(self.scope(), self._owners.conversation(session_id))
 
     get, aget = synchronous(_get), asynchronous(_get)
@@ -219,12 +210,12 @@ class Block(ABC):
 
 
 def scope_of(store: BaseStore | AgentMemoryStoreService) -> MemoryScope:
-    """The view of ``store`` that a service has of it, or an agent without a name."""
+    """The scope of a service, or that of an agent without a name on ``store``."""
     return (store if isinstance(store, AgentMemoryStoreService) else AgentMemoryStoreService(store)).scope
 
 
 def one_message(message: MessageLikeRepresentation) -> AnyMessage:
-    """``message`` as LangChain's; a mapping with role and content, a pair of them, or a text of the user will do."""
+    """``message`` as LangChain's: it may be a mapping with role and content, such a pair, or a text of the user."""
     converted: Any = convert_to_messages([message])[0]
     return converted
 
@@ -235,7 +226,7 @@ def text_of(message: BaseMessage | None) -> str:
 
 
 class CustomBlock(Block):
-    """Calls ``memory`` on a thread of its own; a message that it has taken in is marked, and not given again."""
+    """A block of the application's own, called on a separate thread; each message is given to it once."""
 
     def __init__(self, memory: Memory) -> None:
         self.section = str(getattr(memory, "name", type(memory).__name__))
@@ -245,13 +236,13 @@ class CustomBlock(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """What the memory gives for ``message``. Raises BlockFailed."""
+        """What the block returns for ``message``. Raises BlockFailed."""
         del scope
         found = yield from self._call(self._memory.get, conversation.session_id, message)
         return [_document(at, item) for at, item in enumerate(_items(found)) if item is not None]
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
-        """Gives the memory each message that it has not taken in yet. Raises BlockFailed, StoreError."""
+        """Gives the block each message that is not marked as taken in, and marks it. Raises BlockFailed, StoreError."""
         marks = marks_of(conversation.user_id)
         for message in messages:
             key = digest_of([self.name, conversation.session_id, message.id, message.text])
@@ -260,7 +251,7 @@ class CustomBlock(Block):
                 yield from scope.engine.write([mark(marks, key, scope.clock)])
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
-        """Has the memory delete the session. Raises BlockFailed."""
+        """Has the block delete the session. Raises BlockFailed."""
         del scope
         yield from self._call(self._memory.delete, conversation.session_id)
 
@@ -280,7 +271,7 @@ def as_block(memory: Memory | Block) -> Block:
     if isinstance(memory, Block):
         return memory
     if not isinstance(memory, Memory):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise ConfigurationError(f"A memory block needs get, update and delete; {type(memory).__name__} lacks some")
+        raise ConfigurationError(f"A block needs get, update and delete; {type(memory).__name__} lacks some of them")
     return CustomBlock(memory)
 
 

@@ -1,4 +1,4 @@
-"""StaticMemory: what the application knows from the start, the same for every user and never changed by one."""
+"""StaticMemory: facts that the application states, the same for every user."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class StaticMemory(Block):
         self._loaded: WeakSet[StoreEngine] = WeakSet()
 
     def _load(self) -> Operation[None]:
-        """Stores the facts; does nothing if they are there. Raises StoreError, ConfigurationError."""
+        """Stores the facts, if they are not stored yet. Raises StoreError, ConfigurationError."""
         return self._store(self.scope())
 
     load, aload = synchronous(_load), asynchronous(_load)
@@ -81,7 +81,7 @@ class StaticMemory(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """The facts, whatever the conversation."""
+        """The facts; they are the same for all conversations."""
         del conversation
         if self._facts is not None and scope.engine not in self._loaded:
             yield from self._store(scope)
@@ -149,7 +149,7 @@ class StaticMemory(Block):
 
 
 def _identified(fact: StaticFact) -> tuple[str, str]:
-    """The id and the text of ``fact``; facts without an id have one that follows from the text."""
+    """The id and the text of ``fact``; the id is a hash of the text if it has none."""
     if isinstance(fact, str):
         given, text = None, fact
     elif not isinstance(fact, Mapping):

@@ -1,4 +1,4 @@
-"""VectorMemory: what was said, word for word, found again by meaning and by words."""
+"""VectorMemory: conversations word for word, found by meaning and by words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import retried
-from inference_core.short_term.blocks.filing import forget_session, passages, told_in
+from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages
 from inference_core.short_term.blocks.memory import Block, Conversation, text_of
 
 _MESSAGES_AT_ONCE: Final = 32
@@ -35,9 +35,9 @@ class VectorMemory(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """The passages of any of the user's conversations that fit ``message``.
+        """The passages of all the user's conversations that fit ``message``.
 
-        By turns those that fit by themselves, whoever said them, and those that fit with what was said around them.
+        Alternates between those that fit by themselves and those that fit together with their neighbours.
         """
         asked = scope, conversation.user_id, text_of(message), self.max_results, MemoryType.INTERACTION.value
         alone = yield from recall(*asked, ignore_session=True)
@@ -49,13 +49,13 @@ class VectorMemory(Block):
         return [one for one, end in zip(chosen, ends, strict=True) if one is chosen[0] or end <= budget]
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
-        """Stores each message once, however often it comes, together with a mark that outlives its deletion."""
-        drafts = Drafts(scope, conversation.user_id, told_in(self.name, [conversation.session_id]))
+        """Stores each message once, with a mark that outlives its deletion."""
+        drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
         made = [draft for one in passages(messages, conversation.session_id) if (draft := drafts.of(one))]
         for at in range(0, len(made), _MESSAGES_AT_ONCE):
             yield from retried(partial(drafts.write, made[at : at + _MESSAGES_AT_ONCE]))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
-        """Removes the passages of this session that this block took in."""
+        """Removes the passages of this session."""
         yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)

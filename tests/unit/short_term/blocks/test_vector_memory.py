@@ -97,7 +97,7 @@ def test_alone_it_has_to_know_where_and_whose():
     assert not VectorMemory().has_store
     with pytest.raises(ConfigurationError, match="VectorMemory has no store"):
         VectorMemory(user_id=USER).update("s1", "hi")
-    with open_store("memory://", embeddings=None) as store, pytest.raises(ConfigurationError, match="Whose memory"):
+    with open_store("memory://", embeddings=None) as store, pytest.raises(ConfigurationError, match="No user"):
         VectorMemory(store).get("s1")
     with pytest.raises(InvalidId):
         VectorMemory(user_id="")
