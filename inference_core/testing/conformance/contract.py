@@ -1,4 +1,4 @@
-"""What LangGraph documents of search and list_namespaces: prefixes, pages, filters, queries; and whose data it is."""
+"""The contract, which LangGraph documents: items, batches, values, errors, searches, namespaces, isolation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,26 @@ from inference_core.testing.conformance.promises import (
 )
 from inference_core.testing.conformance.subject import NS, Namespace, Subject
 
-# What LangGraph documents of items: put, get, delete, batches, values, errors.
-
 RICH: Final[dict[str, Any]] = {
     "text": "tea, thé, 茶, \U0001f375 'quoted' \"twice\" \\ % _ ; --",
     "": "an empty name",
     "deep": {"list": [1, -2.5, True, False, None, "", [], {}], "of": {"maps": {"x": None}}},
 }
 INVALID: Final[tuple[Any, ...]] = (("",), ("a.b",), ("ada", ""), ("ada", 1), ("ada", None), ("a\x00b",))
+HOSTILE_IDS: Final = (
+    *("u", "u1", "u10", "U1", "1", "0", "a_b", "axb", "a%", "a%b", "ab", "A", "a", " a", "a ", "u1\u200b"),
+    *("bob", "BOB", "run", "running", "the", "none", "null", "-", "*", "[a]", "a*", "a?", '"'),
+    *("a/b", "a:b", "a|b", "a,b", "a\\b", "\u00e9", "e\u0301", "\u0130", "\u0131", "\u00df", "ss", "\U0001f375"),
+    "'; DROP TABLE store; --",
+)
+"""User ids that a store with LIKE, a tokeniser, a separator or case folding takes for one another."""
+_CITIES: Final[tuple[Namespace, ...]] = (
+    ("docs", "eu", "rome"),
+    ("docs", "eu", "oslo", "v1"),
+    ("docs", "us", "rome", "v1"),
+    ("docs", "us"),
+    ("cache", "eu", "v1"),
+)
 
 
 class ItemContract(Promises):
@@ -149,35 +161,6 @@ class ItemContract(Promises):
             expect_equal(subject.value(NS, "brief"), None, "what was stored")
             return
         fail("supports_ttl is False, and ttl=5 was taken without an error")
-
-
-HOSTILE_IDS: Final = (
-    *("u", "u1", "u10", "U1", "1", "0", "a_b", "axb", "a%", "a%b", "ab", "A", "a", " a", "a ", "u1\u200b"),
-    *("bob", "BOB", "run", "running", "the", "none", "null", "-", "*", "[a]", "a*", "a?", '"'),
-    *(
-        "'; DROP TABLE store; --",
-        "a/b",
-        "a:b",
-        "a|b",
-        "a,b",
-        "a\\b",
-        "\u00e9",
-        "e\u0301",
-        "\u0130",
-        "\u0131",
-        "\u00df",
-        "ss",
-        "\U0001f375",
-    ),
-)
-"""User ids that a store with LIKE, a tokeniser, a separator or case folding takes for one another."""
-_CITIES: Final[tuple[Namespace, ...]] = (
-    ("docs", "eu", "rome"),
-    ("docs", "eu", "oslo", "v1"),
-    ("docs", "us", "rome", "v1"),
-    ("docs", "us"),
-    ("cache", "eu", "v1"),
-)
 
 
 class SearchContract(Promises):
