@@ -14,9 +14,18 @@ from typing import Any, Final
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, UntrustedWrite
 from inference_core.ingestion.candidates import Action, Candidate, KnownMemory
-from inference_core.ingestion.messages import Grounding, Message, Role, mended, session_label, session_name, traced
+from inference_core.ingestion.messages import (
+    Grounding,
+    Message,
+    Role,
+    label,
+    mended,
+    session_label,
+    session_name,
+    traced,
+)
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
-from inference_core.memory.text import canonical_text, digest_of, optional_text
+from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
 from inference_core.memory.types import get_category_for_type
 from inference_core.services.operations.recall import recall
@@ -191,7 +200,7 @@ def _record(
         "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
         "relations": [[mended(one.source), mended(one.name), mended(one.target)] for one in candidate.relations],
     }
-    tags = filter(None, (_label(tag, _TAG_CHARACTERS) for tag in candidate.tags))
+    tags = filter(None, (label(tag, _TAG_CHARACTERS) for tag in candidate.tags))
     record = MemoryRecord(
         id=digest_of([*namespace, candidate.memory_type.value, _normal(content)]),
         content=content,
@@ -200,7 +209,7 @@ def _record(
         namespace=namespace,
         created_at=now,
         updated_at=now,
-        topic=_label(candidate.topic, _LABEL_CHARACTERS),
+        topic=label(candidate.topic, _LABEL_CHARACTERS),
         session_id=session_label(messages[0].session_id),
         agent_name=scope.namespaces.agent_name,
         extra_metadata={name: value for name, value in metadata.items() if value},
@@ -213,11 +222,6 @@ def _record(
     )
     put_of(record)  # raises here what would fail only when written
     return record
-
-
-def _label(text: str | None, limit: int) -> str | None:
-    """A description of a memory, cut where it is too long."""
-    return optional_text(text and mended(text)[:limit], what="label")
 
 
 def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:

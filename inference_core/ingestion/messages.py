@@ -106,9 +106,9 @@ def traced(messages: Iterable[Message]) -> Iterator[Message]:
         yield replace(message, after_tool=True) if is_after else message
 
 
-def label(text: str | None) -> str | None:
-    """``text`` as a short field of a memory, cut if it is too long; None if nothing is left of it."""
-    clean = mended(text or "").encode()[:MAX_LABEL_BYTES].decode(errors="ignore")
+def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:
+    """``text`` as a short field of a memory, cut after ``limit`` characters; None if nothing is left of it."""
+    clean = mended(text or "")[:limit].encode()[:MAX_LABEL_BYTES].decode(errors="ignore")
     try:
         return optional_text(clean, what="label")
     except InvalidMemory:

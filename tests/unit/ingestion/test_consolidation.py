@@ -95,6 +95,12 @@ def test_regression_an_id_that_is_no_label_costs_no_memory(world: World, session
     assert contents(world.store) == []
 
 
+def test_regression_a_topic_without_a_printable_character_costs_no_memory(world: World) -> None:
+    world.tell(Candidate(content=LISBON, topic="\x01", tags=("\x02", "city")))
+    (value,) = [one.value for one in world.memory.list_memories("ada")[0]]
+    assert (value.get("topic"), value["tags"], world.problems()) == (None, ["city"], [])
+
+
 def test_a_candidate_becomes_a_memory_with_all_that_is_known_of_it(world: World) -> None:
     start, end = datetime(2026, 1, 3, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
     given = Candidate(
