@@ -233,7 +233,7 @@ def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], error
 
 
 def test_a_session_needs_somebody(store: MemoryStore):
-    with pytest.raises(ConfigurationError, match="Whose memory is it"):
+    with pytest.raises(ConfigurationError, match="No user"):
         AgentMemory(store).get("s1")
     with pytest.raises(IdentityError):
         AgentMemory(store, owner=lambda _: None).update("s1", "hi")

@@ -146,7 +146,7 @@ def test_a_session_of_nobody_is_closed(nobody: Any):
 
 
 def test_there_has_to_be_one_source():
-    with pytest.raises(ConfigurationError, match="Whose memory is it"):
+    with pytest.raises(ConfigurationError, match="No user"):
         Owners().conversation("s1")
     with pytest.raises(ConfigurationError, match="not both"):
         Owners("ada", {"s1": "ada"}.get)
