@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from inference_core.retrieval.similarity import diversified, gist, overlap, words_of
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.retrieval.similarity import asks_for_present, diversified, gist, newest_first, overlap, words_of
 
 LISBON = "The user lives in Lisbon."
 
@@ -49,3 +53,69 @@ def test_a_repetition_gives_way_to_something_new():
     assert diversified([3.0, 2.9, 2.5], texts, 2, 1) == [0, 2]
     assert diversified([3.0, 2.9, 2.5], texts, 9, 1) == [0, 2, 1]
     assert diversified([], [], 3, 1) == []
+
+
+QUOTA = "What is my daily call quota for the weather API?"
+OLD = "My weather API key has a daily quota of 1,000 calls, and the daily quota counts each call of the API"
+NEW = "The quota of the API is 1,200 calls daily since the upgrade"
+OTHER = "The weather was fine"
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (QUOTA, True),
+        ("How many sources are in my library?", True),
+        ("When is the call with the director?", True),
+        ("What was my daily quota?", False),
+        ("What did I originally plan for my budget?", False),
+        ("What is the order of my trips?", False),
+        ("What does Caroline do?", False),
+        ("Tell me my quota", False),
+        ("Is my quota larger now?", False),
+    ],
+    ids=range(9),
+)
+def test_what_asks_for_the_present(question: str, expected: bool) -> None:
+    assert asks_for_present(question) is expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "moments", "expected"),
+    [
+        ([OLD, OTHER, NEW], [(1, 1), (2, 2), (3, 3)], [2, 0, 1]),
+        ([OLD, OTHER, NEW], [(1, 1), (2, 2), None], [0, 1, 2]),
+        ([OLD, NEW], [None, (3, 3)], [0, 1]),
+        ([NEW, OLD], [(3, 3), (1, 1)], [0, 1]),
+        ([OLD, NEW], [(3, 1), (3, 2)], [1, 0]),
+        ([OLD, "Nothing of it"], [(1, 1), (2, 2)], [0, 1]),
+        (["A call of the API", "The quota"], [(1, 1), (2, 2)], [0, 1]),
+        (["The quota", "The quota is due"], [(1, 1), (2, 2)], [0, 1]),
+    ],
+    ids=["newer", "not-the-users", "before-not-the-users", "in-order", "same-day", "of-others", "of-two", "one-word"],
+)
+def test_newer_texts_of_the_same_come_first(
+    texts: list[str], moments: list[tuple[float, float] | None], expected: list[int]
+) -> None:
+    assert newest_first(QUOTA, texts, moments) == expected
+
+
+def test_recall_gives_the_newer_first_with_falling_scores_and_says_so() -> None:
+    with open_store("memory://", embeddings=None) as store:
+        memory = AgentMemoryStoreService(store).sync
+        for day, content in ((1, OLD), (5, NEW)):
+            memory.save_memory("ada", content, "facts", valid_from=datetime(2026, 1, day, tzinfo=UTC))
+        echo = MemorySource(origin=Origin.AGENT)
+        memory.save_memory("ada", f"I see: {OLD}", "facts", valid_from=datetime(2026, 1, 6, tzinfo=UTC), source=echo)
+        found = memory.recall_memories("ada", QUOTA, explain=True)
+        asked_before = memory.recall_memories("ada", QUOTA.replace("is", "was"))
+        then = memory.recall_memories("ada", QUOTA, as_of=datetime(2026, 1, 7, tzinfo=UTC))
+    contents = [one.content for one in found]
+    assert contents.index(NEW) < contents.index(OLD)
+    assert [one.score for one in found] == sorted((one.score or 0 for one in found), reverse=True)
+    for one in found:
+        assert sum((one.explanation or {}).values()) == pytest.approx(one.score, abs=1e-4)
+    assert "newer" in (found[contents.index(NEW)].explanation or {})
+    for others in (asked_before, then):
+        others_contents = [one.content for one in others]
+        assert others_contents.index(OLD) < others_contents.index(NEW)
