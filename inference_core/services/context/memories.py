@@ -57,20 +57,16 @@ class Memories:
 
     def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
         """The memories, category by category."""
-        items: list[ContextItem] = []
-        search = self.question(request)
+        each, groups, search = self._each, list[Sequence[Found]](), self.question(request)
         if search is None:
             for scopes in self._groups(request):
                 rows = yield from newest(request.scope, scopes, self._kinds(), self._looked_at, request.now)
-                known = [record for record in map(record_of, rows) if self.accepts is None or self.accepts(record)]
-                of_category = known[: self._each]
-                items += [ContextItem.of(one, source=self.name, section=self.section or None) for one in of_category]
-            return items
-        result = yield from request.search(self.name, search)
-        for found in result.groups:
-            accepted = [one for one in found if self.accepts is None or self.accepts(record_of(one.row))]
-            items += [item_of(one, self.name, self.section) for one in accepted[: self._each]]
-        return items
+                groups.append([Found(row, 0.0) for row in rows])
+        else:
+            groups += (yield from request.search(self.name, search)).groups
+        accepts: Accepts = self.accepts or (lambda _: True)
+        accepted = [[one for one in found if accepts(record_of(one.row))][:each] for found in groups]
+        return [item_of(one, self.name, self.section) for found in accepted for one in found]
 
     def question(self, request: ContextRequest) -> Search | None:
         """What it asks; None if it gives the newest. Raises InvalidInput."""
