@@ -1,7 +1,7 @@
-"""PostgreSQL: many processes and machines on one database, through psycopg.
+"""PostgreSQL: one database for many processes and machines, through psycopg.
 
-A user's rows are found by their scope, the leading column of every index; vectors are ranked in this process. All
-batches that are handed over together share one transaction. Reads never write, so a read-only replica serves them.
+Scope is the leading column of every index, so a user's rows cost the same however many users there are. Vectors are
+ranked in this process. Reads never write, so a read-only replica serves them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inference_core.stores.backends.postgres_connections import (
     SET_META,
     WANTED,
     Connection,
-    Connections,
+    PostgresConnections,
     has_tables,
     migrate,
 )
@@ -79,11 +79,11 @@ _PARAMETER: Final = re.compile(r"(?<!:):(\w+)")
 
 
 class PostgresBackend(SqlBackend):
-    """A Backend over the tables that the connection's search_path leads to; they are made if they are missing.
+    """A Backend on the database at ``url``, whose tables are created if they are missing.
 
-    ``durable=False``: a crash of the server may lose the last commits. Raises ConfigurationError if the URL cannot be
-    read or tables cannot be made, StoreUnavailable if the server cannot be reached, UnsupportedSchema if a newer
-    version of this package wrote the tables.
+    With ``durable=False`` a crash of the server may lose the last commits. Raises ConfigurationError if the URL cannot
+    be parsed or the tables cannot be created, StoreUnavailable if the server cannot be reached, UnsupportedSchema if a
+    newer version of the package wrote the tables.
     """
 
     product, holds_nul = "PostgreSQL", False
@@ -95,7 +95,7 @@ class PostgresBackend(SqlBackend):
     def __init__(self, url: str, *, durable: bool = True, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self.name = shown_url(url)
-        self._connections = Connections(url, durable=durable)
+        self._connections = PostgresConnections(url, durable=durable)
         try:
             self._connections.attempt(migrate)
         except BaseException:
@@ -103,10 +103,10 @@ class PostgresBackend(SqlBackend):
             raise
 
     def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first, out of ranges of an index.
+        """The rows that ``request`` asks for, from ranges of an index.
 
-        There is one range for each scope and kind, and of what is behind a row two. Each gives as many rows as the page
-        has at most; what they give together is sorted.
+        Each scope and kind is one range, or two behind a cursor. Each range gives at most as many rows as the page has;
+        the results are sorted together.
         """
         given = {
             "now": self._now(),
@@ -119,7 +119,7 @@ class PostgresBackend(SqlBackend):
         parts = [""]
         if request.after is not None:
             age, key, of = request.after.place
-            # No key here has a NUL, which a parameter cannot have: what comes after the part before it is the same.
+            # Parameters and keys here hold no NUL, so the same rows follow the part of the key before it.
             given |= {"created": -age, "key": key.partition("\x00")[0], "of": of}
             # A row of the same age and key comes after the cursor's if its namespace does.
             parts = [
@@ -142,7 +142,7 @@ class PostgresBackend(SqlBackend):
         rows = list(filter(None, map(row_of, found)))
         if len(rows) == len(found) or len(found) < request.limit:
             return rows
-        # Others in the place of those that cannot be read.
+        # More, in place of those that cannot be read.
         return rows + self.page(replace(request, limit=request.limit - len(rows), after=cursor_of(found[-1]), offset=0))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
@@ -202,18 +202,17 @@ class PostgresBackend(SqlBackend):
         return f"{column} = ANY(:{column[2:]}s)", {f"{column[2:]}s": list(values)}
 
     def _root(self, label: str) -> str:
-        return pack_namespace((label,))  # packed, as a text here has no NUL
+        return pack_namespace((label,))  # packing escapes NUL
 
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         return self._connections.attempt(partial(_apply, batches=batches, now=self._clock.now()))
 
 
 def _apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datetime) -> list[Outcome]:
-    """Applies ``batches`` in two round trips.
+    """Applies ``batches`` in one transaction of two round trips: lock and read, then store and commit.
 
-    The first locks the scopes, always in the order of their names, so that transactions queue up and never wait for
-    each other in a circle; then it reads the rows. The second stores the result and commits. Raises WriteUnknown if the
-    connection was lost when the commit was under way, psycopg's errors if nothing was done.
+    Scopes are locked in the order of their names, so transactions cannot deadlock. Raises WriteUnknown if the
+    connection was lost during the commit, psycopg's errors if nothing was changed.
     """
     writes = [write for batch in batches for write in batch]
     keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
@@ -249,6 +248,6 @@ def _apply(connection: Connection, batches: Sequence[Sequence[Write]], now: date
 
 
 def has_store(url: str) -> bool:
-    """Whether the tables of a store are at ``url``. Raises ConfigurationError, StoreUnavailable."""
-    with closing(Connections(url, durable=True)) as connections:
+    """Whether there is a store at ``url``. Raises ConfigurationError, StoreUnavailable."""
+    with closing(PostgresConnections(url, durable=True)) as connections:
         return connections.attempt(has_tables)

@@ -1,4 +1,8 @@
-"""Connections to one PostgreSQL database: made when needed, kept, replaced when broken; its errors become ours."""
+"""Connections to one PostgreSQL database, and the tables in it.
+
+Connections are opened when needed, kept, and replaced when they break. The tables lie in the first schema of the
+connection's search_path.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 MAX_CONNECTIONS: Final = 10
 TIMEOUT_S: Final = 5
-"""Of connecting and of waiting for a free connection; `_SETTINGS` bound statements and transactions left open."""
+"""For connecting, and for waiting for a free connection. `_SETTINGS` limits statements and idle transactions."""
 _SCHEME: Final = re.compile(r"postgres(?:ql)?(?:\+\w+)?://")
 _DEFAULTS: Final = {
     "connect_timeout": TIMEOUT_S,
@@ -42,130 +46,6 @@ SELECT set_config('statement_timeout', '5s', false),
         ELSE current_setting('synchronous_commit') END, false)
 """
 _REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded)
-
-
-class Interrupted(StoreUnavailable):
-    """Nothing was changed, and another attempt may succeed: the connection was lost, or another transaction won."""
-
-
-class Connections:
-    """At most ``MAX_CONNECTIONS`` to the database at ``url``. ``durable``: a commit survives a crash of the server.
-
-    Safe for threads. Raises ConfigurationError if the URL cannot be read.
-    """
-
-    # Not psycopg_pool: its connections are made by threads of its own, so a caller waits out his whole time where a
-    # server that is down would have refused him at once, and is not told why. After each failure it waits twice as
-    # long, and does not use a server that is back until then.
-
-    def __init__(self, url: str, *, durable: bool) -> None:
-        self._parameters = parameters_of(url)
-        self._durable = durable
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._idle: list[Connection] = []
-        self._closed = False
-
-    def attempt(self, work: Callable[[Connection], T]) -> T:
-        """What ``work`` makes of a connection in autocommit mode; once more on a new one if it was interrupted.
-
-        Raises StoreUnavailable, Refused, and what ``work`` raises.
-        """
-        try:
-            with self._connection() as connection:
-                return work(connection)
-        except Interrupted:
-            self._drop_idle()  # a server that was restarted has broken those, too
-        with self._connection() as connection:
-            return work(connection)
-
-    def read(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """All rows that ``query`` finds."""
-        return self.attempt(lambda connection: connection.execute(query, parameters, binary=True).fetchall())
-
-    def close(self) -> None:
-        """Closes what is idle now, and the rest when it comes back; later calls are refused."""
-        self._closed = True
-        self._drop_idle()
-
-    @contextmanager
-    def _connection(self) -> Generator[Connection]:
-        if self._closed:
-            raise StoreUnavailable("The store is closed")
-        if not self._slots.acquire(timeout=TIMEOUT_S):
-            raise StoreBusy(f"PostgreSQL: all {MAX_CONNECTIONS} connections are in use")
-        try:
-            try:
-                connection = self._idle.pop()  # the last that was used, so that idle ones stay few
-            except IndexError:
-                connection = self._connect()
-            try:
-                with translated(connection):
-                    yield connection
-            finally:
-                if connection.info.transaction_status is TransactionStatus.IDLE:
-                    self._idle.append(connection)
-                else:
-                    connection.close()
-                if self._closed:  # meanwhile
-                    self._drop_idle()
-        finally:
-            self._slots.release()
-
-    def _connect(self) -> Connection:
-        try:
-            connection = psycopg.Connection[Any].connect(**self._parameters, autocommit=True)
-        except psycopg.Error as error:
-            raise StoreUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
-        try:
-            with translated(connection):
-                connection.execute(_SETTINGS, (self._durable,))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _drop_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-
-@contextmanager
-def translated(connection: Connection) -> Generator[None]:
-    """Makes what psycopg raises into StoreErrors. Their messages hold no data of a row."""
-    try:
-        yield
-    except (errors.SerializationFailure, errors.DeadlockDetected) as error:
-        raise Interrupted(f"PostgreSQL: {_said(error)}") from error
-    except (*_REFUSALS, UnicodeEncodeError, OverflowError) as error:
-        raise Refused(f"PostgreSQL cannot hold this: {_said(error)}") from error
-    except psycopg.Error as error:
-        kind = Interrupted if connection.broken else StoreUnavailable
-        raise kind(f"PostgreSQL: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
-    return primary or str(error).partition("\n")[0] or type(error).__name__
-
-
-def parameters_of(url: str) -> dict[str, Any]:
-    """What libpq makes of ``url``. Its own messages are left out: they quote the URL, password and all."""
-    place = url.partition("://")[2].partition("?")[0]
-    try:
-        if "@" in place.partition("@")[2] + place.partition("/")[2]:
-            raise psycopg.ProgrammingError
-        given = conninfo_to_dict(_SCHEME.sub("postgresql://", url, count=1))
-    except (psycopg.Error, UnicodeError):
-        raise ConfigurationError(
-            "The URL of the PostgreSQL store cannot be read. It looks like 'postgresql://user:password@host:5432/db'; "
-            "special characters are written as %40 and the like, and parameters are those of libpq"
-        ) from None
-    return {**_DEFAULTS, **given, "client_encoding": "utf8"}
-
-
-# The tables of a PostgreSQL store, and their set-up. They lie in the first schema of the connection's search_path.
-
 VERSION: Final = 2
 _LOCK: Final = 0x636F_616C_615F_6D65
 WANTED: Final = """
@@ -174,7 +54,7 @@ unnest(%(names)b::text[], %(keys)b::text[]) AS s (namespace, key) CROSS JOIN LAT
     WHERE r.scope = (SELECT id FROM memory_scopes known WHERE known.namespace = s.namespace) AND r.key = s.key OFFSET 0
 ) r
 """
-"""Rows by their addresses, so written that they are looked up by the primary key also before there are statistics."""
+"""Rows by their keys, written so that PostgreSQL uses the primary key even before it has statistics."""
 SET_META: Final = "INSERT INTO memory_meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 _MIGRATIONS: Final[dict[int, LiteralString]] = {
     1: """
@@ -222,11 +102,131 @@ _MIGRATIONS: Final[dict[int, LiteralString]] = {
 }
 
 
-def migrate(connection: psycopg.Connection[Any]) -> None:
-    """Brings the tables up to date in one transaction; processes that come at once take turns.
+class Interrupted(StoreUnavailable):
+    """Nothing was changed and a retry may succeed: the connection was lost, or another transaction won."""
 
-    Raises UnsupportedSchema if a newer version of the package wrote them, ConfigurationError if the database does not
-    speak UTF-8 or does not let its user make tables.
+
+class PostgresConnections:
+    """At most ``MAX_CONNECTIONS`` connections to the database at ``url``; safe for threads.
+
+    ``durable``: a commit survives a crash of the server. Raises ConfigurationError for a URL that cannot be parsed.
+    """
+
+    # Not psycopg_pool, which connects in threads of its own. While a server is down, each caller would wait for the
+    # whole timeout, and not hear the reason, instead of failing at once; and as the pool doubles its pause after each
+    # failure, a server that is back would not be used at once.
+
+    def __init__(self, url: str, *, durable: bool) -> None:
+        self._parameters = parameters_of(url)
+        self._durable = durable
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    def attempt(self, work: Callable[[Connection], T]) -> T:
+        """Calls ``work`` with a connection in autocommit mode, and again with a new one if it was interrupted.
+
+        Raises StoreUnavailable, StoreBusy, Refused, and what ``work`` raises.
+        """
+        try:
+            with self._connection() as connection:
+                return work(connection)
+        except Interrupted:
+            self._drop_idle()  # a restarted server has broken those, too
+        with self._connection() as connection:
+            return work(connection)
+
+    def read(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """All rows that ``query`` finds."""
+        return self.attempt(lambda connection: connection.execute(query, parameters, binary=True).fetchall())
+
+    def close(self) -> None:
+        """Closes idle connections now and the others after use; later calls raise StoreUnavailable."""
+        self._closed = True
+        self._drop_idle()
+
+    @contextmanager
+    def _connection(self) -> Generator[Connection]:
+        if self._closed:
+            raise StoreUnavailable("The store is closed")
+        if not self._slots.acquire(timeout=TIMEOUT_S):
+            raise StoreBusy(f"PostgreSQL: all {MAX_CONNECTIONS} connections are in use")
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                with translated(connection):
+                    yield connection
+            finally:
+                if connection.info.transaction_status is TransactionStatus.IDLE:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+                if self._closed:  # in the meantime
+                    self._drop_idle()
+        finally:
+            self._slots.release()
+
+    def _connect(self) -> Connection:
+        try:
+            connection = psycopg.Connection[Any].connect(**self._parameters, autocommit=True)
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
+        try:
+            with translated(connection):
+                connection.execute(_SETTINGS, (self._durable,))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _drop_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+@contextmanager
+def translated(connection: Connection) -> Generator[None]:
+    """Turns psycopg's errors into StoreErrors, whose messages hold no stored data."""
+    try:
+        yield
+    except (errors.SerializationFailure, errors.DeadlockDetected) as error:
+        raise Interrupted(f"PostgreSQL: {_said(error)}") from error
+    except (*_REFUSALS, UnicodeEncodeError, OverflowError) as error:
+        raise Refused(f"PostgreSQL cannot hold this: {_said(error)}") from error
+    except psycopg.Error as error:
+        kind = Interrupted if connection.broken else StoreUnavailable
+        raise kind(f"PostgreSQL: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or str(error).partition("\n")[0] or type(error).__name__
+
+
+def parameters_of(url: str) -> dict[str, Any]:
+    """The connection parameters in ``url``. Raises ConfigurationError, never quoting the URL as libpq does."""
+    place = url.partition("://")[2].partition("?")[0]
+    try:
+        if "@" in place.partition("@")[2] + place.partition("/")[2]:
+            raise psycopg.ProgrammingError
+        given = conninfo_to_dict(_SCHEME.sub("postgresql://", url, count=1))
+    except (psycopg.Error, UnicodeError):
+        raise ConfigurationError(
+            "The URL of the PostgreSQL store cannot be read. It looks like 'postgresql://user:password@host:5432/db'; "
+            "special characters are written as %40 and the like, and parameters are those of libpq"
+        ) from None
+    return {**_DEFAULTS, **given, "client_encoding": "utf8"}
+
+
+def migrate(connection: psycopg.Connection[Any]) -> None:
+    """Creates or updates the tables in one transaction; processes that start together take turns.
+
+    Raises UnsupportedSchema if a newer version of the package wrote them, ConfigurationError if the database's encoding
+    is not UTF-8 or its user may not create tables.
     """
     if connection.info.parameter_status("server_encoding") != "UTF8":
         raise ConfigurationError("A store needs a PostgreSQL database with the encoding UTF8")
@@ -247,7 +247,7 @@ def migrate(connection: psycopg.Connection[Any]) -> None:
 
 
 def has_tables(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the search_path leads to the tables of a store."""
+    """Whether the tables of a store are on the search_path."""
     # to_regclass may not see yet what another process made while this one waited for the lock; a table's scan does.
     query = "SELECT FROM pg_catalog.pg_class WHERE relname = 'memory_meta' AND pg_table_is_visible(oid)"
     return connection.execute(query).fetchone() is not None

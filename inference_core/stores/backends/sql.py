@@ -1,6 +1,6 @@
-"""What SQLite and PostgreSQL do alike: the questions, and how batches become one transaction.
+"""What SQLite and PostgreSQL share: the queries, and how batches of writes become one transaction.
 
-Rows are read, `staged` decides what the writes make of them, as for every other database, and the result is stored.
+A transaction reads the rows, applies the writes to them in memory, as every other backend does, and stores the result.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ Select = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
 
 
 class Refused(StoreError):
-    """The data cannot be stored or asked for; nothing was changed."""
+    """The database cannot hold the data; nothing was changed."""
 
 
 class SqlBackend(ABC):
-    """What SQLite and PostgreSQL do alike. Queries name their parameters as SQLite does: ``:now``."""
+    """A Backend on a SQL database. Queries name their parameters as SQLite does: ``:now``."""
 
     product: ClassVar[str]
     holds_nul: ClassVar[bool]
     contains: ClassVar[str]
-    """The function that tells where a text holds another one."""
+    """The SQL function that finds a text in another."""
     packed_tokens: ClassVar[str]
-    """The expression that gives the packed token vectors of a row."""
+    """The SQL expression for the packed token vectors of a row."""
     any_kind: ClassVar[str] = "TRUE"
-    """A condition that says nothing, by which a database takes its index by kind."""
+    """A condition that is always true; SQLite's makes it use the index by kind."""
     most_values: ClassVar[int]
-    """So many scopes are asked for by one statement."""
+    """The most scopes in one statement."""
     page_size: ClassVar[int] = 2_000
-    """So many changes are read by one statement."""
+    """The most changes read by one statement."""
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock or SystemClock()
@@ -61,21 +61,21 @@ class SqlBackend(ABC):
 
     @abstractmethod
     def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
-        """The condition that ``column`` is one of ``values``, and its parameters."""
+        """The condition that ``column`` has one of ``values``, and its parameters."""
 
     @abstractmethod
     def _of_keys(
         self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
     ) -> Iterable[tuple[Any, ...]]:
-        """The columns of ``selection`` of those rows of ``keys`` for which ``condition`` holds."""
+        """The columns ``selection`` of the rows of ``keys`` that meet ``condition``."""
 
     @abstractmethod
     def _root(self, label: str) -> str:
-        """The first label of a namespace as it is stored beside it."""
+        """``label``, the first of a namespace, as the column ``root`` holds it."""
 
     @abstractmethod
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies ``batches`` in one durable transaction. Raises Refused if the data cannot be stored."""
+        """Applies ``batches`` in one durable transaction. Raises Refused if the database cannot hold the data."""
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies each batch as a whole or not at all, all of them in one durable transaction."""
@@ -85,7 +85,7 @@ class SqlBackend(ABC):
         return [refused or next(outcomes) for refused in refusals]
 
     def _refusal(self, batch: Sequence[Write]) -> StoreError | None:
-        """Why the database could not hold ``batch``, as far as that can be told beforehand."""
+        """Why the database cannot hold ``batch``, as far as that is known beforehand."""
         texts: list[str] = []
         for write in batch:
             texts += [write.key, pack_namespace(write.namespace)]
@@ -105,7 +105,7 @@ class SqlBackend(ABC):
         return None
 
     def _joined(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies ``batches`` in one transaction; if that is refused, in two, until only the bad one fails."""
+        """Applies ``batches`` in one transaction; if it is refused, in halves, until only the bad batch fails."""
         try:
             return self._transact(batches)
         except Refused as error:
@@ -116,7 +116,7 @@ class SqlBackend(ABC):
         for part in (batches[:half], batches[half:]):
             try:
                 outcomes += self._joined(part)
-            except StoreError as error:  # of these batches alone, as others are stored
+            except StoreError as error:  # the other half may be stored
                 outcomes += [error] * len(part)
         return outcomes
 
@@ -155,22 +155,22 @@ class SqlBackend(ABC):
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        """The newest state of every key written after ``since``, read by pages.
+        """The newest state of every key written after ``since``, read page by page.
 
-        A key that is written while it is read may come twice, the newer state last.
+        A key that is written meanwhile may come twice, the newer state last.
         """
         query = (
             f"SELECT {CHANGE}, r.model, r.vector FROM memory_rows r WHERE r.scope = "
             "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq LIMIT :size"
         )
         name, last = pack_namespace(scope), since
-        while type(last) is int:  # numbers that are damaged, as texts, come last, and nothing is known by them
+        while type(last) is int:  # a damaged number is a text, and comes behind all others
             page = self._select(query, {"name": name, "since": last, "size": self.page_size})
             yield from filter(None, map(change_of, page))
             last = page[-1][0] if len(page) == self.page_size else None
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """The keys whose terms hold the most of ``words``, counted by the database."""
+        """The keys whose terms contain the most of ``words``, counted by the database."""
         given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit}
         counted: list[str] = []
         for at, word in enumerate(words[:MAX_WORDS]):
@@ -196,7 +196,7 @@ class SqlBackend(ABC):
         return self._first(limit, pending_of, query, {"model": model})
 
     def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come."""
+        """Keys of expired rows."""
         query = f"SELECT s.namespace, r.key FROM {ROWS} WHERE r.expires <= :now"
         return self._first(limit, address_of, query, {"now": self._now()})
 
@@ -205,14 +205,14 @@ class SqlBackend(ABC):
         found = self._select("SELECT value FROM memory_meta WHERE name = :name", {"name": name})
         return found[0][0] if found else None
 
-    def forget(self, user: str) -> None:  # noqa: B027 - there is nothing to do for any of them
-        """Nothing is remembered of who follows changes."""
+    def forget(self, user: str) -> None:  # noqa: B027 - none of them has anything to do
+        """Does nothing: these databases keep no record of who follows changes."""
 
     def _now(self) -> int:
         return to_micros(self._clock.now())
 
     def _of_kind(self, kinds: frozenset[str] | None) -> tuple[str, dict[str, object]]:
-        """The condition that a row is of one of ``kinds``, and its parameters."""
+        """The condition that a row is of ``kinds``, and its parameters."""
         return (self.any_kind, {}) if kinds is None else self._among("r.kind", list(kinds))
 
     def _of_scopes(
@@ -223,7 +223,7 @@ class SqlBackend(ABC):
         given: Mapping[str, object] | None = None,
         select: Select | None = None,
     ) -> list[tuple[Any, ...]]:
-        """What a query finds in ``scopes``, so many at a time as a statement takes."""
+        """What a query finds in ``scopes``, read with as many statements as it takes."""
         packed = [pack_namespace(scope) for scope in dict.fromkeys(scopes)]
         found: list[tuple[Any, ...]] = []
         for start in range(0, len(packed), self.most_values):
@@ -235,11 +235,11 @@ class SqlBackend(ABC):
     def _first(
         self, limit: int, of: Callable[[tuple[Any, ...]], T | None], query: str, given: Mapping[str, object]
     ) -> list[T]:
-        """The first ``limit`` of what ``query`` finds that ``of`` can read."""
+        """The first ``limit`` results of ``query`` that ``of`` can parse."""
         size = limit
         while True:
             found = self._select(f"{query} LIMIT :size", {**given, "size": size})
             sound = [one for one in map(of, found) if one is not None][:limit]
             if len(sound) == limit or len(found) < size:
                 return sound
-            size *= 2  # others in the place of those that cannot be read
+            size *= 2  # more, in place of those that cannot be read

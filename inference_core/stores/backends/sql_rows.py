@@ -1,4 +1,4 @@
-"""Rows in the SQL databases: their columns in the order in which they are read and written, and damaged ones."""
+"""Rows of the SQL databases: the order of their columns, parsing them, and what a transaction stores."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ CHANGE: Final = (
     "r.seq, r.key, r.kind, r.created, r.value IS NOT NULL, r.text, r.terms, r.analyzer, r.session, r.by_assistant, "
     "r.happened, r.importance"
 )
-"""What is followed by the model and the vector, or by an empty model and NULL."""
+"""Followed by the model and the vector, or by '' and NULL."""
 KEY: Final = 1
 SEQ: Final = 4
 CREATED: Final = 5
-"""Where these stand in ``ROW``."""
+"""The places of these columns in ``ROW``."""
 ALIVE: Final = "r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > :now)"
 ROWS: Final = "memory_rows r JOIN memory_scopes s ON s.id = r.scope"
 WRITTEN: Final = (
     "scope, key, seq, version, created, updated, kind, value, text, terms, analyzer, session, by_assistant, happened, "
     "importance, model, vector, expires, ttl"
 )
-"""What a write stores: the address, the numbers, then `columns_of` it."""
+"""The columns of a write: the key, the numbers, then `columns_of` it."""
 REPLACED: Final = ", ".join(f"{name} = excluded.{name}" for name in WRITTEN.split(", ")[2:])
 CLEARED: Final = (
     "kind = '', value = NULL, text = NULL, terms = NULL, analyzer = NULL, session = '', by_assistant = FALSE, "
     "happened = NULL, importance = 0.5, model = '', vector = NULL, expires = NULL, ttl = NULL"
 )
-"""What a delete leaves of a row: its address, numbers and times."""
+"""A delete keeps the key, the numbers and the times of a row."""
 STATE: Final = (
     "r.seq, r.version, r.kind, r.created, r.updated, r.value, r.expires, r.ttl, r.text, r.terms, r.analyzer, "
     "r.session, r.by_assistant, r.happened, r.importance, r.model"
@@ -59,7 +59,7 @@ _BYTES: Final = (bytes, type(None))
 _TEXT: Final = (str, type(None))
 _ROW_COLUMNS: Final = ROW.count(",") + 1
 Heads = dict[Namespace, tuple[int, int]]
-"""The id of each scope that is there, and the sequence number of its last write."""
+"""The id of each scope that exists, and the sequence number of its last write."""
 
 
 class Decision(NamedTuple):
@@ -76,7 +76,7 @@ class Decision(NamedTuple):
 
 
 def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key, RowState], now: datetime) -> Decision:
-    """What ``batches`` make of the rows in ``states``."""
+    """Applies ``batches`` to the rows in ``states``, in memory."""
     seqs, after = {namespace: seq for namespace, (_, seq) in heads.items()}, dict(states)
     decision = Decision(staged(batches, after, seqs, now), [], [], {})
     for (namespace, key), state in after.items():
@@ -92,7 +92,7 @@ def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key
 
 
 def state_of(found: Sequence[Any]) -> RowState:
-    """The state whose columns are ``STATE``; one that is `lost` if they cannot be read."""
+    """The state in the columns ``STATE``; a `lost` one if they cannot be parsed."""
     seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *metadata, model = found
     try:
         if not type(seq) is type(version) is int or type(value) not in _TEXT:
@@ -107,16 +107,16 @@ def state_of(found: Sequence[Any]) -> RowState:
 
 
 class Undecodable(NamedTuple):
-    """A text that is not UTF-8, in place of the text."""
+    """Stands for a text that is not UTF-8."""
 
     raw: bytes
 
 
 def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
-    """The row whose columns are ``ROW``; None if it cannot be read. ``strictly``: raises one of ``UNREADABLE`` then."""
+    """The row in the columns ``ROW``; None if they cannot be parsed, or, ``strictly``, raises one of ``UNREADABLE``."""
     try:
         namespace, key, value, version, seq, created, updated, expires, ttl = found
-        # SQLite stores whatever comes in whatever column, so that a damaged row may have a number for a text.
+        # SQLite stores any type in any column, so a damaged row may have a number for a text.
         if type(key) is not str or not type(version) is type(seq) is int:
             raise WrongType
         return Row(
@@ -136,7 +136,7 @@ def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
 
 
 def columns_of(state: RowState) -> tuple[Any, ...]:
-    """The columns ``WRITTEN`` behind the address and the numbers."""
+    """The columns ``WRITTEN`` behind the key and the numbers."""
     expiry = (to_micros(state.expiry.at), micros_of(state.expiry.ttl)) if state.expiry else (None, None)
     of_text: tuple[Any, ...] = (None, None, None, *DocumentMetadata(), "", None)
     if state.document is not None:
@@ -146,14 +146,15 @@ def columns_of(state: RowState) -> tuple[Any, ...]:
 
 
 def cursor_of(found: tuple[Any, ...]) -> Cursor:
-    """The cursor behind the row whose columns are ``ROW``, of which namespace, key and creation can be read."""
+    """The cursor behind the row in the columns ``ROW``, whose namespace, key and creation can be parsed."""
     return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
 
 
 def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
-    """The change whose columns are ``CHANGE``, model and vector: of a row that cannot be read, as of a deleted one.
+    """The change in the columns ``CHANGE``, model and vector.
 
-    None if not even its address can be read. ``strictly``: raises one of ``UNREADABLE`` instead of either.
+    A row that cannot be parsed counts as deleted; None if not even its key can be. ``strictly``: raises one of
+    ``UNREADABLE`` instead.
     """
     seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, model, vector = found
     try:
@@ -176,7 +177,7 @@ def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | Non
 
 
 def pending_of(found: tuple[Any, ...]) -> Pending | None:
-    """The text that waits for its vector, of the columns namespace, key, version and text; None if it is damaged."""
+    """The pending text in the columns namespace, key, version and text; None if they are damaged."""
     namespace = namespace_of(found[0])
     _, key, version, text = found
     is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
@@ -184,15 +185,15 @@ def pending_of(found: tuple[Any, ...]) -> Pending | None:
 
 
 def address_of(found: tuple[Any, ...]) -> Key | None:
-    """The key of a row, of the columns namespace and key; None if it is damaged."""
+    """The key in the columns namespace and key; None if they are damaged."""
     namespace, key = namespace_of(found[0]), found[1]
     return (namespace, key) if namespace and type(key) is str else None
 
 
 class DamagedRow(NamedTuple):
-    """How a row that cannot be read is found again: its id (in PostgreSQL its scope's), its key and its number.
+    """Finds a row again that cannot be read: its id (in PostgreSQL its scope's), its key and its sequence number.
 
-    The key is None if it cannot be read; the number, by which one sees that it was not written since, may be damaged.
+    ``key`` is None if it cannot be read. ``seq``, which shows that nobody has written the row since, may be damaged.
     """
 
     id: int
@@ -201,10 +202,7 @@ class DamagedRow(NamedTuple):
 
 
 def inspected(root: object, row_id: int, found: Sequence[Any]) -> Row | Unreadable:
-    """The row whose columns are ``ROW``, ``CHANGE``, model and vector, if all of them can be read.
-
-    ``root`` is the label of its scope.
-    """
+    """The row in the columns ``ROW``, ``CHANGE``, model and vector; `Unreadable` if one of them cannot be parsed."""
     of_row, of_change = tuple(found[:_ROW_COLUMNS]), tuple(found[_ROW_COLUMNS:])
     namespace, key = namespace_of(of_row[0]), of_row[1]
     label = root if type(root) is str else namespace[0] if namespace else None
@@ -228,7 +226,7 @@ def inspected(root: object, row_id: int, found: Sequence[Any]) -> Row | Unreadab
 
 
 def namespace_of(packed: object) -> Namespace | None:
-    """The namespace of a packed one; None if it cannot be read."""
+    """The namespace that was packed; None if it cannot be parsed."""
     try:
         return unpack_namespace(packed) if type(packed) is str else None
     except UNREADABLE:

@@ -1,6 +1,6 @@
-"""SQLite: one file, many threads and processes, through the standard library alone.
+"""SQLite: one file for many threads and processes, with nothing but the standard library.
 
-WAL journal; a commit is on disk when `apply` returns. Readers never wait for writers.
+The journal is a WAL: readers never wait for writers. A commit is on disk when `apply` returns.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ from inference_core.stores.backends.sql_rows import (
     STATE,
     WRITTEN,
     Heads,
+    Undecodable,
     cursor_of,
     decide,
     inspected,
     row_of,
     state_of,
 )
-from inference_core.stores.backends.sqlite_connections import Connections
+from inference_core.stores.backends.sqlite_connections import SqliteConnections
 from inference_core.stores.codec import Cursor, PageRequest, Place, pack_namespace, unpack_namespace
 
 _MAX_VARIABLES: Final = 500
 _LARGEST: Final = 2**63 - 1
 _MAX_LISTS: Final = 64
-"""So many lists are merged at most: each has a statement open."""
-_HEAD: Final = "SELECT coalesce(max(r.seq), 0) FROM memory_rows r WHERE r.scope = s.id"
-_SOUND_HEAD: Final = f"{_HEAD} AND typeof(r.seq) = 'integer'"
-"""A scope's last sequence number; no row is ever removed, so that none comes twice. A damaged number does not count."""
+"""The most lists that are merged, each from an open statement."""
+_LAST: Final = """
+SELECT coalesce(max(known.seq), 0) FROM memory_rows known WHERE known.scope = {} AND typeof(known.seq) = 'integer'
+"""
+_HEADS: Final = f"s.namespace, s.id, ({_LAST.format('s.id')}) FROM memory_scopes s"
+"""The last sequence number of each scope, damaged ones apart. No row is ever removed, so no number comes twice."""
 _NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?)"
 _UPSERT: Final = f"""
 INSERT INTO memory_rows ({WRITTEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -57,20 +60,18 @@ INSERT OR REPLACE INTO memory_tokens (row, tokens) SELECT id, ? FROM memory_rows
 """
 _CLEAR_TOKENS: Final = "DELETE FROM memory_tokens WHERE row = (SELECT id FROM memory_rows WHERE scope = ? AND key = ?)"
 _DISCARD: Final = f"""
-UPDATE memory_rows SET seq = (
-        SELECT coalesce(max(known.seq), 0) + 1 FROM memory_rows known
-        WHERE known.scope = memory_rows.scope AND typeof(known.seq) = 'integer'
-    ), version = CAST(version AS INTEGER) + 1, key = coalesce(?, 'unreadable-' || id),
-    created = 0, updated = 0, {CLEARED}
+UPDATE memory_rows SET seq = ({_LAST.format("memory_rows.scope")}) + 1,
+    version = CAST(version AS INTEGER) + 1, key = coalesce(?, 'unreadable-' || id), created = 0, updated = 0, {CLEARED}
 WHERE id = ? AND seq IS coalesce(?, seq) AND value IS NOT NULL
 """
-"""A row is kept without its content, under another key if its own cannot be written: its number must not come again."""
+"""The row stays, without content, so that its number does not come again; an unreadable key is replaced."""
 
 
 class SqliteBackend(SqlBackend):
-    """A Backend over one SQLite file. ``durable=False`` trades the last commits at a power loss for speed.
+    """A Backend on one SQLite file. ``durable=False`` is faster, but a power loss may lose the last commits.
 
-    Raises ConfigurationError if the file cannot be opened, UnsupportedSchema if a newer version wrote it.
+    Raises ConfigurationError if the file cannot be opened, UnsupportedSchema if a newer version of the package wrote
+    it.
     """
 
     product, holds_nul = "SQLite", True
@@ -84,7 +85,7 @@ class SqliteBackend(SqlBackend):
     ) -> None:
         super().__init__(clock)
         self.name = f"sqlite:///{path}"
-        self.connections = Connections(path, durable=durable, read_only=read_only)
+        self.connections = SqliteConnections(path, durable=durable, read_only=read_only)
         self.capabilities = Capabilities(
             durable=True,
             atomic=True,
@@ -95,7 +96,7 @@ class SqliteBackend(SqlBackend):
         )
 
     def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first: each scope's as its index has them, merged as they come."""
+        """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
         kinds = [None] if request.kinds is None else request.kinds
         lists = [(scope, kind) for scope in dict.fromkeys(request.scopes) for kind in kinds]
         offset, limit = min(request.offset, _LARGEST), min(request.limit, _LARGEST)
@@ -116,14 +117,14 @@ class SqliteBackend(SqlBackend):
     def _newest_first(
         self, reader: sqlite3.Connection, scope: Namespace, kind: str | None, after: Cursor | None
     ) -> Generator[tuple[Any, ...]]:
-        """The columns of a scope's rows (of a kind) behind ``after``; read as they are asked for."""
+        """The columns of a scope's rows (of a kind) behind ``after``, read lazily."""
         name = pack_namespace(scope)
         given: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
         parts = [""]
         if after is not None:
             age, key, of = after.place
             given |= {"created": -age, "key": key}
-            # Two statements, each a range of the index, as an OR would read all that is older. A row of the same age
+            # Two statements, each a range of the index; an OR would read everything older. A row of the same age
             # and key comes after the cursor's if its namespace does.
             edge = ">=" if name > of else ">"
             parts = [f"AND r.created = :created AND r.key {edge} :key", "AND r.created < :created"]
@@ -132,12 +133,12 @@ class SqliteBackend(SqlBackend):
                 f"SELECT {ROW} FROM memory_scopes s JOIN memory_rows r ON r.scope = s.id WHERE s.namespace = :name "
                 f"AND {ALIVE} {'' if kind is None else 'AND r.kind = :kind'} {behind} ORDER BY r.created DESC, r.key"
             )
-            # Closed also if nobody reads on: a statement that is not finished keeps its snapshot, and the journal.
+            # Closed even if nobody reads to the end: an open statement keeps its snapshot, and so the journal.
             with closing(reader.execute(query, given)) as rows:
                 yield from filter(_is_listed, rows)
 
     def _sorted(self, request: PageRequest, limit: int) -> list[Row]:
-        """The first ``limit`` rows of a page of many scopes, which SQLite sorts."""
+        """The first ``limit`` rows of many scopes, sorted by SQLite."""
         of_kind, given = self._of_kind(request.kinds)
         condition = f"{ALIVE} AND {of_kind}"
         if request.after is not None:
@@ -149,26 +150,24 @@ class SqliteBackend(SqlBackend):
         rows = list(filter(None, map(row_of, page)))
         if len(rows) == len(page) or len(page) < limit:
             return rows
-        behind = replace(request, after=cursor_of(page[-1]))  # others in the place of those that cannot be read
+        behind = replace(request, after=cursor_of(page[-1]))  # more, in place of those that cannot be read
         return rows + self._sorted(behind, limit - len(rows))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold: by indexes alone.
+        """How many rows exactly ``scopes`` hold, counted in indexes.
 
-        Those whose time has come are few, as they are soon removed: to take them off is quicker than to look at each.
+        Subtracting the expired rows, which are few, is quicker than looking at the expiry of each row.
         """
         of_kind, given = self._of_kind(kinds)
         there = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"r.value IS NOT NULL AND {of_kind}", given)
-        # A cross join has SQLite begin with the rows, by their expiry.
+        # A cross join makes SQLite begin with the expired rows.
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", scopes, ended, given)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
         """The sequence number of each scope's last write."""
-        found = dict(self._of_scopes(f"s.namespace, ({_HEAD}) FROM memory_scopes s", scopes, "TRUE"))
-        if not all(type(head) is int for head in found.values()):  # a number is damaged: a text is always larger
-            found = dict(self._of_scopes(f"s.namespace, ({_SOUND_HEAD}) FROM memory_scopes s", scopes, "TRUE"))
+        found = {name: head for name, _, head in self._of_scopes(_HEADS, scopes, "TRUE")}
         return [found.get(pack_namespace(scope), 0) for scope in scopes]
 
     def set_meta(self, name: str, value: str) -> None:
@@ -195,16 +194,14 @@ class SqliteBackend(SqlBackend):
         removed = 0
         with self.connections.transaction() as writer:
             for row, key, seq in (one.place for one in found):
-                known = (
-                    None if isinstance(seq, tuple) else seq
-                )  # a text that cannot be decoded cannot be compared either
-                if writer.execute(_DISCARD, (key, row, known)).rowcount:
+                seen = None if isinstance(seq, Undecodable) else seq  # such a text cannot be compared either
+                if writer.execute(_DISCARD, (key, row, seen)).rowcount:
                     writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
                     removed += 1
         return removed
 
     def close(self) -> None:
-        """Closes all connections; the last one to a file folds its journal into it."""
+        """Closes all connections. SQLite merges the journal into the file with the last one."""
         self.connections.close()
 
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
@@ -217,8 +214,7 @@ class SqliteBackend(SqlBackend):
                 return writer.execute(query, given).fetchall()
 
             def heads_of(scopes: Iterable[Namespace]) -> Heads:
-                selection = f"s.namespace, s.id, ({_SOUND_HEAD}) FROM memory_scopes s"
-                found = self._of_scopes(selection, scopes, "TRUE", select=select)
+                found = self._of_scopes(_HEADS, scopes, "TRUE", select=select)
                 return {unpack_namespace(name): (scope, seq) for name, scope, seq in found}
 
             heads = heads_of(scopes)
@@ -229,7 +225,7 @@ class SqliteBackend(SqlBackend):
             states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in rows}
             decision = decide(batches, heads, states, self._clock.now())
             if not decision.changed and not decision.touched:
-                writer.execute("ROLLBACK")  # also what was made for a batch that was refused
+                writer.execute("ROLLBACK")  # drops scopes that were added for a refused batch
             writer.executemany(_UPSERT, [columns[:-1] for columns in decision.changed])
             writer.executemany(_TOUCH, decision.touched)
             known = {(heads[namespace][0], key) for namespace, key in states}
@@ -257,18 +253,19 @@ class SqliteBackend(SqlBackend):
         for namespace, key in keys:
             wanted.setdefault(namespace, {})[key] = None
         for namespace, names in wanted.items():
-            for start in range(0, len(names), _MAX_VARIABLES):
-                among, given = self._among("r.key", list(names)[start : start + _MAX_VARIABLES])
+            distinct = list(names)
+            for start in range(0, len(distinct), _MAX_VARIABLES):
+                among, given = self._among("r.key", distinct[start : start + _MAX_VARIABLES])
                 given |= {"now": self._now(), "name": pack_namespace(namespace)}
                 query = f"SELECT {selection} FROM {ROWS} WHERE {condition} AND s.namespace = :name AND {among}"
                 yield from (select or self._select)(query, given)
 
 
 def _is_listed(columns: tuple[Any, ...]) -> bool:
-    """Whether it can be told where the row of ``ROW``'s columns stands; of a damaged one it may not be."""
+    """Whether the row in the columns ``ROW`` can be sorted; a damaged one may not be."""
     return type(columns[CREATED]) is int and type(columns[KEY]) is str
 
 
 def _listed(columns: tuple[Any, ...]) -> Place:
-    """Where the row of ``ROW``'s columns stands in a page."""
+    """The sort key of the row in the columns ``ROW``."""
     return -columns[CREATED], columns[KEY], columns[0]

@@ -1,4 +1,7 @@
-"""Connections to one SQLite file: for its one writer and any number of readers, and whether the file is still there."""
+"""Connections to one SQLite file, for one writer and any number of readers, and the tables in it.
+
+The tables may share a file with others, such as a checkpointer's.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from inference_core.stores.backends.sql_rows import Undecodable
 from inference_core.stores.codec import check_schema
 from inference_core.stores.locks import FileLock
 
-# The tables of a SQLite store, and their set-up. They may share a file with other tables, such as a checkpointer's.
-
+_BUSY_TIMEOUT_MS: Final = 5_000
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 VERSION: Final = 4
 READABLE: Final = 3
-"""A file that cannot be written is read if it has this version or a later one: what came after are indexes alone."""
+"""The oldest version that is read without an update: later ones only added indexes."""
 _MIGRATIONS: Final = {
     1: """
     CREATE TABLE memory_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -77,39 +81,11 @@ _MIGRATIONS: Final = {
 }
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Brings the tables up to date, each step in one transaction. Call it while holding the store's set-up lock.
+class SqliteConnections:
+    """Connections to the file at ``path``, which is created unless ``read_only``; safe for threads.
 
-    Raises UnsupportedSchema if a newer version of the package wrote the file.
-    """
-    connection.execute("PRAGMA journal_mode = WAL")
-    for step in range(checked_version(connection) + 1, VERSION + 1):
-        connection.executescript(
-            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};"
-            f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
-        )
-
-
-def checked_version(connection: sqlite3.Connection) -> int:
-    """The version of the tables, 0 if there are none. Raises UnsupportedSchema if this package does not know it."""
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memory_meta'"
-    if connection.execute(query).fetchone() is None:
-        return 0
-    version = int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])
-    check_schema(version, VERSION)
-    return version
-
-
-_BUSY_TIMEOUT_MS: Final = 5_000
-_LOG = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-class Connections:
-    """Connections to the file at ``path``, which is made unless it is ``read_only``.
-
-    A file that may not be written is opened for reading alone. Raises ConfigurationError if it cannot be opened at all,
-    UnsupportedSchema if a newer version wrote it.
+    A file without write permission is opened read-only. Raises ConfigurationError if the file cannot be opened,
+    UnsupportedSchema if a newer version of the package wrote it.
     """
 
     def __init__(self, path: Path, *, durable: bool, read_only: bool) -> None:
@@ -142,9 +118,9 @@ class Connections:
 
     @contextmanager
     def reader(self, *, is_patient: bool = False) -> Generator[sqlite3.Connection]:
-        """A connection that reads; ``is_patient``: texts that are not UTF-8 as `Undecodable`.
+        """A connection for reading. ``is_patient``: texts that are not UTF-8 are read as `Undecodable`.
 
-        Raises StoreUnavailable, also if the file is not the one that was opened.
+        Raises StoreUnavailable, also if the file was replaced since it was opened.
         """
         if self._closed:
             raise StoreUnavailable("The store is closed")
@@ -159,13 +135,13 @@ class Connections:
                 yield connection
         finally:
             self._idle.append(connection)
-            if self._closed:  # meanwhile
+            if self._closed:  # in the meantime
                 self._drop_idle()
 
     def attempt(self, read: Callable[[sqlite3.Connection], T], *, is_patient: bool = False) -> T:
-        """What ``read`` makes of a connection; once more if a text is not UTF-8, with such texts as `Undecodable`.
+        """Calls ``read`` with a connection, and again if a text is not UTF-8, then reading such texts as `Undecodable`.
 
-        Decoding by ourselves takes three times as long, so it is done only then.
+        Decoding in Python takes three times as long, so it is done only then.
         """
         try:
             with self.reader(is_patient=is_patient) as reader:
@@ -186,8 +162,8 @@ class Connections:
                 try:
                     yield self._writer
                     if self._writer.in_transaction:
-                        # A deleted file takes writes as long as it is open, and is gone with the process: at the last
-                        # moment before the commit, so that nobody is told "saved" of it.
+                        # An open file that was deleted still takes writes, and is gone with the process. Checked at the
+                        # last moment before the commit, so that such a write is never reported as saved.
                         self._check_file()
                         self._writer.execute("COMMIT")
                 finally:
@@ -195,7 +171,7 @@ class Connections:
                         self._writer.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Closes all connections; the last one to a file folds its journal into it."""
+        """Closes all connections. SQLite merges the journal into the file with the last one."""
         self._closed = True
         self._drop_idle()
         with self._write_lock:
@@ -218,11 +194,8 @@ class Connections:
             self._writer.text_factory = _decoded  # a damaged row can be replaced, too
 
     def _open_for_reading(self) -> None:
-        """Finds out how the file can be read, and whether this version can read it.
-
-        A file with a journal needs the journal's index, which cannot be made in a folder that is read-only. If the
-        journal is empty, nobody has the file open for writing, and it can be read as something that does not change.
-        """
+        # A file with a journal needs the journal's index, which cannot be created in a read-only folder. If the journal
+        # is empty, nobody has the file open for writing, and it can be read as a file that does not change.
         if not self._path.is_file():
             raise FileNotFoundError("there is no such file")
         try:
@@ -261,7 +234,7 @@ class Connections:
         return connection
 
     def _found(self) -> tuple[int, ...] | None:
-        """What tells the file at the path from others; of one that should not change, from what it was, too."""
+        """The identity of the file at the path; of an immutable one also its size and time."""
         try:
             status = os.stat(self._name)  # noqa: PTH116 - before every read and commit, and a Path takes twice as long
         except OSError:
@@ -279,12 +252,12 @@ class Connections:
 
 
 class UndecodableText(StoreError):
-    """A stored text is not UTF-8. Python raises at such a text, quotes it, and ends the whole statement."""
+    """A stored text is not UTF-8. Python raises at such a text, quotes it, and ends the statement."""
 
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Makes what sqlite3 raises into StoreErrors. Their messages hold no data of a row."""
+    """Turns sqlite3's errors into StoreErrors, whose messages hold no stored data."""
     try:
         yield
     except sqlite3.Error as error:
@@ -302,3 +275,26 @@ def _decoded(raw: bytes) -> str | Undecodable:
         return raw.decode()
     except UnicodeDecodeError:
         return Undecodable(raw)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Creates or updates the tables, each step in one transaction. The caller holds the file's lock.
+
+    Raises UnsupportedSchema if a newer version of the package wrote the file.
+    """
+    connection.execute("PRAGMA journal_mode = WAL")
+    for step in range(checked_version(connection) + 1, VERSION + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};"
+            f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
+        )
+
+
+def checked_version(connection: sqlite3.Connection) -> int:
+    """The version of the tables, 0 if there are none. Raises UnsupportedSchema if it is a later one."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'memory_meta'"
+    if connection.execute(query).fetchone() is None:
+        return 0
+    version = int(connection.execute("SELECT value FROM memory_meta WHERE name = 'schema_version'").fetchone()[0])
+    check_schema(version, VERSION)
+    return version
