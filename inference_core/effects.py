@@ -27,8 +27,6 @@ from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Operation = Generator["Effect[Any]", Any, T]
-"""A generator that yields effects and returns a T."""
 HANG_S: Final = 10.0
 """A call that has been running for so long hangs. A healthy database answers within milliseconds, in a checkpoint or
 behind another process's large transaction within a second or two; by now a caller with the usual deadline has left."""
@@ -51,6 +49,10 @@ class Effect(Generic[T]):
     native: Callable[[], Awaitable[T]] | None = None
     timeout: float | None = None
     may_block: Callable[[], None] = any_thread
+
+
+Operation = Generator[Effect[Any], Any, T]
+"""A generator that yields effects and returns a T."""
 
 
 class Deadline:

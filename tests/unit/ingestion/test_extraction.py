@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import re
 import threading
+from collections.abc import Generator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from chat_server import Request, chat_server
@@ -17,9 +18,9 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from support import expanded, load
 
-from inference_core.effects import run
+from inference_core.effects import Effect, run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.ingestion.candidates import Action, Entity, KnownMemory, Relation
+from inference_core.ingestion.candidates import Action, Entity, Extraction, KnownMemory, Relation
 from inference_core.ingestion.extraction import MAX_MESSAGE, ModelExtractor
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, ExtractedMemories
 from inference_core.ingestion.messages import Role
@@ -141,6 +142,11 @@ def test_arguments_that_make_no_sense(options: dict[str, Any], reason: str):
     given: dict[str, Any] = {"models": [ScriptedChatModel(turns=["x"])]} | options
     with pytest.raises(ConfigurationError, match=reason):
         ModelExtractor(**given)
+
+
+def test_regression_the_type_hints_of_an_operation_can_be_read():
+    hints = get_type_hints(ModelExtractor.extract)
+    assert hints["return"] == Generator[Effect[Any], Any, Extraction]
 
 
 def test_tokens_are_those_that_the_provider_counted():
