@@ -144,7 +144,7 @@ def test_a_block_of_an_engineers_own_form_is_explained_and_not_rebuilt(own_store
     assert len(memory_lines(told)) == len(receipt.of(ReceiptPlace.RECALLED))
     assert "duplicate" in {drop.reason.split()[0] for drop in receipt.dropped}
     rebuilt = service.sync.rebuild_receipt(U, receipt)
-    assert (rebuilt.is_same, rebuilt.problem) == (False, "The form was own, which is not kept")
+    assert (rebuilt.is_same, rebuilt.problem) == (False, "A block of the form 'own' cannot be rebuilt")
 
 
 def test_they_are_the_users_and_go_with_them(any_store: BaseStore) -> None:

@@ -123,7 +123,7 @@ def page_of(
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")
     if offset and request.after is not None:
-        raise InvalidInput("A page begins after a cursor or at an offset, not at both")
+        raise InvalidInput("A page begins after a cursor or at an offset, not at both: leave out one of them")
     cursor = None if request.after is None else Cursor.decode(request.after)
     kinds = None if request.memory_type is None else frozenset({validate_memory_type(request.memory_type)})
     wanted = None if limit is None else limit + 1  # one more tells whether there is another page

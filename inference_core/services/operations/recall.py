@@ -181,6 +181,6 @@ def asks(query: object) -> bool:
 
 def checked_limit(k: int) -> int:
     """``k``, if it is a number of results that may be asked for. Raises InvalidInput."""
-    if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {k!r}")
     return k

@@ -102,7 +102,8 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Op
     there = {record.id: record for record in records_of(rows)}
     gone = [line.id for line in receipt.lines if line.id not in there or there[line.id].version != line.version]
     if receipt.form not in FORMATS:
-        return Rebuilt("", "", is_same=False, gone=gone, problem=f"The form was {receipt.form}, which is not kept")
+        problem = f"A block of the form {receipt.form!r} cannot be rebuilt"
+        return Rebuilt("", "", is_same=False, gone=gone, problem=problem)
     profile, block = _texts(receipt, there)
     is_same = (text_hash(profile), text_hash(block)) == (receipt.profile_hash, receipt.block_hash)
     return Rebuilt(profile, block, is_same=is_same, gone=gone)

@@ -79,10 +79,10 @@ def check_version(memory_id: str, version: int, expected: int | None) -> None:
     """Raises VersionConflict if the memory's ``version`` is not the ``expected`` one, InvalidInput if that is none."""
     if expected is None:
         return
-    if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidInput(f"expected_version must be a version of a memory, from 1 on, not {expected!r:.80}")
     if version != expected:
-        raise VersionConflict(f"The memory {memory_id!r} is at version {version}, not {expected}")
+        raise VersionConflict(f"The memory {memory_id!r} is at version {version}, not {expected}; read it again")
 
 
 def records_of(rows: Iterable[Row | None]) -> list[MemoryRecord]:
