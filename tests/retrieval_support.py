@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 import numpy as np
 
-from inference_core.retrieval.analysis import ANALYZER
+from inference_core.retrieval.analysis import ANALYZER, query_alternatives
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.index import ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Pool
@@ -19,6 +20,11 @@ MODEL = "m"
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
 EAST, NORTH, WEST = (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0)
 Vector = Sequence[float]
+
+
+def analyze_query(text: str) -> list[str]:
+    """The different terms that a search for ``text`` looks up."""
+    return list(dict.fromkeys(chain.from_iterable(query_alternatives(text))))
 
 
 def floats(*values: float | Vector) -> Floats:

@@ -92,11 +92,6 @@ def words_by_term(text: str) -> dict[str, str]:
     return {term: word for word in words for term in _terms(word[:MAX_TERM_CHARACTERS], language)}
 
 
-def analyze_query(text: str) -> list[str]:
-    """The distinct index terms that a search for ``text`` looks up: those of `query_alternatives`."""
-    return list(dict.fromkeys(chain.from_iterable(query_alternatives(text))))
-
-
 def query_alternatives(text: str) -> list[tuple[str, ...]]:
     """For each distinct word of a query, the index terms it may have; a document matches with any one of them.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from retrieval_support import analyze_query
 
 from inference_core.retrieval import analysis
 from inference_core.retrieval.analysis import (
     MAX_TERM_CHARACTERS,
     analyze,
-    analyze_query,
     folded,
     is_content_token,
     without_accents,

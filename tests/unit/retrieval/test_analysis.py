@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from retrieval_support import analyze_query
 
 from inference_core.retrieval import analysis
 from inference_core.retrieval.analysis import (
@@ -16,7 +17,6 @@ from inference_core.retrieval.analysis import (
     MAX_QUERY_WORDS,
     MAX_TERM_CHARACTERS,
     analyze,
-    analyze_query,
     is_content_token,
     query_alternatives,
 )
