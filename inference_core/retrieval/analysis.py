@@ -47,6 +47,7 @@ UNSPACED: Final = (
 """Thai, Lao, Burmese, Khmer, Han, Kana and Hangul, for a character class: scripts without spaces between words."""
 MARKS: Final = "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3\u3099\u309a"
 """Marks of those scripts, for a character class."""
+_MOST_EXPANDED: Final = 4
 _NOISE: Final = re.compile(r"([^\w\s]{32})[^\w\s]+")
 _KEPT: Final = frozenset("_'-.:@/+#")
 _DROPPED_BEFORE_STEMMING: Final = re.compile(
@@ -187,12 +188,13 @@ def _stemmer(name: str) -> Any:
 
 
 def folded(text: str) -> str:
-    """``text`` in lower case, with spaces for everything that is no part of a word; never much longer.
+    """``text`` in lower case, with spaces for everything that is no part of a word; at most four times as long.
 
     Accents stay, as stemmers need them. Emoji are put between spaces; marks that only modify a letter are removed. Runs
     of more than 32 marks and punctuation characters are cut, because normalising them takes quadratic time.
     """
-    compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: len(text)]
+    # NFKC makes three characters of an ellipsis, and up to eighteen of an Arabic ligature
+    compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: _MOST_EXPANDED * len(text)]
     letters = unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
     return unicodedata.normalize("NFC", letters)  # what stood between a letter and its mark may be gone
 

@@ -186,6 +186,13 @@ def test_a_word_of_another_language_has_its_stem_there_and_in_english(text: str,
     assert analyze(text) == terms
 
 
+@pytest.mark.parametrize(
+    "text", ["Flour, \u00bd a cup, and coffee", "Some tea\u2026 and coffee", "Acme\u2122 and coffee"]
+)
+def test_regression_characters_that_become_several_do_not_cut_the_end_of_the_text(text: str):
+    assert analyze(text)[-1:] == analyze("coffee")
+
+
 def test_a_typographic_apostrophe_is_an_apostrophe():
     assert analyze("O\u2019Brien doesn\u2019t know") == analyze("O'Brien doesn't know") == ["o'brien", "know"]
 
