@@ -1,7 +1,7 @@
-"""Redis: one primary server, shared with other programs, through exact keys alone.
+"""Redis: one primary server, which other programs may use too; only exact keys are asked for.
 
-A batch is decided here, on the cells that it touches, and applied by a script that refuses if one of them has changed
-in between; then it is decided again. Nothing expires by Redis' own means, of which the change feed would not hear.
+A batch is applied in memory to the rows it touches and stored by a script, which refuses if one of them has changed in
+the meantime; then it is tried again. Rows do not expire by Redis' own means, which the change feed would miss.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.redis_damage import discard, inspect, scope_of
 from inference_core.stores.backends.redis_layout import (
+    DIGITS,
     SCRIPT,
     Argument,
     Changed,
     Layout,
     Stored,
-    address_of_member,
     chunked,
     cursor_of_member,
     encoded,
@@ -56,10 +56,10 @@ _PORTION: Final = 1_000
 
 
 class RedisBackend:
-    """A Backend in the Redis at ``url``: ``redis://``, ``rediss://`` or ``unix://``, with ``?prefix=`` for its keys.
+    """A Backend on the Redis at ``url``: ``redis://``, ``rediss://`` or ``unix://``, with ``?prefix=`` for its keys.
 
-    Raises ConfigurationError for what cannot be opened, StoreUnavailable if nothing answers, UnsupportedSchema if a
-    newer version wrote the store.
+    Raises ConfigurationError for a URL or a server that cannot be used, StoreUnavailable if nothing answers,
+    UnsupportedSchema if a newer version of the package wrote the store.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -75,7 +75,7 @@ class RedisBackend:
             raise
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch by one script, all in one round trip; those that lost a race are decided anew."""
+        """Applies each batch with one script, all in one round trip; batches that lost a race are tried again."""
         self._server.check()
         waiting = dict(enumerate(batches))
         outcomes: dict[int, Outcome] = {}
@@ -98,9 +98,8 @@ class RedisBackend:
         wanted = _by_scope(keys)
         questions: list[tuple[Any, ...]] = []
         for scope, names in wanted.items():
-            # Numbers first: a write in between then gives a newer row under an older number, which whoever keeps rows
-            # by number reads again, and never an older row under a newer one. A transaction would be refused by a
-            # server without memory.
+            # Numbers first: a write in between then gives a newer row with an older number, which caches read again,
+            # and never an older row with a newer number. A server without memory would refuse a transaction.
             questions += [("ZSCORE", self._keys.of("feed", *scope), encoded(name)) for name in names]
             questions.append(("HMGET", self._keys.of("cells", *scope), *map(encoded, names)))
         answers = iter(self._server.ask(questions))
@@ -125,7 +124,7 @@ class RedisBackend:
             rows += filter(None, self.get([(one.namespace, one.key) for one in found]))
             if len(found) < missing:
                 break
-            # Others in the place of what was removed in between.
+            # More, in place of rows that were removed in the meantime.
             request = replace(request, after=found[-1], offset=0)
         return rows
 
@@ -142,7 +141,7 @@ class RedisBackend:
         return sum(sizes) - sum(1 for cell in cells if cell and cell.kind in kinds)
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind; reads them all."""
+        """How many rows exactly ``scopes`` hold, by namespace and kind; reads all of them."""
         now, distinct = self._clock.now(), list(dict.fromkeys(scopes))
         answers = self._server.ask([("ZRANGE", self._keys.of("age", *scope), 0, -1) for scope in distinct])
         keys = [(scope, key_of_member(one)) for scope, found in zip(distinct, answers, strict=True) for one in found]
@@ -178,12 +177,12 @@ class RedisBackend:
             questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
             cells, *vectors = self._server.ask(questions, together=True)
             for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
-                with suppress(UnicodeDecodeError):  # what is not UTF-8 is no key of ours
+                with suppress(UnicodeDecodeError):  # not a key that this package wrote
                     if cell:
                         yield unpack_change(int(seq), key.decode(), cell, vector)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """The keys whose terms hold the most of ``words``, all of which are read."""
+        """The keys whose terms contain the most of ``words``; reads all terms."""
         found = holding_most(self.changes(scope, 0, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
@@ -198,9 +197,9 @@ class RedisBackend:
         return [one for one in waiting if one]
 
     def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come."""
+        """Keys of expired rows."""
         (found,) = self._server.ask([("ZRANGEBYLEX", self._keys.whole("ends"), "-", self._later(), "LIMIT", 0, limit)])
-        return [address_of_member(member) for member in found]
+        return [unpack_address(member[DIGITS:]) for member in found]
 
     def get_meta(self, name: str) -> str | None:
         """A setting of the store."""
@@ -221,14 +220,14 @@ class RedisBackend:
         return sum(discard(self._server, self._keys, one) for one in found)
 
     def forget(self, user: str) -> None:
-        """Nothing is remembered of who follows changes."""
+        """Does nothing: Redis keeps no record of who follows changes."""
 
     def close(self) -> None:
         """Closes the connections."""
         self._server.close()
 
     def _checked(self) -> Capabilities:
-        """Marks a new store with its version; what the server promises. Raises UnsupportedSchema."""
+        """What the server promises; marks a new store with its version. Raises UnsupportedSchema."""
         version = self.get_meta(_SCHEMA)
         if version is None:
             self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
@@ -236,12 +235,12 @@ class RedisBackend:
             check_schema(int(version), VERSION)
         if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
             _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
-        # A write is on disk when it is confirmed if the server says that it flushes its log after every one.
+        # A confirmed write is on disk if the server flushes its log after each one.
         durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
         return Capabilities(durable=durable, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
 
     def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:
-        """The outcomes of those batches that are through."""
+        """The outcomes of the batches that did not lose a race."""
         refused: dict[int, Outcome] = {}
         versions: dict[int, list[int]] = {}
         calls: dict[int, list[Argument]] = {}
@@ -260,15 +259,12 @@ class RedisBackend:
         outcomes: dict[int, Outcome] = {
             at: answer if isinstance(answer, StoreError) else versions[at] for at, answer in answers.items() if answer
         }
-        if all(answer == 1 for answer in answers.values()):  # else what was decided on top of a lost one is not certain
+        if all(answer == 1 for answer in answers.values()):  # else these may build on a batch that lost its race
             outcomes |= refused | {at: one for at, one in versions.items() if at not in calls}
         return outcomes
 
     def _decided(self, batch: Sequence[Write], known: dict[Key, Stored]) -> tuple[list[int], list[Argument]]:
-        """The versions after ``batch`` and the call that applies it to what is ``known``, which is brought up to date.
-
-        Raises StoreError.
-        """
+        """The versions after ``batch`` and the call that applies it; updates ``known``. Raises StoreError."""
         nothing = Stored()
         writes = WriteSet(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
         versions = writes.apply(batch)
@@ -283,10 +279,10 @@ class RedisBackend:
         return versions, call
 
     def _known(self, addresses: Sequence[Key]) -> dict[Key, Stored]:
-        """What is stored of those addresses that can be asked for."""
+        """What is stored under the addresses, as far as Redis can hold them."""
         askable: list[Key] = []
         for address in dict.fromkeys(addresses):
-            with suppress(StoreError, TypeError):  # nothing is stored under what cannot be
+            with suppress(StoreError, TypeError):
                 pack_address(address)
                 askable.append(address)
         found = self._fields("cells", askable)
@@ -304,7 +300,7 @@ class RedisBackend:
         return [found[key] for key in keys]
 
     def _page(self, request: PageRequest) -> list[Cursor]:
-        """What is on a page, as the sorted sets know it."""
+        """The cursors of a page, from the sorted sets."""
         scopes, kinds, after = list(dict.fromkeys(request.scopes)), request.kinds, request.after
         end = request.offset + request.limit
         ended = self._ended(scopes)
@@ -328,12 +324,12 @@ class RedisBackend:
         return sorted(found, key=lambda one: one.place)[request.offset : end]
 
     def _ended(self, scopes: Sequence[Namespace]) -> list[set[str]]:
-        """The keys of each scope whose time has come."""
+        """The expired keys of each scope."""
         ends = [("ZRANGEBYLEX", self._keys.of("ends", *scope), "-", self._later()) for scope in scopes]
         return [{key_of_member(member) for member in members} for members in self._server.ask(ends)]
 
     def _counts(self, scopes: Sequence[Namespace]) -> list[int]:
-        """How many rows each scope holds whose time has not come."""
+        """How many unexpired rows each scope holds."""
         later = self._later()
         sizes = [("ZCARD", self._keys.of("age", *scope)) for scope in scopes]
         ended = [("ZLEXCOUNT", self._keys.of("ends", *scope), "-", later) for scope in scopes]
@@ -341,7 +337,7 @@ class RedisBackend:
         return [size - dead for size, dead in zip(found[: len(scopes)], found[len(scopes) :], strict=True)]
 
     def _later(self) -> bytes:
-        """The first member of a set by expiry that is still alive, as an exclusive end."""
+        """The end, exclusive, of the expired members in a set by expiry."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
 
 
@@ -353,7 +349,7 @@ def _by_scope(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
 
 
 def has_store(url: str) -> bool:
-    """Whether the keys of a store are at ``url``. Raises ConfigurationError, StoreUnavailable."""
+    """Whether there is a store at ``url``. Raises ConfigurationError, StoreUnavailable."""
     address = parse_address(url)
     with closing(Server(address)) as server:
         (found,) = server.ask([("HEXISTS", Layout(address.prefix).whole("meta"), _SCHEMA)])

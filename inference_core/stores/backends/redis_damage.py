@@ -1,6 +1,6 @@
-"""Rows in Redis that cannot be read: found by reading every cell, and removed from wherever their names stand.
+"""Damaged rows in Redis: found by reading every cell, and removed from every key that mentions them.
 
-A cell that cannot be read does not tell in which sorted sets it is, so all that may know it are looked through.
+A damaged cell does not say which sorted sets contain it, so all that may are searched.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from inference_core.stores.codec import UNREADABLE, fault_of, from_micros, is_ve
 _PORTION: Final = 500
 
 
-class Place(NamedTuple):
-    """A scope and a field of its hashes, as they are stored, and the stamp of the cell that was found there."""
+class DamagedCell(NamedTuple):
+    """A scope and a field of its hashes, as they are stored, and the stamp of the cell."""
 
     scope: bytes
     field: bytes
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 def scope_of(member: bytes) -> Namespace | None:
-    """The namespace of a packed one; None if it cannot be read."""
+    """The namespace that was packed; None if it cannot be parsed."""
     try:
         return unpack_namespace(member.decode())
     except UNREADABLE:
@@ -63,15 +63,17 @@ def inspect(server: Server, layout: Layout, root: str | None) -> Iterator[Row | 
         for some in chunked(fields, _PORTION):
             questions = [("HMGET", layout.raw(what, scope), *some) for what in ("cells", "vectors")]
             for field, packed, vector in zip(some, *server.ask(questions, together=True), strict=True):
-                found = packed and _inspected(namespace, Place(scope, field, packed[:STAMP_BYTES]), packed, vector)
+                found = packed and _inspected(
+                    namespace, DamagedCell(scope, field, packed[:STAMP_BYTES]), packed, vector
+                )
                 if found:
                     yield found
 
 
 def _inspected(
-    namespace: Namespace | None, place: Place, packed: bytes, vector: bytes | None
+    namespace: Namespace | None, place: DamagedCell, packed: bytes, vector: bytes | None
 ) -> Row | Unreadable | None:
-    """What is stored in a cell; None if it was deleted."""
+    """The row in a cell, if it can be parsed; None if it was deleted."""
     root = namespace[0] if namespace else None
     key = place.field.decode(errors="backslashreplace")
     reason = "its vector cannot be unpacked"
@@ -95,7 +97,7 @@ def _inspected(
 
 
 def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
-    """Removes a row; whether it was still as it was found. Raises StoreUnavailable."""
+    """Removes a row unless it was written since; whether it did. Raises StoreUnavailable."""
     scope, field, stamp = found.place
     (packed,) = server.ask([("HMGET", layout.raw("cells", scope), field)])[0]
     if packed is None or packed[:STAMP_BYTES] != stamp:
@@ -108,7 +110,7 @@ def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
             change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
             call = invocation(layout, [change], {found.namespace: 1}, {})
     call = call or _unknown(server, layout, found.place)
-    for _ in range(2):  # the first answer is 0 if the server has not had the script yet, which it has then
+    for _ in range(2):  # the first answer is 0 if the server did not have the script yet
         (answer,) = server.evaluate(SCRIPT, [call])
         if isinstance(answer, Exception):
             raise answer
@@ -117,8 +119,8 @@ def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
     return False
 
 
-def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
-    """The call of the script for a cell that does not tell where it is."""
+def _unknown(server: Server, layout: Layout, place: DamagedCell) -> list[Argument]:
+    """The call of the script for a cell that does not say which sorted sets contain it."""
     scope, field, stamp = place
     epoch = from_micros(0)
     sets = dict(_holding(server, layout, place))
@@ -142,8 +144,8 @@ def _unknown(server: Server, layout: Layout, place: Place) -> list[Argument]:
     return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)
 
 
-def _holding(server: Server, layout: Layout, place: Place) -> Iterator[tuple[bytes, list[bytes]]]:
-    """The sorted sets that know the field of a scope, and their members that do."""
+def _holding(server: Server, layout: Layout, place: DamagedCell) -> Iterator[tuple[bytes, list[bytes]]]:
+    """The sorted sets that contain the field of a scope, and its members there."""
     scope, field, _ = place
     address = scope[:-1] + b"," + json.dumps(field.decode(errors="replace"), ensure_ascii=False).encode() + b"]"
     (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])

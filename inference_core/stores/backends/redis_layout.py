@@ -1,10 +1,9 @@
-"""How a store lies in Redis: the names of its keys, its cells and addresses as bytes, and the indexes of a cell.
+"""How a store lies in Redis: the names of its keys, rows as bytes, and the script that applies a batch.
 
-Of a scope: the hashes ``cells``, ``vectors`` and ``tokens`` by key, and the sorted sets ``feed`` (keys by sequence
-number), ``age`` and ``kinds`` (by creation, the newest first) and ``ends`` (by expiry). Of the store: the hashes
+Each scope has the hashes ``cells``, ``vectors`` and ``tokens`` by key, and the sorted sets ``feed`` (keys by sequence
+number), ``age`` and ``kinds`` (by creation, the newest first) and ``ends`` (by expiry). The store has the hashes
 ``meta`` and ``heads``, and the sorted sets ``scopes`` and ``models`` (those that hold something), ``texts`` of a model
-and ``ends``. An order in time is in the members, as text of fixed width: scores are doubles, too coarse for
-microseconds.
+and ``ends``. Order in time is in the members, as digits of fixed width: scores are too coarse for microseconds.
 """
 
 from __future__ import annotations
@@ -37,200 +36,12 @@ from inference_core.stores.codec import (
 
 STAMP_BYTES: Final = 12
 DIGITS: Final = 18
-"""Members of the sets by time begin with so many."""
-Place = tuple[bytes, bytes]
+"""The digits at the start of a member that is ordered by time."""
+Member = tuple[bytes, bytes]
 """A sorted set, and a member of it."""
-
-
-class Stored(NamedTuple):
-    """What was read of a key. ``stamp`` is different after every write; it is empty where there is no cell.
-
-    ``is_lost``: the cell cannot be read, so it is not known in which sorted sets it is.
-    """
-
-    stamp: bytes = b""
-    cell: RowState | None = None
-    is_lost: bool = False
-
-
-class Layout:
-    """The names of a store's keys, all of which begin with ``prefix``; different stores have different names."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-
-    def whole(self, what: str) -> bytes:
-        """The key of something that a store has once."""
-        return encoded(f"{self._prefix}{what}")
-
-    def of(self, what: str, *names: str) -> bytes:
-        """The key of something that there is for each scope, kind of a scope, or model."""
-        return self.raw(what, pack_scope(names))
-
-    def raw(self, what: str, packed: bytes) -> bytes:
-        """The key that `of` gives for packed names, whether they can be unpacked or not."""
-        return encoded(f"{self._prefix}{what}:") + packed
-
-    def places(self, address: Key, cell: RowState | None) -> set[Place]:
-        """All sorted sets that know the cell at ``address``, but for the feed."""
-        if cell is None or cell.value is None:
-            return set()
-        namespace, key = address
-        member = newest_first(cell.created_at, key)
-        found = {(self.of("age", *namespace), member), (self.of("kinds", *namespace, cell.kind), member)}
-        if cell.expiry:
-            at = instant(to_micros(cell.expiry.at))
-            found |= {
-                (self.of("ends", *namespace), at + encoded(key)),
-                (self.whole("ends"), at + pack_address(address)),
-            }
-        if cell.document:
-            found.add((self.of("texts", cell.document.model), pack_address(address)))
-        return found
-
-
-def newest_first(created: datetime, key: str) -> bytes:
-    """A member that sorts like a page: the newest creation first, ties by key."""
-    return _digits(MAX_MICROS - to_micros(created)) + encoded(key)
-
-
-def instant(micros: int) -> bytes:
-    """``micros`` since 1970 as 18 digits that sort like the time, also before 1970."""
-    return _digits(micros - MIN_MICROS)
-
-
-def key_of_member(member: bytes) -> str:
-    """The key in a member that begins with an instant."""
-    return member[DIGITS:].decode()
-
-
-def cursor_of_member(scope: Namespace, member: bytes) -> Cursor:
-    """The place of the row of ``scope`` that has this member of `newest_first`."""
-    return Cursor(from_micros(MAX_MICROS - int(member[:DIGITS])), key_of_member(member), scope)
-
-
-def address_of_member(member: bytes) -> Key:
-    """The address in a member that begins with an instant."""
-    return unpack_address(member[DIGITS:])
-
-
-def pack_address(address: Key) -> bytes:
-    """An address as bytes; different addresses give different bytes."""
-    namespace, key = address
-    return pack_scope((*namespace, key))
-
-
-def unpack_address(packed: bytes) -> Key:
-    """The address of ``pack_address``."""
-    *namespace, key = unpack_namespace(packed.decode())
-    return tuple(namespace), key
-
-
-def pack_scope(scope: Namespace) -> bytes:
-    """A namespace as bytes; different namespaces give different bytes."""
-    return encoded(pack_namespace(scope))
-
-
-def pack_cell(stamp: bytes, cell: RowState) -> bytes:
-    """A cell without its sequence number and vectors: the stamp, then three lines: what is known, text and value."""
-    expiry = (to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)) if cell.expiry else (None, None)
-    times = (to_micros(cell.created_at), to_micros(cell.updated_at))
-    known = (cell.version, cell.kind, *times, *expiry)
-    document = cell.document
-    text = document and (document.text, document.terms, document.analyzer, document.model, *document.situation)
-    return stamp + encoded("\n".join([_json(known), _json(text) if text else "", cell.value or ""]))
-
-
-def unpack_cell(packed: bytes | None) -> Stored:
-    """The cell of ``pack_cell``; an empty one for None, and a lost one for what cannot be read."""
-    if packed is None:
-        return Stored()
-    try:
-        return Stored(packed[:STAMP_BYTES], checked_cell(packed))
-    except UNREADABLE:
-        return Stored(packed[:STAMP_BYTES], lost(0, 1), is_lost=True)
-
-
-def checked_cell(packed: bytes) -> RowState:
-    """The cell of ``pack_cell``; a value that is not UTF-8 is lost alone. Raises one of ``UNREADABLE``."""
-    known, text, stored = packed[STAMP_BYTES:].split(b"\n", 2)
-    version, kind, created, updated, at, ttl = json.loads(known.decode())
-    if type(version) is not int or type(kind) is not str:
-        raise WrongType
-    try:
-        value = stored.decode() or None
-    except UnicodeDecodeError:
-        value = LOST
-    return RowState(
-        seq=0,
-        version=version,
-        kind=kind,
-        created_at=from_micros(created),
-        updated_at=from_micros(updated),
-        value=value,
-        document=_document(text),
-        expiry=expiry_of(at, ttl),
-    )
-
-
-def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
-    """What an index hears of the cell of ``pack_cell``; the quick way, as there are many of them.
-
-    Of a cell that cannot be read the same as of a deleted one.
-    """
-    try:
-        known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
-        _, kind, created, *_ = json.loads(known.decode())
-        document = _document(text)
-        if type(kind) is not str or not MIN_MICROS <= created <= MAX_MICROS:
-            return Change(seq, key, "", 0.0, None)
-        return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector), bool(value))
-    except UNREADABLE:
-        return Change(seq, key, "", 0.0, None)
-
-
-def new_stamp() -> bytes:
-    """A stamp that no cell has."""
-    return secrets.token_hex(STAMP_BYTES // 2).encode()
-
-
-def encoded(text: str) -> bytes:
-    """``text`` in UTF-8. Raises StoreError for a lone surrogate."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise StoreError(f"Redis cannot hold this: {error}") from error
-
-
-def chunked(items: list[Any], size: int) -> Iterator[list[Any]]:
-    """``items`` in lists of at most ``size``."""
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _digits(number: int) -> bytes:
-    return b"%0*d" % (DIGITS, number)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _document(line: bytes) -> Document | None:
-    if not line:
-        return None
-    text, terms, analyzer, model, *situation = json.loads(line.decode())
-    if not type(text) is type(terms) is type(analyzer) is type(model) is str:
-        raise WrongType
-    return Document(text, terms, analyzer, DocumentMetadata(*situation), model)
-
-
-# The script by which Redis applies a batch as a whole, and its arguments.
-#
-# A Lua script runs alone on the server, and its effects reach the append-only file together. It first compares the
-# stamps of all cells that the batch was decided on; if one has changed, it returns 0 and has done nothing. Writes that
-# a server without memory refuses come before those that it does not, so that such a batch fails before its first
-# change.
-
+# A Lua script runs alone on the server, and its effects reach the append-only file together. This one first compares
+# the stamps of all cells on which the batch was decided; if one has changed, it returns 0 and has done nothing. Commands
+# that a server without memory refuses come first, so that such a batch fails before its first change.
 SCRIPT: Final = """
 local at = 0
 local function text() at = at + 1; return ARGV[at] end
@@ -264,14 +75,184 @@ end
 return 1
 """
 _ARGUMENTS: Final = 4_000
-"""A command that the script calls has at most that many; Lua's stack holds 8,000."""
+"""The most arguments of a command in the script; Lua's stack holds 8,000."""
 _ORDER: Final = ("HSET", "ZADD", "HDEL", "ZREM")
 Argument = bytes | int
 _Entries = list[list[Argument]]
 
 
+class Stored(NamedTuple):
+    """What is stored under a key. Every write changes ``stamp``, which is empty where there is no cell.
+
+    ``is_lost``: the cell cannot be parsed, so the sorted sets that contain it are unknown.
+    """
+
+    stamp: bytes = b""
+    cell: RowState | None = None
+    is_lost: bool = False
+
+
+class Layout:
+    """The names of a store's keys, which all begin with ``prefix``."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def whole(self, what: str) -> bytes:
+        """The key of something that the store has once."""
+        return encoded(f"{self._prefix}{what}")
+
+    def of(self, what: str, *names: str) -> bytes:
+        """The key of something that each scope, kind of a scope, or model has."""
+        return self.raw(what, pack_scope(names))
+
+    def raw(self, what: str, packed: bytes) -> bytes:
+        """The key that `of` gives for packed names, even if they cannot be unpacked."""
+        return encoded(f"{self._prefix}{what}:") + packed
+
+    def places(self, address: Key, cell: RowState | None) -> set[Member]:
+        """The sorted sets that contain the cell at ``address``, except the feed, and its members there."""
+        if cell is None or cell.value is None:
+            return set()
+        namespace, key = address
+        member = newest_first(cell.created_at, key)
+        found = {(self.of("age", *namespace), member), (self.of("kinds", *namespace, cell.kind), member)}
+        if cell.expiry:
+            at = instant(to_micros(cell.expiry.at))
+            found |= {
+                (self.of("ends", *namespace), at + encoded(key)),
+                (self.whole("ends"), at + pack_address(address)),
+            }
+        if cell.document:
+            found.add((self.of("texts", cell.document.model), pack_address(address)))
+        return found
+
+
+def newest_first(created: datetime, key: str) -> bytes:
+    """A member that sorts like a page: newest first, ties by key."""
+    return b"%0*d" % (DIGITS, MAX_MICROS - to_micros(created)) + encoded(key)
+
+
+def instant(micros: int) -> bytes:
+    """``micros`` since 1970 as 18 digits that sort by time, also before 1970."""
+    return b"%0*d" % (DIGITS, micros - MIN_MICROS)
+
+
+def key_of_member(member: bytes) -> str:
+    """The key in a member that begins with digits."""
+    return member[DIGITS:].decode()
+
+
+def cursor_of_member(scope: Namespace, member: bytes) -> Cursor:
+    """The cursor of the row of ``scope`` with this member of `newest_first`."""
+    return Cursor(from_micros(MAX_MICROS - int(member[:DIGITS])), key_of_member(member), scope)
+
+
+def pack_address(address: Key) -> bytes:
+    """A key with its namespace as bytes, injectively."""
+    namespace, key = address
+    return pack_scope((*namespace, key))
+
+
+def unpack_address(packed: bytes) -> Key:
+    """The inverse of `pack_address`."""
+    *namespace, key = unpack_namespace(packed.decode())
+    return tuple(namespace), key
+
+
+def pack_scope(scope: Namespace) -> bytes:
+    """A namespace as bytes, injectively."""
+    return encoded(pack_namespace(scope))
+
+
+def pack_cell(stamp: bytes, cell: RowState) -> bytes:
+    """A row's state without its sequence number and vectors: the stamp, then three lines: facts, text and value."""
+    expiry = (to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)) if cell.expiry else (None, None)
+    times = (to_micros(cell.created_at), to_micros(cell.updated_at))
+    known = (cell.version, cell.kind, *times, *expiry)
+    document = cell.document
+    text = document and (document.text, document.terms, document.analyzer, document.model, *document.situation)
+    return stamp + encoded("\n".join([_json(known), _json(text) if text else "", cell.value or ""]))
+
+
+def unpack_cell(packed: bytes | None) -> Stored:
+    """The inverse of `pack_cell`; an empty one for None, and a lost one for what cannot be parsed."""
+    if packed is None:
+        return Stored()
+    try:
+        return Stored(packed[:STAMP_BYTES], checked_cell(packed))
+    except UNREADABLE:
+        return Stored(packed[:STAMP_BYTES], lost(0, 1), is_lost=True)
+
+
+def checked_cell(packed: bytes) -> RowState:
+    """The state in a cell; a value that is not UTF-8 becomes ``LOST``. Raises one of ``UNREADABLE``."""
+    known, text, stored = packed[STAMP_BYTES:].split(b"\n", 2)
+    version, kind, created, updated, at, ttl = json.loads(known.decode())
+    if type(version) is not int or type(kind) is not str:
+        raise WrongType
+    try:
+        value = stored.decode() or None
+    except UnicodeDecodeError:
+        value = LOST
+    return RowState(
+        seq=0,
+        version=version,
+        kind=kind,
+        created_at=from_micros(created),
+        updated_at=from_micros(updated),
+        value=value,
+        document=_document(text),
+        expiry=expiry_of(at, ttl),
+    )
+
+
+def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
+    """The change in a cell, parsed without its value to be quick; a damaged cell counts as deleted."""
+    try:
+        known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
+        _, kind, created, *_ = json.loads(known.decode())
+        document = _document(text)
+        if type(kind) is not str or not MIN_MICROS <= created <= MAX_MICROS:
+            return Change(seq, key, "", 0.0, None)
+        return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector), bool(value))
+    except UNREADABLE:
+        return Change(seq, key, "", 0.0, None)
+
+
+def new_stamp() -> bytes:
+    """A stamp that no cell has yet."""
+    return secrets.token_hex(STAMP_BYTES // 2).encode()
+
+
+def encoded(text: str) -> bytes:
+    """``text`` in UTF-8. Raises StoreError for a lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"Redis cannot hold this: {error}") from error
+
+
+def chunked(items: list[Any], size: int) -> Iterator[list[Any]]:
+    """``items`` in lists of at most ``size``."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _document(line: bytes) -> Document | None:
+    if not line:
+        return None
+    text, terms, analyzer, model, *situation = json.loads(line.decode())
+    if not type(text) is type(terms) is type(analyzer) is type(model) is str:
+        raise WrongType
+    return Document(text, terms, analyzer, DocumentMetadata(*situation), model)
+
+
 class Changed(NamedTuple):
-    """What a batch makes of a key: of ``old`` it makes ``new``, with ``stamp``."""
+    """A key that a batch changes from ``old`` to ``new``, which gets ``stamp``."""
 
     address: Key
     old: Stored
@@ -282,16 +263,15 @@ class Changed(NamedTuple):
 def invocation(
     layout: Layout, changes: Sequence[Changed], heads: Mapping[Namespace, int], checked: Mapping[Key, bytes]
 ) -> list[Argument]:
-    """The number of keys, the keys and the arguments of the script.
+    """The call of the script: the number of keys, the keys and the arguments.
 
-    ``checked`` are the stamps of cells on which the batch was decided besides those that it changes.
-    ``heads`` tells how many writes of the batch change each scope; the sequence numbers of ``changes`` count from 1 in
-    each scope, 0 means that the feed does not hear of it.
+    ``checked`` are the stamps of further cells that must not have changed. ``heads`` counts the writes to each scope;
+    the sequence numbers of ``changes`` count from 1 in each scope, and a change with 0 is not in the feed.
     """
     names: dict[bytes, int] = {}
 
     def number(name: bytes) -> int:
-        """The place of a key among those that the script names, from 1."""
+        """The number of a key in the call, from 1."""
         return names.setdefault(name, len(names) + 1)
 
     number(layout.whole("heads"))
@@ -330,7 +310,7 @@ def invocation(
 
 
 def call_of(names: Mapping[bytes, int], *parts: _Entries) -> list[Argument]:
-    """The number of keys, the keys and the arguments of the script: each part with the number of its entries."""
+    """The number of keys, the keys, and the arguments: the number of entries in each part, and the entries."""
     return [len(names), *names, *chain.from_iterable([len(part), *chain.from_iterable(part)] for part in parts)]
 
 

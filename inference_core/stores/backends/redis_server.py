@@ -1,4 +1,4 @@
-"""Connections to one Redis server: a question is asked once more if its connection was lost, a write is sent once."""
+"""Connections to one Redis server. A read is repeated once if its connection was lost; a write is sent only once."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Command = Sequence[Any]
 
 
 class Address(NamedTuple):
-    """A store's place: the URL that redis-py understands, and the prefix of its keys."""
+    """The URL of the server as redis-py takes it, and the prefix of the store's keys."""
 
     url: str
     prefix: str
 
 
 def parse_address(url: str) -> Address:
-    """The parts of a store's URL. Raises ConfigurationError, which does not show what may be a password."""
+    """The parts of a store's URL. Raises ConfigurationError, whose message holds no password."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -60,10 +60,10 @@ def parse_address(url: str) -> Address:
 
 
 class Server:
-    """A pool of connections to the server at ``address``, safe for threads.
+    """A pool of connections to the server at ``address``; safe for threads.
 
-    Raises ConfigurationError for a URL that cannot be right, a refused login and Redis Cluster, StoreUnavailable if
-    nothing answers.
+    Raises ConfigurationError for a malformed URL, a refused login and Redis Cluster, StoreUnavailable if nothing
+    answers.
     """
 
     def __init__(self, address: Address) -> None:
@@ -93,7 +93,7 @@ class Server:
             raise ConfigurationError(f"{self.name} cannot be opened: {_NO_CLUSTER}")
 
     def ask(self, commands: Sequence[Command], *, together: bool = False) -> list[Any]:
-        """The answers to questions; ``together``: all of one moment. Raises StoreUnavailable."""
+        """The answers to reads; ``together``: as of one moment. Raises StoreUnavailable."""
         answers = self._answers(commands, together=together)
         for answer in answers:
             if isinstance(answer, exceptions.RedisError):
@@ -101,7 +101,7 @@ class Server:
         return answers
 
     def setting(self, name: str) -> str:
-        """A setting of the server, "" if it does not tell. Raises StoreUnavailable."""
+        """A setting of the server, "" if it does not disclose it. Raises StoreUnavailable."""
         (answer,) = self._answers([("CONFIG", "GET", name)])
         return "" if not answer or isinstance(answer, exceptions.RedisError) else answer[1].decode()
 
@@ -112,7 +112,7 @@ class Server:
             raise self._failure(answer) from answer
 
     def evaluate(self, script: str, calls: Sequence[Command]) -> list[Any]:
-        """What ``script`` answers to each of the calls, or a StoreUnavailable for it; 0 if the server has lost it.
+        """The answer of ``script`` to each call, or a StoreUnavailable; 0 if the server did not have the script.
 
         Raises WriteUnknown if the answers were lost.
         """
@@ -133,7 +133,7 @@ class Server:
             raise StoreUnavailable("The store is closed")
 
     def close(self) -> None:
-        """Closes the connections; those in use are closed after it."""
+        """Closes idle connections now, and the others after use."""
         self._closed = True
         self._pool.disconnect(inuse_connections=False)
 
