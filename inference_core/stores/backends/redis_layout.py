@@ -40,7 +40,7 @@ DIGITS: Final = 18
 Member = tuple[bytes, bytes]
 """A sorted set, and a member of it."""
 # A Lua script runs alone on the server, and its effects reach the append-only file together. This one first compares
-# the stamps of all cells on which the batch was decided; if one has changed, it returns 0 and has done nothing. Commands
+# the stamps of all cells on which the batch was decided; if one has changed, it returns 0 and changes nothing. Commands
 # that a server without memory refuses come first, so that such a batch fails before its first change.
 SCRIPT: Final = """
 local at = 0
