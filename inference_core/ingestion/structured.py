@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
@@ -28,6 +30,10 @@ from inference_core.ingestion.extraction_schema import CONTENT, LISTS, TYPES, En
 from inference_core.memory.text import text_tokens
 
 T = TypeVar("T")
+PROMPTS: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
+    (files("inference_core.ingestion") / "prompts.toml").read_text("utf-8")
+)
+"""The prompt, the rules of the answer and the repair request of each task."""
 Read = Callable[[Any], tuple[T, str]]
 """Reads an answer: gives its result, and the problem if it cannot be used, else an empty string."""
 MAX_CHARACTERS: Final = 2 * 1024 * 1024

@@ -6,8 +6,12 @@ import time
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from inference_core.ingestion.structured import MAX_CHARACTERS, MAX_VALUES, find_json
+from inference_core.ingestion.extraction_schema import ExtractedMemories
+from inference_core.ingestion.periodic.insights import HigherLevelMemories
+from inference_core.ingestion.periodic.summaries import SessionSummary
+from inference_core.ingestion.structured import MAX_CHARACTERS, MAX_VALUES, PROMPTS, find_json
 
 
 @pytest.mark.parametrize(
@@ -85,3 +89,15 @@ def test_long_texts_take_little_time(name: str):
 
 def test_beyond_the_limit_nothing_is_read():
     assert find_json('{"a": "' + "x" * MAX_CHARACTERS + '"} {"b": 1}') == ([{}], True)
+
+
+@pytest.mark.parametrize(
+    ("task", "form"),
+    [("extraction", ExtractedMemories), ("summary", SessionSummary), ("insight", HigherLevelMemories)],
+    ids=["extraction", "summary", "insight"],
+)
+def test_prompts_name_the_tool_and_the_fields_of_their_form(task: str, form: type[BaseModel]):
+    prompts = PROMPTS[task]
+    assert f"one call of {form.__name__} " in prompts["rules"]
+    assert f"{{problem}}. Answer again with one call of {form.__name__}, " in prompts["repair"]
+    assert all(f'"{name}": ' in prompts["rules"] for name in form.model_fields)
