@@ -129,11 +129,10 @@ def write_derived(
     """
     (row,) = yield from scope.engine.get([(record.namespace, record.id)])
     successor = record if row is None else record_of(row)
-    ids = [one.id for one in replaced if one.id != successor.id]
-    effects.added.append(successor.id)
-    effects.set(replace(successor, supersedes=tuple(dict.fromkeys([*successor.supersedes, *ids]))))
-    for one in replaced:
-        if one.id != successor.id:
-            now = record.created_at
-            effects.set(replace(one, valid_to=now, superseded_by=successor.id, updated_at=now))
-    effects.superseded += ids
+    ended = [one for one in replaced if one.id != successor.id]
+    supersedes = dict.fromkeys([*successor.supersedes, *(one.id for one in ended)])
+    effects.add(replace(successor, supersedes=tuple(supersedes)))
+    for one in ended:
+        now = record.created_at
+        effects.set(replace(one, valid_to=now, superseded_by=successor.id, updated_at=now))
+        effects.superseded.append(one.id)
