@@ -12,17 +12,17 @@ from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, SkipValidation
 
 from inference_core.clock import aware
 
-Turn = str | AIMessage | Exception | Callable[[list[BaseMessage]], "str | AIMessage"]
-"""A reply: text, a message (`call_tool` makes one with a tool call), an error to raise, or a function of the messages
-that the model was given."""
+Turn = str | AIMessage | Exception | Callable[[list[BaseMessage]], str | AIMessage]
+"""A reply: text, a message (`call_tool` makes one with a tool call), an error to raise, or a function that makes the
+reply from the messages that the model was given."""
 
 
 def call_tool(name: str, **arguments: Any) -> AIMessage:
-    """A reply that calls the tool ``name``."""
+    """A reply that calls the tool ``name`` with ``arguments``, under a new call id."""
     return AIMessage(content="", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid4().hex[:12]}"}])
 
 
@@ -33,7 +33,7 @@ class ScriptedChatModel(BaseChatModel):
     long runs.
     """
 
-    turns: Sequence[Any] = Field(min_length=1)
+    turns: Sequence[SkipValidation[Turn]] = Field(min_length=1)
     record: bool = True
     requests: list[list[BaseMessage]] = Field(default_factory=list[list[BaseMessage]])
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
@@ -63,25 +63,28 @@ class ScriptedChatModel(BaseChatModel):
                 self.requests.append(list(messages))
         if isinstance(turn, Exception):
             raise turn
-        reply: Any = turn(messages) if callable(turn) else turn
+        reply = turn if isinstance(turn, str | AIMessage) else turn(messages)
         message = AIMessage(content=reply) if isinstance(reply, str) else reply.model_copy(update={"id": None})
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 class FrozenClock:
-    """A Clock that stands at ``moment`` (a naive one is taken as UTC)."""
+    """A clock for `AgentMemoryStoreService(clock=…)` that stands at ``moment``; a naive one is in UTC.
+
+    Not safe to move while other threads read it.
+    """
 
     def __init__(self, moment: datetime = datetime(2026, 1, 15, 12, tzinfo=UTC)) -> None:
         self._moment = aware(moment)
 
     def now(self) -> datetime:
-        """The instant at which the clock stands."""
+        """The instant at which the clock stands, in its time zone."""
         return self._moment
 
     def advance(self, step: timedelta) -> None:
-        """Moves the clock, also backwards."""
+        """Moves the clock by ``step``, which may be negative."""
         self._moment += step
 
     def set(self, moment: datetime) -> None:
-        """Sets the clock."""
+        """Sets the clock to ``moment``; a naive one is in UTC."""
         self._moment = aware(moment)

@@ -16,19 +16,15 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import BaseStore, Item, Op, SearchItem
+from langgraph.store.base import BaseStore, IndexConfig, Item, Op, SearchItem
 from numpy.typing import NDArray
 
 from inference_core.errors import ConfigurationError
 from inference_core.testing.conformance.promises import NotApplicable
-
-if TYPE_CHECKING:
-    from langgraph.store.base import IndexConfig
-
 
 DIMENSIONS: Final = 64
 PATIENCE_S: Final = 120.0
