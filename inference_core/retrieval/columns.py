@@ -1,8 +1,8 @@
-"""The numbers of an index's slots: arrays that only grow, so that a reader needs no more than their length.
+"""The arrays of an index: they only grow, so a reader needs no more than their length.
 
-What a slot holds never changes once a view shows it, but for the numbers of writes: from which on it is dead, from
-which on its vectors are there, and which was the row's last. Where one changes, it becomes larger than the sequence
-number of every view that was made before.
+Once a view shows a slot, its values never change, except for three sequence numbers: of the write that ended it, of the
+write that gave it vectors, and of the row's last write. A new value is always larger than the sequence number of every
+existing view, so no view sees the change.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from inference_core.retrieval.documents import Term
 from inference_core.retrieval.vectors import Floats, inner_products, shape_of, unpack_first_vectors, unpack_vectors
 
 NEVER: Final = np.iinfo(np.int64).max
-"""The sequence number of what has not happened."""
+"""The sequence number of an event that has not happened."""
 _FEW: Final = 64
 _BLOCK: Final = 2_048
-"""Rows of a block of vectors. Beyond it blocks are added, so that nothing is copied and at most one is partly empty."""
+"""Rows in a block of vectors. Further rows go into new blocks, so nothing is copied and at most one is partly empty."""
 ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "importance"]
-"""The columns that ranking reads whole."""
+"""The columns that ranking reads as a whole."""
 _SMALL_TAIL: Final = 1_024
 _TAIL_SHARE: Final = 16
-"""The tail is sorted in when it is this part of the whole: searching it stays cheap, and so does sorting, as one
-pass over two sorted runs."""
+"""The tail is sorted in when it reaches this fraction of the whole: searching stays cheap, and so does sorting, which
+is one pass over two sorted runs."""
 _MAX_COUNT: Final = 255
 _REMEMBERED: Final = 64
 Found = tuple[NDArray[np.intp], Floats]
@@ -35,12 +35,11 @@ Found = tuple[NDArray[np.intp], Floats]
 
 @dataclass(slots=True)
 class Columns:
-    """Per slot: by which writes its row was last written, it died and got its vectors; times, length, kind, role.
+    """One value per slot.
 
-    Only these three change after a view shows the slot. ``lengths`` are in terms.
-    ``ranks`` decide between equals.
-    ``before`` is the slot that its key had before it, -1 if there was none; ``text_marks`` and ``vector_marks`` tell
-    the same state of a text, and of its vectors, from another one.
+    ``written``, ``died`` and ``embedded`` are the sequence numbers of the writes that wrote its row last, ended it,
+    and gave it vectors; only these change after a view shows the slot. ``lengths`` are in terms. ``ranks`` break ties.
+    ``before`` is the key's previous slot, or -1. ``text_marks`` and ``vector_marks`` are hashes.
     """
 
     written: NDArray[np.int64]
@@ -61,7 +60,7 @@ class Columns:
 
     @classmethod
     def empty(cls) -> Columns:
-        """Room for the first few slots."""
+        """Columns with room for the first few slots."""
         kinds = (
             *(np.int64, np.int64, np.int64, np.float64, np.float32, np.uint32, np.int32, np.int32),
             *(np.bool_, np.float64, np.float32, np.bool_, np.int32, np.int64, np.int64),
@@ -71,11 +70,11 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Memory of all arrays, in bytes."""
         return sum(column.nbytes for column in self._all())
 
     def extend(self, start: int, added: Sequence[tuple[Any, ...]]) -> None:
-        """Fills the slots from ``start`` on with ``added``, each in the order of the columns."""
+        """Fills the slots from ``start`` on; each of ``added`` has its values in the order of the columns."""
         end = start + len(added)
         if end > len(self.died):
             for name in self.__slots__:
@@ -84,7 +83,7 @@ class Columns:
             column[start:end] = values
 
     def first(self, slots: int) -> Columns:
-        """The same arrays as far as the first ``slots``."""
+        """The first ``slots`` of the same arrays."""
         return Columns(*(column[:slots] for column in self._all()))
 
     def _all(self) -> list[NDArray[Any]]:
@@ -92,9 +91,9 @@ class Columns:
 
 
 class Vectors:
-    """The first vector of each slot in blocks of rows, those of further passages in others, with their owners.
+    """Vectors in blocks of rows: the first of each slot, and, apart, those of further passages with their slots.
 
-    Written by one thread; `view` gives what readers share.
+    Written by one thread; readers share what `view` returns.
     """
 
     def __init__(self) -> None:
@@ -107,11 +106,11 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all blocks."""
+        """Memory of all blocks, in bytes."""
         return self._first.nbytes + self._further.nbytes + self._owners.nbytes
 
     def set(self, packed: Mapping[int, bytes]) -> list[int]:
-        """Gives vectors to slots that have none; which of them, as one of another size than the first is left out."""
+        """Sets the vectors of slots that have none. Returns those it set; vectors of another size are left out."""
         alike: dict[bytes, list[int]] = {}
         for slot, blob in sorted(packed.items()):
             alike.setdefault(shape_of(blob), []).append(slot)
@@ -129,14 +128,14 @@ class Vectors:
         return known
 
     def forget(self, slot: int) -> None:
-        """Takes the vectors of ``slot``, which has some, out of the mean; views made before keep showing them."""
+        """Takes the vectors of ``slot`` out of the mean. Existing views keep showing them."""
         further = np.flatnonzero(self._owners[: self._passages] == slot)
         self._count(-1, self._first.rows([slot]))
         if len(further):
             self._count(-1, self._further.rows(further))
 
     def view(self) -> VectorsView:
-        """What is there now."""
+        """The present state."""
         return VectorsView(
             size=self.total.size,
             count=self.count,
@@ -165,7 +164,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorsView:
-    """Vectors as they were: ``size`` dimensions (0: there are none), how many living ones, and their sum."""
+    """A snapshot of vectors: ``size`` is their dimensions (0 for none), ``count`` and ``total`` cover living ones."""
 
     size: int
     count: int
@@ -175,9 +174,9 @@ class VectorsView:
     owners: NDArray[np.int64]
 
     def products(self, query: Floats, known: NDArray[np.bool_]) -> Floats:
-        """Per slot the largest inner product of its vectors and ``query``; NaN where there is none.
+        """The largest inner product of each slot's vectors and ``query``; NaN for slots without vectors.
 
-        ``known`` says which slots have vectors.
+        ``known`` marks the slots that have vectors.
         """
         scores = np.full(len(known), np.nan, np.float32)
         if self.size != len(query):
@@ -191,12 +190,12 @@ class VectorsView:
         return scores
 
     def rows(self, slots: NDArray[np.intp]) -> Floats:
-        """The first vector of each of ``slots``, which have vectors."""
+        """The first vector of each of ``slots``, all of which have vectors."""
         return _gathered(self.first, slots, self.size)
 
 
 class _Blocks:
-    """Rows of one length by number, in blocks of which only the first is ever replaced, by a larger one."""
+    """Numbered rows of one length, in blocks. Only the first block is ever replaced, by a larger one."""
 
     def __init__(self) -> None:
         self.blocks: list[Floats] = []
@@ -239,14 +238,14 @@ def _gathered(blocks: Sequence[Floats], numbers: Sequence[int] | NDArray[np.intp
 
 
 def _fill(scores: Floats, blocks: Sequence[Floats], query: Floats) -> None:
-    """Puts the product of each row of ``blocks`` and ``query`` into ``scores``, as far as both reach."""
+    """Writes the product of each row of ``blocks`` and ``query`` into ``scores``, as far as both reach."""
     for number, block in enumerate(blocks):
         target = scores[number * _BLOCK : (number + 1) * _BLOCK]
         inner_products(block[: len(target)], query, target[: len(block)])
 
 
 def grown(values: NDArray[Any], room: int) -> NDArray[Any]:
-    """``values`` in an array with ``room``, and a quarter more than they had at least."""
+    """``values`` in an array of at least ``room`` entries, and at least a quarter larger than before."""
     result = np.zeros((max(room, len(values) + len(values) // 4), *values.shape[1:]), values.dtype)
     result[: len(values)] = values
     return result
@@ -282,7 +281,7 @@ class Postings:
         self._tail_slots[start : self._tail] = np.repeat(np.array(slots, np.uint32), [len(one) for one in words])
 
     def view(self) -> PostingsView:
-        """What is there now; sorts what was added, if it is so much that searching it takes time."""
+        """The present state. Sorts the tail in if it has grown too long to search quickly."""
         if self._tail > max(_SMALL_TAIL, len(self._sorted.slots) // _TAIL_SHARE):
             self._sorted = self._sorted.joined(self._tail_terms[: self._tail], self._tail_slots[: self._tail])
             # New arrays, as views may still search the old tail.
@@ -293,7 +292,7 @@ class Postings:
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """``slots`` and ``counts`` of each of ``terms``, from its start to the next one's."""
+    """The ``slots`` and ``counts`` of each of ``terms``, from its start to the next term's."""
 
     terms: NDArray[np.int64]
     starts: NDArray[np.intp]
@@ -311,7 +310,7 @@ class _Sorted:
         return self.slots[own].astype(np.intp), self.counts[own].astype(np.float32)
 
     def joined(self, tail_terms: NDArray[np.int64], tail_slots: NDArray[np.uint32]) -> _Sorted:
-        """With a tail, whose slots are younger, so that a stable sort by term keeps a term's slots in order."""
+        """The postings with the tail sorted in. Its slots are younger, so a stable sort by term keeps them in order."""
         terms, slots, counts = _counted(tail_terms, tail_slots)
         terms = np.concatenate([np.repeat(self.terms, np.diff(self.starts)), terms])
         order = np.argsort(terms, kind="stable")
@@ -329,7 +328,7 @@ class _Sorted:
 
 @dataclass(frozen=True, slots=True)
 class PostingsView:
-    """Postings as they were."""
+    """A snapshot of postings."""
 
     whole: _Sorted
     tail_terms: NDArray[np.int64]
@@ -337,9 +336,9 @@ class PostingsView:
     _remembered: dict[Term, Found] = field(default_factory=dict[Term, Found])
 
     def find(self, term: Term) -> Found:
-        """The slots that hold ``term`` in any of its forms, each once, and how often (at most 255 times).
+        """The slots that hold ``term`` in any of its forms, and how often (at most 255 times).
 
-        A query asks for each term several times, so the last ones are remembered.
+        A query looks up each term several times, so recent results are kept.
         """
         found = self._remembered.get(term)
         if found is None:
@@ -373,7 +372,7 @@ class PostingsView:
 def _counted(
     terms: NDArray[np.int64], slots: NDArray[np.uint32]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint8]]:
-    """Each pair of term and slot once, by slot within a term, and how often it was there."""
+    """The distinct pairs of term and slot, by term and slot, and how often each occurs."""
     order = np.lexsort((slots, terms))
     terms, slots = terms[order], slots[order]
     is_first = np.ones(len(terms), np.bool_)

@@ -1,4 +1,4 @@
-"""What an index knows of a text, and how it hears of changes; long texts as passages to embed."""
+"""Documents as an index sees them, the changes it is told of, and the passages in which long texts are embedded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from inference_core.retrieval.analysis import ANALYZER, UNSPACED, analyze
 
 LONG_CHARACTERS: Final = 1_000
-"""The analysis of a longer text of new words takes 10 ms and more, too long for the thread of an event loop."""
+"""Analysing a longer text of new words takes 10 ms or more, too long for an event loop's thread."""
 Term = str | tuple[str, ...]
 """A term of a query, or the forms in which documents may hold it."""
 PASSAGE_WORDS: Final = 90
@@ -21,9 +21,9 @@ _UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 class DocumentMetadata(NamedTuple):
-    """In which session a text was said, by whom and when, and how important it is.
+    """The session a text belongs to, its speaker, time and importance.
 
-    ``session`` "" is no session; ``happened_at`` is in seconds since 1970; ``importance`` lies between 0 and 1.
+    ``session`` is "" without a session; ``happened_at`` is in seconds since 1970; ``importance`` is from 0 to 1.
     """
 
     session: str = ""
@@ -33,10 +33,10 @@ class DocumentMetadata(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A text as ranking sees it: its analysed terms (space-separated), its situation and, once they are there, vectors.
+    """A text as ranking sees it: its analysed terms (space-separated), its metadata and, once made, its vectors.
 
-    ``analyzer`` names the analysis that made the terms. ``vector`` holds what `pack_vectors` made, ``tokens`` what
-    `pack_tokens` made, ``model`` the fingerprint of the model that made both.
+    ``analyzer`` is the version of the analysis that made the terms. ``vector`` is packed by `pack_vectors`, ``tokens``
+    by `pack_tokens`; ``model`` is the fingerprint of the model that made both.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Document(NamedTuple):
 
     @classmethod
     def soon_of(cls, text: str, situation: DocumentMetadata = DocumentMetadata()) -> Document:  # noqa: B008 - immutable
-        """Like `of`, but a long ``text`` gets its terms from `analysed`, for which a worker has the time."""
+        """Like `of`, but a long ``text`` gets its terms later, from `analysed` on a worker."""
         if len(text) <= LONG_CHARACTERS:
             return cls.of(text, situation)
         return cls(text=text, terms="", analyzer="", situation=situation)
@@ -65,7 +65,7 @@ class Document(NamedTuple):
         return bool(self.analyzer)
 
     def analysed(self) -> Document:
-        """Itself with its terms."""
+        """The document with its terms."""
         if self.is_analysed:
             return self
         made = Document.of(self.text)
@@ -73,9 +73,8 @@ class Document(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The newest state of a key. ``document`` None: no query finds it.
+    """The newest state of a key. Without a ``document`` it was deleted or, if it ``is_there``, has no text.
 
-    Then it was deleted or, if it ``is_there``, has no text.
     ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970. A document's tokens are left out.
     """
 
@@ -108,12 +107,12 @@ def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
 
 
 def _size(text: str) -> int:
-    """Length in words; a run of characters without spaces counts as several if it is long or of such a script."""
+    """Length in words. A long run of characters, or one of a script without spaces, counts as several words."""
     return sum((len(word) + 1) // 2 if len(word) > _LONG_WORD or _UNSPACED.search(word) else 1 for word in text.split())
 
 
 def _joined(parts: Sequence[str], limit: int) -> list[str]:
-    """As many parts at a time as have at most ``limit`` words together."""
+    """Neighbouring parts joined up to ``limit`` words."""
     found: list[str] = []
     current: list[str] = []
     size = 0

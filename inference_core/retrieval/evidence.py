@@ -1,10 +1,10 @@
-"""The evidence that documents answer a query: each kind brought to a scale on which 1 is a lot, and what it means.
+"""The evidence that documents answer a query, each kind on a scale on which 1 is a lot, and the resulting relevance.
 
-Functions take a `Pool` and give arrays by its positions.
+Functions take a `Pool` and return arrays by its positions.
 
-Relevance is how likely a hit answers the query, from 0 to 1, judged by absolute signals: a share of the best hit's
-score would call the best of an unrelated set perfect. Logistic regression on the labelled halves of several data sets,
-rounded; see `docs/retrieval.md` for how well it is calibrated elsewhere.
+Relevance, from 0 to 1, estimates how likely a hit answers the query, from absolute signals: a share of the best hit's
+score would call the best of an unrelated set perfect. The weights come from a logistic regression on the labelled
+halves of several data sets, rounded; see `docs/retrieval.md`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from inference_core.retrieval.vectors import Floats, inner_products
 from inference_core.retrieval.weights import Spread, Weights
 
 PROMISING: Final = 256
-"""So many of the best documents of a group are looked at, with their whole sessions."""
+"""This many of the best documents of a group are ranked, with their whole sessions."""
 DEVIATIONS: Final = 4.0
-"""Standardised evidence is divided by this: four standard deviations above the mean count as 1."""
+"""Standardised evidence is divided by this, so four standard deviations above the mean count as 1."""
 FEEDBACK_TEXTS: Final = 3
 DECIMALS: Final = 5
-"""Scores are compared to this many decimals, so that the order of a summation decides nothing."""
+"""Scores are compared to this many decimals, so that the order of summation does not matter."""
 _NO_SPREAD: Final = 1e-6
 _NEUTRAL_IMPORTANCE: Final = 0.5
 
 
 def over_maximum(scores: Floats) -> Floats:
-    """``scores``, none of them negative, over the largest."""
+    """``scores``, none of them negative, divided by the largest."""
     top = float(scores.max(initial=0.0))
     return scores / top if top > 0 else scores
 
 
 def standardized(scores: Floats) -> Floats:
-    """``scores`` minus their mean, over four standard deviations; 0 where there is no score or no spread."""
+    """``scores`` minus their mean, divided by four standard deviations; 0 without a score or without any spread."""
     unknown = np.isnan(scores)
     known = scores[~unknown] if unknown.any() else scores
     if not len(known):
@@ -58,7 +58,7 @@ def standardized(scores: Floats) -> Floats:
 
 
 def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
-    """``values`` of each turn and of its surroundings in the session, added up by weight."""
+    """The weighted sum of each turn's value and of its surroundings' in the session."""
     total = weights.own * values
     if weights.previous:
         total += weights.previous * order.shifted(values, 1)
@@ -72,10 +72,10 @@ def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
 
 
 def closeness(pool: Pool, query: Floats) -> Floats:
-    """How much closer each document is to ``query`` than to the mean of all; NaN where there is no vector.
+    """How much closer each document is to ``query`` than the mean of all is; NaN without a vector.
 
-    The mean is taken from the query only, which orders like mean-centred cosine at half its cost (Mu and Viswanath
-    2018: the common component of embeddings carries no meaning).
+    The mean is subtracted from the query only, which gives the order of mean-centred cosine at half its cost (Mu and
+    Viswanath 2018: the common component of embeddings carries no meaning).
     """
     return pool.products(query - pool.mean_vector(len(query)))
 
@@ -98,8 +98,9 @@ def feedback(pool: Pool, candidates: NDArray[np.intp], scores: Floats) -> Floats
 class Matches(NamedTuple):
     """Evidence by position of a pool.
 
-    ``lexical`` is BM25 over its maximum, ``coverage`` the share of the query's idf that is matched. ``closeness`` is to
-    the query's vector, NaN where there is none, ``dense`` the same standardised; None without a query vector.
+    ``lexical`` is BM25 divided by its maximum, ``coverage`` the share of the query's idf that is matched. ``closeness``
+    is to the query's vector, NaN for texts without one; ``dense`` is the same, standardised. Both are None without a
+    query vector.
     """
 
     is_hit: NDArray[np.bool_]
@@ -110,7 +111,7 @@ class Matches(NamedTuple):
 
     @classmethod
     def of(cls, pool: Pool, query: Query) -> Matches:
-        """Without a query vector only documents that hold a term are hits."""
+        """The evidence for ``query``. Without a query vector, only documents with one of its terms are hits."""
         bm25, coverage = pool.bm25(query.terms)
         if query.vector is None:
             return cls(bm25 > 0, over_maximum(bm25), coverage)
@@ -124,7 +125,7 @@ class Matches(NamedTuple):
 
 
 def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
-    """What speaks for a document whatever its words, by kind and weight."""
+    """Weighted evidence that does not depend on a document's words, by kind."""
     found = {
         "role": weights.not_assistant * pool.not_assistant,
         "importance": weights.importance * (pool.column("importance") - np.float32(_NEUTRAL_IMPORTANCE)),
@@ -137,7 +138,7 @@ def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
 
 
 def _within(pool: Pool, interval: tuple[float, float]) -> Floats:
-    """1 for what happened within ``interval``, in seconds since 1970."""
+    """1 for documents that happened within ``interval``, in seconds since 1970."""
     happened = pool.column("happened")
     return ((interval[0] <= happened) & (happened < interval[1])).astype(np.float32)
 
@@ -145,9 +146,9 @@ def _within(pool: Pool, interval: tuple[float, float]) -> Floats:
 def promising(
     pool: Pool, matches: Matches, query: Query, weights: Weights, groups: Sequence[Collection[int]]
 ) -> NDArray[np.intp]:
-    """The positions of all sessions that hold one of the best `PROMISING` documents of a group, judged by themselves.
+    """The positions of all sessions with one of a group's best `PROMISING` documents, by the documents' own evidence.
 
-    A group is some of the pool's views.
+    A group is a set of the pool's views.
     """
     own = weights.lexical.own * matches.lexical + weights.coverage * matches.coverage
     if matches.dense is not None:
@@ -167,7 +168,7 @@ def promising(
 
 @dataclass(slots=True)
 class Signals:
-    """Absolute evidence by position; NaN where it is not known.
+    """Absolute evidence by position; NaN where it is unknown.
 
     ``coverage`` is the share of the query's idf that is matched, ``closeness`` how much closer the vectors are than
     average, ``similarity`` the mean best cosine of the query's tokens.

@@ -1,9 +1,9 @@
-"""The index of one scope: what is known of its rows, in arrays that only grow, read through immutable views.
+"""The index of one scope (a namespace): arrays that only grow, read through immutable views.
 
-A key's new state takes a new slot, and its old slot dies. A slot notes the number of the write that it was ended by,
-and of the one that gave it vectors; so a view is a number of slots and a sequence number, shared by any number of
-threads without a lock, while one writer goes on. Nothing that ranks depends on the order of the slots: an index that
-grew and one that was built afresh rank alike.
+A key's new state takes a new slot, and its old slot dies. A slot records the sequence numbers of the write that ended
+it and of the write that gave it vectors. A view is therefore a number of slots and a sequence number: any number of
+threads share it without a lock while one writer continues. Ranking does not depend on the order of slots, so an index
+that grew ranks like one built at once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ K1: Final = 1.2
 B: Final = 0.75
 _SPARSE_SLOTS: Final = 64
 _BYTES_PER_SLOT: Final = 250
-"""A key, its place in the dictionary, and what a view makes of it when it is asked."""
+"""An estimate: the key, its dictionary entry, and what views derive from it."""
 _NO_SLOT: Final = -1
 _UNEMBEDDED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionStatistics:
-    """What BM25 weighs terms by: number of documents, their total length, and each term's document frequency."""
+    """BM25's statistics: number of documents, their total length in terms, and each term's document frequency."""
 
     documents: int
     length: int
@@ -43,7 +43,7 @@ class CollectionStatistics:
 
     @classmethod
     def of(cls, views: Iterable[ScopeView], terms: Sequence[Term]) -> CollectionStatistics:
-        """The statistics of all ``views`` together, for the terms of one query."""
+        """The statistics over all ``views``, for the terms of one query."""
         held = [view for view in views if len(view)]
         frequency = {term: sum(view.document_frequency(term) for view in held) for term in terms}
         return cls(sum(map(len, held)), sum(view.length for view in held), frequency)
@@ -56,10 +56,10 @@ class CollectionStatistics:
 
 @dataclass(frozen=True)
 class ScopeView:
-    """A scope as it was after its write number ``seq``; safe to share between threads.
+    """A scope as of its write number ``seq``. Safe to share between threads.
 
-    ``keys`` has an entry for each of the first ``slots`` slots at least, and so have the arrays of ``columns``.
-    ``length`` is that of all texts together, in terms. The length of a view is the number of its texts.
+    ``keys`` and the arrays of ``columns`` have at least ``slots`` entries. ``length`` is that of all texts, in terms.
+    ``len()`` is the number of texts.
     """
 
     seq: int = 0
@@ -78,7 +78,7 @@ class ScopeView:
 
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
-        """Which slots hold a row that is there, whether it has a text or not."""
+        """Which slots hold a living row, with or without a text."""
         # The writer may mark slots as dead meanwhile, with numbers above this view's.
         return self.columns.died > self.seq
 
@@ -89,14 +89,14 @@ class ScopeView:
 
     @cached_property
     def order(self) -> SessionOrder:
-        """The living slots that have a text, by session and time."""
+        """The living slots with a text, by session and time."""
         slots = np.flatnonzero(self.alive & self.columns.has_text)
         columns = self.columns
         return SessionOrder.of(slots, columns.sessions[slots], columns.created[slots], columns.ranks[slots])
 
     @cached_property
     def by_age(self) -> NDArray[np.intp]:
-        """The living slots, the newest creation first; of equal ones by key."""
+        """The living slots, newest creation first; ties by key."""
         slots = np.flatnonzero(self.alive)
         newest_first = slots[np.argsort(-self.columns.created[slots], kind="stable")]
         created = self.columns.created[newest_first]
@@ -109,7 +109,7 @@ class ScopeView:
 
     @cached_property
     def important(self) -> list[int]:
-        """The living slots that are as important as can be, as pinned memories are."""
+        """The living slots of maximal importance, which pinned memories have."""
         return np.flatnonzero(self.alive & (self.columns.importance >= 1.0)).tolist()
 
     @cached_property
@@ -117,7 +117,7 @@ class ScopeView:
         return {}
 
     def newest_of(self, kinds: frozenset[str] | None) -> Sequence[int] | NDArray[np.intp]:
-        """The living slots of ``kinds`` (None: all), in the order of ``by_age``; a turn asks for the same few kinds."""
+        """The living slots of ``kinds`` (None: all), in the order of ``by_age``; kept for later turns."""
         if kinds is None:
             return self.by_age
         if kinds not in self._by_kind:
@@ -125,11 +125,11 @@ class ScopeView:
         return self._by_kind[kinds]
 
     def in_order(self, column: ColumnName) -> NDArray[Any]:
-        """A column of the texts, by ``order``."""
+        """A column of the texts, in ``order``."""
         return getattr(self.columns, column)[self.order.slots]
 
     def is_of(self, kinds: frozenset[str], slots: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Of ``slots``, whether the kind is one of ``kinds``."""
+        """For each of ``slots``, whether its kind is one of ``kinds``."""
         return np.array([name in kinds for name in self.kind_names], np.bool_)[self.columns.kinds[slots]]
 
     def kind(self, slot: int) -> str:
@@ -137,28 +137,28 @@ class ScopeView:
         return self.kind_names[self.columns.kinds.item(slot)]
 
     def slot_of(self, key: str) -> int | None:
-        """The slot of a row that is there; None if none has this key."""
+        """The slot of the living row with this key; None if there is none."""
         slot = self._writer.newest(key, self.slots) if self._writer else _NO_SLOT
         return None if slot == _NO_SLOT or not self.alive[slot] else slot
 
     def slots_of(self, keys: Iterable[str]) -> list[int]:
-        """The slots of those of ``keys`` that have a text here."""
+        """The slots of those ``keys`` that have a text here."""
         found = (self.slot_of(key) for key in keys)
         return [slot for slot in found if slot is not None and self.columns.has_text[slot]]
 
     def document_frequency(self, term: Term) -> int:
-        """How many texts hold ``term``, in any of its forms."""
+        """How many texts contain ``term``, in any of its forms."""
         slots, _ = self.postings.find(term)
         return int(np.count_nonzero(self.alive[slots]))
 
     def holding(self, term: Term, most: int) -> list[int]:
-        """The slots of the texts that hold ``term``; of more than ``most``, some that are more."""
+        """The slots of the texts that contain ``term``, at most ``most + 1`` of them."""
         slots, _ = self.postings.find(term)
         living = slots[self.alive[slots]]
         return living[: most + 1].tolist()
 
     def bm25(self, terms: Sequence[Term], statistics: CollectionStatistics) -> tuple[Floats, Floats]:
-        """Per slot its BM25 score, and its coverage: the share of the query's idf that it matches, 0 to 1.
+        """For each slot, its BM25 score and its coverage: the share of the query's idf that it matches, 0 to 1.
 
         Robertson and Zaragoza 2009, k1 1.2, b .75.
         """
@@ -175,14 +175,14 @@ class ScopeView:
         return scores, coverage
 
     def products(self, query: Floats) -> Floats:
-        """Per slot the largest inner product of its vectors and ``query``; NaN where there is none."""
+        """The largest inner product of each slot's vectors and ``query``; NaN for slots without vectors."""
         return self.vectors.products(query, self.embedded)
 
 
 class ScopeIndex:
-    """Writes the index of one scope; vectors of any model but ``model`` are left out. For one thread at a time.
+    """Writes the index of one scope, ignoring vectors of models other than ``model``. For one thread at a time.
 
-    ``head`` is the number of the last write that it has taken in; ``view`` shows all up to the last `publish`.
+    ``head`` is the number of the last write that was applied; ``view`` shows all writes up to the last `publish`.
     """
 
     def __init__(self, model: str) -> None:
@@ -202,16 +202,16 @@ class ScopeIndex:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether most slots are dead, so that building it afresh saves room and time."""
+        """Whether most slots are dead, so that a new index would save memory and time."""
         return self._slots > _SPARSE_SLOTS and self._slots > 2 * self._living
 
     def update(self, changes: Iterable[Change]) -> ScopeView:
-        """Takes in ``changes`` in their order, and gives the view of all of them."""
+        """Applies ``changes`` in their order and publishes them."""
         self.apply(changes)
         return self.publish()
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Takes in ``changes`` in their order; no view shows them yet."""
+        """Applies ``changes`` in their order; no view shows them yet."""
         added = _Added(self._slots)
         head = self.head
         for change in changes:
@@ -239,10 +239,10 @@ class ScopeIndex:
             if packed and not known:
                 added.vectors[slot] = (change.seq, vector_mark, packed)
         self._settle(added)
-        self.head = head  # last, so that changes which could not be taken in come again
+        self.head = head  # last, so that changes that failed are applied again
 
     def publish(self) -> ScopeView:
-        """The view of all that was taken in."""
+        """A view of everything applied."""
         postings = self._postings.view()
         self.view = ScopeView(
             seq=self.head,
@@ -259,14 +259,14 @@ class ScopeIndex:
         return self.view
 
     def newest(self, key: str, slots: int) -> int:
-        """The newest of the first ``slots`` slots that ``key`` had; -1 if it had none of them. For any thread."""
+        """The newest of the first ``slots`` slots that belongs to ``key``, else -1. Safe to call from any thread."""
         slot = self._newest.get(key, _NO_SLOT)
         while slot >= slots:
             slot = self._columns.before.item(slot)
         return slot
 
     def _read(self, document: Document | None) -> tuple[str | None, bytes | None]:
-        """The terms of ``document``, made again if another analysis made them, and its vectors if they are of ours."""
+        """The document's terms, made again if another analysis made them, and its vectors if our model made them."""
         if document is None:
             return None, None
         terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
@@ -274,13 +274,13 @@ class ScopeIndex:
         return terms, document.vector if is_ours else None
 
     def _codes(self, change: Change) -> tuple[int, int]:
-        """Numbers of the kind and the session of ``change``."""
+        """The numbers of the change's kind and session."""
         kind = self._kinds.setdefault(change.kind, len(self._kinds))
         session = change.document.situation.session if change.document else ""
         return kind, self._sessions.setdefault(session, len(self._sessions)) if session else SESSIONLESS
 
     def _kill(self, slot: int | None, seq: int) -> None:
-        """Ends the life of a slot by the write number ``seq``."""
+        """Marks a slot as ended by the write number ``seq``."""
         if slot is None:
             return
         self._columns.died[slot] = seq
@@ -290,7 +290,7 @@ class ScopeIndex:
             self._vectors.forget(slot)
 
     def _settle(self, added: _Added) -> None:
-        """Moves what was ``added`` into the arrays."""
+        """Moves the ``added`` slots into the arrays."""
         end = self._slots + len(added.slots)
         if added.slots:
             self._columns.extend(self._slots, added.slots)
@@ -309,7 +309,7 @@ class ScopeIndex:
 
 
 class _Added:
-    """Slots that were given and are not in the arrays yet; each of another key."""
+    """New slots that are not in the arrays yet, each with a different key."""
 
     def __init__(self, start: int) -> None:
         self.reset(start)
@@ -323,7 +323,7 @@ class _Added:
         self.vectors: dict[int, tuple[int, int, bytes]] = {}
 
     def put(self, change: Change, terms: str | None, mark: int, codes: tuple[int, int], before: int) -> int:
-        """Gives the row of ``change`` the next slot."""
+        """Assigns the next slot to the row of ``change``."""
         slot = self._start + len(self.slots)
         words = (terms or "").split()
         created = change.created_at

@@ -1,4 +1,4 @@
-"""The texts of several views, seen as one collection in session order."""
+"""The texts of several views as one collection, in session order."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from inference_core.retrieval.vectors import Floats
 
 
 class Place(NamedTuple):
-    """Where a document is: which of the views, and its slot there."""
+    """A document's view and its slot there."""
 
     owner: int
     slot: int
 
 
 class Pool:
-    """Positions are those of ``order``; every array that it gives has a value for each position.
+    """Positions are those of ``order``; every array it returns has a value for each position.
 
-    Immutable like its views, so that whatever is computed of it once serves every query until something is written.
+    Immutable like its views, so everything it computes serves all queries until the next write.
     """
 
     def __init__(self, views: Sequence[ScopeView]) -> None:
@@ -48,28 +48,28 @@ class Pool:
 
     @cached_property
     def ranks(self) -> NDArray[np.uint32]:
-        """A number of each document's key, the same in every process, that decides between equals."""
+        """A checksum of each document's key, the same in every process, that breaks ties."""
         return self.column("ranks")
 
     @cached_property
     def guiding(self) -> Floats:
-        """1 for rules, procedures and preferences: what guides an action (CoALA's procedural memory)."""
+        """1 for rules, procedures and preferences, which guide actions (CoALA's procedural memory)."""
         return self.kinds_in(GUIDING_TYPES).astype(np.float32)
 
     @cached_property
     def not_assistant(self) -> Floats:
-        """1 for what was not said by an assistant: its replies are long and mostly about what the user said."""
+        """1 for texts not by an assistant, whose replies are long and mostly repeat what the user said."""
         return (~self.column("by_assistant")).astype(np.float32)
 
     def __len__(self) -> int:
         return len(self.order.slots)
 
     def only(self, positions: NDArray[np.intp]) -> Pool:
-        """The documents at ``positions``, which are whole sessions, as a pool."""
+        """A pool of the documents at ``positions``, which are whole sessions."""
         return _Part(self, positions)
 
     def place(self, at: int) -> Place:
-        """Where the document at a position is."""
+        """The place of the document at a position."""
         owner = self.owners.item(at)
         return Place(owner, self.order.slots.item(at) - self.starts[owner])
 
@@ -80,7 +80,7 @@ class Pool:
         return is_wanted[self.owners]
 
     def column(self, name: ColumnName) -> NDArray[Any]:
-        """One of the views' columns."""
+        """A column of the views."""
         if name not in self._columns:
             self._columns[name] = self._column(name)
         return self._columns[name]
@@ -92,7 +92,7 @@ class Pool:
         return self._kinds[kinds]
 
     def bm25(self, terms: Sequence[Term]) -> tuple[Floats, Floats]:
-        """BM25 score and coverage; the statistics are those of all views together."""
+        """BM25 score and coverage, with statistics over all views."""
         statistics = CollectionStatistics.of(self.views, terms)
         parts = [view.bm25(terms, statistics) for view in self.views]
         return self._placed([scores for scores, _ in parts]), self._placed([coverage for _, coverage in parts])
@@ -102,7 +102,7 @@ class Pool:
         return self._placed([view.products(query) for view in self.views])
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
-        """Those of ``positions`` that have vectors, in their order, and the first vector of each."""
+        """The ``positions`` that have vectors, in their order, and the first vector of each."""
         size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(positions), size), np.float32)
         known = np.zeros(len(positions), np.bool_)
@@ -117,7 +117,7 @@ class Pool:
         return positions[known], vectors[known]
 
     def mean_vector(self, size: int) -> Floats:
-        """The mean of all vectors that have ``size`` dimensions; zeros if there are none."""
+        """The mean of all vectors of ``size`` dimensions; zeros if there are none."""
         if size not in self._means:
             held = [view.vectors for view in self.views if view.vectors.size == size]
             total = sum((vectors.total for vectors in held), start=np.zeros(size))
@@ -131,7 +131,7 @@ class Pool:
         return _joined([view.is_of(kinds, view.order.slots) for view in self.views])
 
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Values by slot, view after view, as values by position."""
+        """Values by slot, view after view, brought into the order of positions."""
         return _joined(columns)[self.order.slots]
 
 
@@ -148,7 +148,7 @@ class _Part(Pool):
         self._columns, self._kinds, self._means = {}, {}, {}
 
     def mean_vector(self, size: int) -> Floats:
-        """The mean of all vectors, also of the sessions that are left out."""
+        """The mean over the whole pool, including the sessions left out."""
         return self._whole.mean_vector(size)
 
     def _column(self, name: ColumnName) -> NDArray[Any]:

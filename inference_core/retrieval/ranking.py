@@ -1,7 +1,7 @@
-"""From evidence to one order: score fusion in two stages, the second with late interaction over the best candidates.
+"""From evidence to an order: score fusion in two stages, the second with late interaction over the best candidates.
 
-Each kind of evidence is brought to one scale, spread within its session, and added up by weight. Score fusion rather
-than rank fusion: how much better one text matches than the next is evidence too (Bruch et al. 2023).
+Each kind of evidence is brought to one scale, spread within its session, and summed by weight. Scores are fused instead
+of ranks because how much better one text matches than the next is evidence too (Bruch et al. 2023).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Weights, ign
 
 CANDIDATES: Final = 100
 FEW: Final = 4_000
-"""So many documents are ranked whole."""
+"""Up to this many documents, all are ranked."""
 _FIRST_PORTION: Final = 64
 _GROWTH: Final = 8
 _NOBODY: Final = np.empty(0, np.intp)
 TokensOf = Callable[[Sequence[Place]], Sequence[bytes | None]]
-"""Gives the packed token vectors of documents, None where there are none."""
+"""Returns the packed token vectors of documents; None for those without."""
 Shares = dict[str, Floats]
 Mask = NDArray[np.bool_]
 Positions = NDArray[np.intp]
@@ -45,7 +45,7 @@ Positions = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that matches, its score (higher is better), and its relevance from 0 to 1."""
+    """A matching document, its score (higher is better), and its relevance from 0 to 1."""
 
     place: Place
     score: float
@@ -55,12 +55,12 @@ class Hit:
 
     @property
     def shares(self) -> dict[str, float]:
-        """What the score is made of, by kind of evidence."""
+        """The parts of the score, by kind of evidence."""
         return {name: round(share.item(self._position), DECIMALS) for name, share in self._shares.items()}
 
 
 class Ranking:
-    """Matching documents of a pool, the best first."""
+    """The documents of a pool, best first."""
 
     def __init__(self, pool: Pool, shares: Shares, signals: Signals, is_hit: Mask) -> None:
         self._pool = pool
@@ -72,10 +72,7 @@ class Ranking:
     def of(
         self, views: Collection[int], kinds: frozenset[str] | None = None, without: Positions | None = None
     ) -> Iterator[Hit]:
-        """The hits in ``views`` (and of ``kinds``) but for those at positions ``without``, the best first.
-
-        Of equal ones the newest goes first.
-        """
+        """The hits in ``views`` (and of ``kinds``), except at positions ``without``, best first; ties newest first."""
         wanted = self._is_hit & self._is_wanted(views, kinds)
         if without is not None:
             wanted[without] = False
@@ -97,7 +94,7 @@ class Ranking:
 
 
 class LazyRanking:
-    """First the documents of ``head``, then, for who asks for so many, all others of ``pool``."""
+    """First the documents of ``head``; the rest of ``pool`` is ranked only if so many are asked for."""
 
     def __init__(self, pool: Pool, head: Ranking, positions: Positions, whole: Callable[[], Ranking]) -> None:
         self._pool = pool
@@ -130,11 +127,10 @@ def rank(
     tokens_of: TokensOf | None = None,
     groups: Sequence[Collection[int]] | None = None,
 ) -> Ranking | LazyRanking:
-    """The documents of ``pool`` by score, the best first.
+    """The documents of ``pool`` by score, best first, with statistics over all of its views.
 
-    Statistics run over all of its views together. ``tokens_of`` is asked for the token vectors of the best candidates,
-    if the query has some too. Of many documents, only sessions are ranked that hold a promising one of a group
-    (default: all views), until more are asked for.
+    ``tokens_of`` returns the token vectors of the best candidates, if the query has some. Of more than `FEW` documents,
+    only sessions with a promising one of a group (default: all views) are ranked at first.
     """
     matches = Matches.of(pool, query)
     if len(pool) <= FEW:
@@ -168,7 +164,7 @@ def _weights(weights: Weights, query: Query) -> Weights:
 
 
 def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -> Shares:
-    """The evidence that is there for all documents, by kind."""
+    """The weighted evidence available for all documents, by kind."""
     shares = {"lexical": spread(matches.lexical, weights.lexical, pool.order)}
     if weights.coverage:
         shares["coverage"] = weights.coverage * matches.coverage
@@ -178,7 +174,7 @@ def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -
 
 
 def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, signals: Signals) -> Floats | None:
-    """Standardised late-interaction evidence of the candidates, 0 for all others; None if nobody has token vectors."""
+    """Standardised late-interaction evidence of the candidates, 0 for others; None without any token vectors."""
     if query.tokens is None or not len(candidates):
         return None
     found = tokens_of([pool.place(at) for at in candidates.tolist()])
@@ -205,7 +201,7 @@ def _total(shares: Shares, size: int) -> NDArray[np.float64]:
 
 
 def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask, portion: int) -> Iterator[Positions]:
-    """The wanted positions by score, then age, then key; sorted in portions, as few of them are ever asked for."""
+    """The wanted positions by score, then age, then key, sorted in portions, as only a few are ever used."""
     left = np.flatnonzero(wanted)
     created, ranks = pool.created, pool.ranks
     while len(left):

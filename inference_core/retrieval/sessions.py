@@ -1,7 +1,7 @@
-"""What surrounds a text in its session: the turn before, those near by, the answer, and the session's best.
+"""A text's surroundings in its session: the previous turn, nearby turns, the answer, and the session's best.
 
-Positions are those of a `SessionOrder`: the turns of a session stand next to each other, the oldest first. A text
-without a session stands alone. Evidence that spreads from neighbours is the context window of conversation search.
+In a `SessionOrder`, the turns of a session are adjacent, oldest first; a text without a session is alone. Spreading
+evidence from neighbours is the context window of conversation search.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DECIMALS: Final = 5
 
 @dataclass(frozen=True)
 class SessionOrder:
-    """``slots`` by session and time; ``session`` numbers each position's session, ``starts`` says where each begins."""
+    """``slots`` by session and time, the number of each position's ``session``, and where sessions start."""
 
     slots: NDArray[np.intp]
     session: NDArray[np.intp]
@@ -37,7 +37,7 @@ class SessionOrder:
         created: NDArray[np.float64],
         ranks: NDArray[np.uint32],
     ) -> SessionOrder:
-        """The order of ``slots``; every sessionless one is a session of its own."""
+        """The order of ``slots``; each slot without a session is a session of its own."""
         codes = np.where(sessions == SESSIONLESS, -1 - slots, sessions)
         by_session = np.lexsort((ranks, created, codes))
         codes = codes[by_session]
@@ -47,7 +47,7 @@ class SessionOrder:
 
     @classmethod
     def joined(cls, orders: Sequence[SessionOrder], sizes: Sequence[int]) -> SessionOrder:
-        """The orders of several indexes one after the other; ``sizes`` are the slots of each."""
+        """The orders of several indexes, one after the other; ``sizes`` are their numbers of slots."""
         if len(orders) == 1:
             return orders[0]
         slots, sessions, turns = 0, 0, 0
@@ -58,13 +58,13 @@ class SessionOrder:
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def only(self, positions: NDArray[np.intp]) -> SessionOrder:
-        """The order of the sessions at ``positions``, which holds each of them whole."""
+        """The order of the sessions at ``positions``, each of which must be there as a whole."""
         starts = np.flatnonzero(np.diff(self.session[positions], prepend=-1))
         numbers = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(positions)))
         return SessionOrder(self.slots[positions], numbers, starts)
 
     def shifted(self, values: Floats, by: int) -> Floats:
-        """At each position the value ``by`` turns earlier (later if negative) in the session, 0 where there is none."""
+        """For each position, the value ``by`` turns earlier in the session (later if negative); 0 if there is none."""
         result = np.zeros(len(values), values.dtype)
         distance = abs(by)
         if not 0 < distance < len(values):
@@ -74,15 +74,15 @@ class SessionOrder:
         return result
 
     def _is_near(self, distance: int) -> Floats:
-        """1 for each turn whose session goes on so many turns later, without the last ``distance`` turns of all."""
+        """1 for each turn, except the last ``distance``, whose session still goes on ``distance`` turns later."""
         if distance not in self._near:
             self._near[distance] = (self.session[distance:] == self.session[:-distance]).astype(np.float32)
         return self._near[distance]
 
     def best(self, values: Floats) -> Floats:
-        """At each position a third of the sum of the session's three best values.
+        """For each position, a third of the sum of its session's three best values.
 
-        Values that are equal to five decimals count once.
+        Values equal to five decimals count once.
         """
         if not len(values):
             return values

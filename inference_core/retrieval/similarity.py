@@ -19,7 +19,7 @@ _EMPTY_WORDS: Final = frozenset(WORDS["empty_words"].split())
 Moment = tuple[float, float]
 """When something happened and when it was stored, in seconds since 1970."""
 WINDOW: Final = 6
-"""So many of the best hits are compared; what is given stays the same, only its order changes."""
+"""This many of the best hits are compared. Only their order changes, not which hits are returned."""
 _SHARED: Final = 0.4
 _FEW: Final = 2
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
@@ -34,25 +34,25 @@ _PAST: Final = re.compile(
 
 @lru_cache(maxsize=4_096)
 def words_of(text: str) -> frozenset[str]:
-    """The words of ``text``, in lower case and without the marks of sentences; other symbols count: C is not C#."""
+    """The words of ``text``, in lower case, without punctuation. Other symbols count: C is not C#."""
     return frozenset(filter(None, (word.strip(_SENTENCE_MARKS) for word in text.casefold().split())))
 
 
 @lru_cache(maxsize=4_096)
 def gist(text: str) -> frozenset[str]:
-    """The words of ``text`` but for empty ones; of texts that have some and the same, one is enough."""
+    """The words of ``text`` without empty ones. Texts with the same, non-empty gist say the same."""
     return words_of(text) - _EMPTY_WORDS
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:
-    """The share of all words that both have, from 0 to 1 (Jaccard 1901)."""
+    """The share of words that both have, from 0 to 1 (Jaccard 1901)."""
     return len(first & second) / max(len(first | second), 1)
 
 
 def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diversity: float) -> list[int]:
-    """Positions of ``limit`` texts, each the best of what is left after what it repeats has been taken off its score.
+    """Positions of ``limit`` texts by maximal marginal relevance (Carbonell and Goldstein 1998).
 
-    Maximal marginal relevance (Carbonell and Goldstein 1998): score minus ``diversity`` times the largest overlap.
+    Each is the best of the rest, by its score minus ``diversity`` times its largest overlap with the chosen ones.
     """
     words = [words_of(text) for text in texts]
     left, chosen = list(range(len(texts))), list[int]()
@@ -67,17 +67,16 @@ def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diver
 
 
 def asks_for_present(text: str) -> bool:
-    """Whether ``text`` is an English question for how something of the user's is now, not for what was or a course."""
+    """Whether ``text`` is an English question about the user's present, not about the past or a development."""
     patterns = (_PRESENT, _OWN)
     return bool(_OPENS.match(text) and not _PAST.search(text) and all(one.search(text) for one in patterns))
 
 
 def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | None]) -> list[int]:
-    """The positions of ``texts``, the best first, with what is newer before the older text of the same.
+    """The positions of ``texts``, which come best first, with newer texts before older ones on the same subject.
 
-    A text is of the same as another if it holds two fifths of the words of ``query`` that the other one holds, and at
-    least two of them.
-    One without a moment stays where it is among the others.
+    Two texts have the same subject if the newer one has two fifths of the query's words that the older one has, and at
+    least two of them. Texts without a moment keep their place.
     """
     words = query_alternatives(query)
     terms = [set(analyze(text)) for text in texts]

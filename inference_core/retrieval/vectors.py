@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 _HEADER: Final = struct.Struct("<HH")
 _MOST_BY_MATRIX: Final = 262_144
-"""Products of so many multiplications OpenBLAS makes in the caller's thread (interface/gemm.c)."""
+"""Up to this many multiplications, OpenBLAS computes a product in the caller's thread (interface/gemm.c)."""
 _SCALE: Final = 127.0
 _NO_SPREAD: Final = 1e-6
 
@@ -27,7 +27,7 @@ def _einsum(matrix: Floats, vector: Floats, *, out: Floats) -> None:
 
 
 _vecdot: Final[Callable[..., object]] = getattr(np, "vecdot", _einsum)
-"""NumPy 2 has `vecdot`, which takes two thirds of the time."""
+"""NumPy 2 has `vecdot`, which takes two thirds of einsum's time."""
 
 
 def pack_vectors(vectors: Floats) -> bytes:
@@ -36,7 +36,7 @@ def pack_vectors(vectors: Floats) -> bytes:
 
 
 def is_packed(packed: bytes) -> bool:
-    """Whether ``packed`` has the form that `pack_vectors` gives."""
+    """Whether ``packed`` is a valid result of `pack_vectors`."""
     if len(packed) < _HEADER.size:
         return False
     rows, columns = _HEADER.unpack_from(packed)
@@ -44,18 +44,18 @@ def is_packed(packed: bytes) -> bool:
 
 
 def shape_of(packed: bytes) -> bytes:
-    """What is equal for all matrices of one shape."""
+    """The part of ``packed`` that encodes the matrix's shape."""
     return packed[: _HEADER.size]
 
 
 def unpack_vectors(packed: bytes) -> NDArray[np.float16]:
-    """The matrix (passages, dimensions) that `pack_vectors` was given, to half precision."""
+    """The matrix (passages, dimensions) given to `pack_vectors`, in half precision."""
     rows, columns = _HEADER.unpack_from(packed)
     return np.frombuffer(packed, "<f2", rows * columns, _HEADER.size).reshape(rows, columns)
 
 
 def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
-    """The first vector of each text (texts, dimensions); all were packed with as many passages and dimensions."""
+    """The first vector of each text (texts, dimensions); all must have the same shape."""
     _, columns = _HEADER.unpack_from(packed[0])
     matrix = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
     start = _HEADER.size
@@ -63,30 +63,30 @@ def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
 
 
 def inner_products(matrix: Floats, vector: Floats, into: Floats) -> None:
-    """Puts ``matrix`` @ ``vector`` into ``into``, in this thread.
+    """Writes ``matrix`` @ ``vector`` into ``into``, in this thread.
 
-    Row by row: BLAS's product of a matrix and a vector reads rows at half the speed of memory, and where the processor
-    is busy its threads are waited for too long.
+    Row by row, because BLAS's matrix-vector product reads rows at half the speed of memory, and on a busy processor
+    waits for its threads.
     """
     _vecdot(matrix, vector, out=into)
 
 
 def by_matrix(first: NDArray[np.int8], second: Floats) -> Floats:
-    """``first`` @ ``second`` in this thread, by portions, as floats take four times the room of bytes."""
+    """``first`` @ ``second`` in this thread, in portions, as floats need four times the memory of bytes."""
     rows = max(_MOST_BY_MATRIX // max(second.size, 1), 1)
     portions = [first[start : start + rows] for start in range(0, len(first), rows)]
     return np.concatenate([portion.astype(np.float32) @ second for portion in portions])
 
 
 class Interaction(NamedTuple):
-    """Per candidate text the standardised evidence, and the mean best cosine of the query's tokens (0 to 1)."""
+    """For each candidate text, the standardised evidence, and the mean best cosine of the query's tokens (0 to 1)."""
 
     evidence: Floats
     similarity: Floats
 
 
 def pack_tokens(passages: Sequence[Floats]) -> bytes:
-    """The unit vectors of each passage's tokens (tokens, dimensions) as 8-bit numbers."""
+    """The unit vectors of each passage's tokens (tokens, dimensions), packed as 8-bit numbers."""
     counts = [len(tokens) for tokens in passages]
     columns = passages[0].shape[1]
     joined = np.clip(np.rint(np.concatenate(list(passages)) * _SCALE), -127, 127).astype(np.int8)
@@ -94,10 +94,10 @@ def pack_tokens(passages: Sequence[Floats]) -> bytes:
 
 
 def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
-    """How well each packed text (at least one) answers the tokens of ``query`` (tokens, dimensions).
+    """How well each packed text (at least one) matches the tokens of ``query`` (tokens, dimensions).
 
-    Per token the best cosine in a passage, standardised over all passages, averaged over the tokens; a text counts as
-    the best of its passages.
+    For each token, the best cosine in a passage, standardised over all passages; then the mean over the tokens. A text
+    counts as its best passage.
     """
     passages = [_HEADER.unpack_from(blob)[0] for blob in packed]
     ends = [_HEADER.size + 2 * count for count in passages]  # of the numbers of tokens
@@ -115,5 +115,5 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
 
 
 def dimensions_of(packed: bytes) -> int:
-    """How many numbers each token vector has."""
+    """The number of dimensions of packed token vectors."""
     return _HEADER.unpack_from(packed)[1]
