@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from outbox_support import Scripted, claiming, contents, pipeline_on, put, said, word_for_word
 
-from inference_core import MemoryStore, open_store
+from inference_core import MemoryStore
 from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import queue, worker
@@ -23,12 +23,6 @@ from inference_core.testing import FrozenClock
 
 USERS = [Partition(f"user{number}") for number in range(8)]
 PATIENCE_S = 20.0
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as opened:
-        yield opened
 
 
 def until(holds: Callable[[], object]) -> None:

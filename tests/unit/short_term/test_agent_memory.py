@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -53,12 +52,6 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
 HOSTILE = ("ada", "ada/s1", "ada\n", "Ada", "~ada", "ada~2fs1", "short_term", "\x01", "%", "../ada", "ad")
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as store:
-        yield store
 
 
 def memory_of(store: MemoryStore | None, overflow: Any = None, **options: Any) -> AgentMemory:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from langchain_core.messages import AnyMessage
 from short_term_support import USER, dialogue, resumed
 
-from inference_core import MemoryStore, open_store
+from inference_core import MemoryStore
 from inference_core.effects import run
 from inference_core.errors import VersionConflict
 from inference_core.services.operations.scope import MemoryScope
@@ -18,12 +16,6 @@ from inference_core.stores.backend import Delete
 
 SESSION = Conversation(USER, "s1")
 NOTHING = sessions.StoredWindow([], [], 0)
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as store:
-        yield store
 
 
 @pytest.fixture

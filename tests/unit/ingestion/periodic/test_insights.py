@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from periodic_support import DAY, Life, insight, names_in
 
-from inference_core import MemorySource, MemoryStore, Origin, open_store
+from inference_core import MemorySource, MemoryStore, Origin
 from inference_core.effects import run
 from inference_core.errors import ModelError
 from inference_core.ingestion import jobs
@@ -21,12 +21,6 @@ from inference_core.testing import FrozenClock
 
 CLIMBS = ("Climbs on Monday", "Moved a meeting to go climbing", "Buys climbing shoes")
 NONE = insight(None)
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as opened:
-        yield opened
 
 
 def climber(store: Any, clock: FrozenClock, *turns: Any, user: str = "ada") -> Life:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -32,12 +31,6 @@ from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as opened:
-        yield opened
 
 
 def source(text: str, **fields: Any) -> Source:

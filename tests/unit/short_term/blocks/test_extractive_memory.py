@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from short_term_support import USER, calls, in_threads, mark_count, model_of, result, resumed, stored_texts
 
-from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore, open_store
+from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.document import MemoryStoreDocument
@@ -19,12 +19,6 @@ from inference_core.short_term.blocks.memory import Conversation
 from inference_core.testing import call_tool
 
 TEA = {"content": "Likes tea", "topic": "drinks"}
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as store:
-        yield store
 
 
 def told(*facts: dict[str, Any]) -> AIMessage:

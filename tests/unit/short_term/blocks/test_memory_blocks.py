@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +9,7 @@ import pytest
 from langchain_core.messages import AnyMessage, HumanMessage
 from short_term_support import USER, texts
 
-from inference_core import AgentMemory, FlushToLongTerm, MemoryStore, VectorMemory, open_store
+from inference_core import AgentMemory, FlushToLongTerm, MemoryStore, VectorMemory
 from inference_core.errors import BlockFailed, ConfigurationError, IdentityError, InvalidId
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.short_term.blocks.memory import Conversation, CustomBlock, Memory, Owners, as_block
@@ -46,12 +45,6 @@ class Notebook:
 @pytest.fixture
 def notebook() -> Notebook:
     return Notebook()
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as store:
-        yield store
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from short_term_support import in_threads
 
-from inference_core import AgentMemoryStoreService, MemoryStore, StaticMemory, open_store
+from inference_core import AgentMemoryStoreService, MemoryStore, StaticMemory
 from inference_core.errors import ConfigurationError, InvalidId, InvalidMemory, ReadOnlyMemory, VersionConflict
 from inference_core.memory.namespaces import encode_label, global_namespace
 from inference_core.services.operations import update
@@ -18,12 +17,6 @@ from inference_core.short_term.blocks.memory import scope_of
 from inference_core.stores.engine import StoreEngine
 
 FACTS = [f"Rule {number} of the house" for number in range(40)]
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as store:
-        yield store
 
 
 def contents(block: StaticMemory, message: Any = None) -> list[str]:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from short_term_support import USER, in_threads, lost_words, mark_count, marker, result, stored_texts
 
 from inference_core import AgentMemoryStoreService, MemoryStore, VectorMemory, open_store
 from inference_core.errors import ConfigurationError, InvalidId
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    with open_store("memory://", embeddings=None) as store:
-        yield store
 
 
 @pytest.fixture
