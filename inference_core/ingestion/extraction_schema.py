@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
@@ -44,7 +44,7 @@ MAX_ENTITIES: Final = 12
 MAX_SOURCES: Final = 20
 EXTRACTED_TYPES: Final = tuple(kind for kind in MemoryType if kind is not MemoryType.SESSION_SUMMARY)
 """What messages may suggest; a session is summarized as a whole, when it is over."""
-_WORDS: Final[dict[str, Any]] = json.loads((files("inference_core.ingestion") / "model_words.json").read_text("utf-8"))
+_WORDS: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "model_words.toml").read_text("utf-8"))
 """Names that models use for fields and values, folded, by their name here."""
 
 

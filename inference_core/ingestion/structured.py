@@ -31,7 +31,7 @@ from inference_core.memory.text import text_tokens
 
 T = TypeVar("T")
 PROMPTS: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
-    (files("inference_core.ingestion") / "prompts.toml").read_text("utf-8")
+    (files(str(__package__)) / "prompts.toml").read_text("utf-8")
 )
 """The prompt, the rules of the answer and the repair request of each task."""
 Read = Callable[[Any], tuple[T, str]]
