@@ -1,8 +1,8 @@
 """What links add to the score of memories: spreading activation in two steps, from the query and from its best hits.
 
-First from the query to memories about whom it names, then from the best memories to others that share a rare word, an
-entity or a tag with them, or take their place (Collins and Loftus 1975; entity-memory links as in HippoRAG, Gutierrez
-et al. 2024, but over the postings that are there, with no graph and no model).
+First from the query to memories about the people it names, then from the best memories to others that share a rare
+word, an entity or a tag with them, or superseded them (Collins and Loftus 1975; entity links as in HippoRAG, Gutierrez
+et al. 2024, but over the existing postings, without a graph or a model).
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Named
 
 ABOUT: Final = 0.5
-"""What a memory gains for being about whom the query names."""
+"""What a memory gains if it is about somebody the query names."""
 ANSWERS: Final = 1.25
-"""What it gains besides if none of the candidates is more relevant by itself."""
+"""What it gains in addition if no candidate is more relevant by itself."""
 SHARED: Final = 1.5
-"""What it gains at most for what it shares with one of the best."""
+"""The most it gains for what it shares with one of the best."""
 UNNAMED: Final = 0.33
-"""How much of that it gains if the query names nobody whom a candidate is about."""
+"""The fraction of that it gains if the query names nobody a candidate is about."""
 _SURE: Final = 0.3
-"""Log odds by which a memory about whom the query names has to be more relevant than others, to trust the name."""
+"""The name in a query is trusted fully if memories about that person lead the others by these log odds."""
 _HALF: Final = 12.0
-"""Idf that has to be shared for half of `SHARED`."""
+"""The shared idf that gives half of `SHARED`."""
 _SAME_FACT: Final = 12.0
 MAX_WORDS: Final = 32
-"""Words of a memory that are followed."""
+"""The number of words of a memory that are followed."""
 _RARE_SHARE: Final = 100
 _FEW: Final = 3
 _MANY: Final = 64
-"""A word is rare in one of a hundred memories, in three of a few, and never in more than 64."""
+"""A word is rare if it occurs in at most one of a hundred memories, or three of a few, but never in more than 64."""
 _EXTREME: Final = 0.001
 Bridges = dict[Place, tuple[float, str]]
-"""For each document that shares something with another one how much, and the name of what weighs most."""
+"""For each document that shares something with another, how much it shares, and the name of the weightiest part."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A memory that may be given; ``subjects`` are whom it is about, ``marks`` its tags too, by canonical name.
+    """A memory that recall may return. ``subjects`` are whom it is about; ``marks`` add its tags; by canonical name.
 
-    ``share`` is what links add to its score, ``links`` are these links.
+    ``share`` is what ``links`` add to its score.
     """
 
     key: str
@@ -59,16 +59,16 @@ class Candidate:
     links: list[MemoryLink] = field(default_factory=list[MemoryLink])
 
     def gain(self, share: float, link: MemoryLink) -> None:
-        """Adds a link and what it is worth."""
+        """Adds a link and its share of the score."""
         self.share += share
         self.links.append(link)
 
 
 def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
-    """Gives what is about an entity that the query names its share; how much further links count then, 0 to 1.
+    """Raises candidates about an entity that the query names. Returns how much further links count, 0 to 1.
 
-    If what is about somebody else answers as well, the query may name the wrong one, and nothing is given. What asks
-    something answers nothing.
+    If candidates about others answer as well, the query may name the wrong entity, and nothing is raised. Candidates
+    that are questions answer nothing.
     """
     about: dict[int, str] = {}
     for at, one in enumerate(candidates):
@@ -91,9 +91,9 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
 
 
 def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]], strength: float) -> None:
-    """Gives ``candidate`` the share of the best of its ``bridges``, which are by the id of the memory at the other end.
+    """Raises ``candidate`` by the best of its ``bridges``, which are keyed by the id of the memory at the other end.
 
-    ``strength`` is what `link_to_query` gave.
+    ``strength`` is the result of `link_to_query`.
     """
     if bridges:
         key, (mass, name) = max(bridges.items(), key=lambda end: (end[1][0], end[0]))
@@ -101,7 +101,7 @@ def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]],
 
 
 def shared_marks(source: Candidate, candidates: Mapping[Place, Candidate]) -> Bridges:
-    """How much each of the ``candidates`` shares with ``source`` of entities and tags; those that are rare weigh."""
+    """How much each of the ``candidates`` shares of the source's entities and tags, weighted by their rarity."""
     found: Bridges = {}
     for name, written in source.marks.items():
         holders = [place for place, one in candidates.items() if name in one.marks]
@@ -117,9 +117,9 @@ def bridges_of(
     views: Sequence[ScopeView],
     owners: Collection[int],
 ) -> Bridges:
-    """What shares rare words with ``text`` but for the terms ``without``, or is one of ``neighbours`` by its key.
+    """Documents that share rare words with ``text``, except the terms ``without``, or whose key is in ``neighbours``.
 
-    Only the views ``owners`` are looked at, of these only the postings of a few words.
+    Reads only the views ``owners``, and of these only the postings of a few words.
     """
     size = sum(len(views[owner]) for owner in owners)
     most = _most(size)
@@ -144,12 +144,12 @@ def _best_odds(candidates: Sequence[Candidate], positions: Sequence[int]) -> flo
 
 
 def _heavier(known: tuple[float, str] | None, weight: float, name: str) -> tuple[float, str]:
-    """``known`` and what is shared with ``name``, which weighs no more than what was added before."""
+    """``known`` plus ``weight``. The name stays that of the first part, which weighs most."""
     return (weight, name) if known is None else (known[0] + weight, known[1])
 
 
 def _most(size: int) -> int:
-    """In how many of ``size`` memories a rare word may be."""
+    """The number of memories, of ``size``, in which a rare word may occur."""
     return min(max(_FEW, size // _RARE_SHARE), _MANY)
 
 

@@ -1,4 +1,4 @@
-"""How much each kind of evidence counts: all weights of ranking, in one place, few and round.
+"""All weights of ranking, few and round: how much each kind of evidence counts.
 
 Chosen on one half of several data sets and measured on the other; see `docs/retrieval.md`.
 """
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Spread(NamedTuple):
-    """Weights of one kind of evidence: a turn's own, and that of its surroundings within the session."""
+    """The weights of one kind of evidence: the turn's own, and its surroundings' in the session."""
 
     own: float = 0.0
     previous: float = 0.0
@@ -19,7 +19,7 @@ class Spread(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of everything that adds to a score."""
+    """The weights of everything that adds to a score."""
 
     lexical: Spread = Spread()
     coverage: float = 0.0
@@ -66,7 +66,7 @@ LEXICAL: Final = Weights(
 
 
 def ignore_session(weights: Weights) -> Weights:
-    """``weights`` of what a text says itself: without its surroundings, whoever said it."""
+    """``weights`` without those of surroundings and speaker, so that only the text itself counts."""
     return weights._replace(
         lexical=Spread(own=weights.lexical.own),
         dense=Spread(own=weights.dense.own),
