@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -116,7 +116,10 @@ def explain(model: BaseChatModel, error: Exception) -> str:
     key = next(iter(model.lc_secrets.values()), "")
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
     if not isinstance(status, int) or status < _CLIENT_FAULT:
-        if any(isinstance(one, OSError) for one in _causes(error)):
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
             address = key.replace("_API_KEY", "_BASE_URL") or "its address"
             failure = f"cannot be reached: is its server running, and {address} right?"
         else:
@@ -131,12 +134,6 @@ def explain(model: BaseChatModel, error: Exception) -> str:
     else:
         failure = f"refused the request ({status}): {in_one_line(error)}"
     return f"The chat model {name} {failure}"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _named(name: str) -> BaseChatModel:

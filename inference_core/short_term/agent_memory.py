@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from functools import partial
 from itertools import chain
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
@@ -199,7 +198,13 @@ class AgentMemory:
         if isinstance(added, SystemMessage):
             yield from sessions.write_system(self._system_scope, conversation, added)
             return None
-        stored = yield from retried(partial(self._with, conversation, added))
+
+        def attempt() -> Operation[sessions.StoredWindow]:
+            stored = yield from sessions.read(self._scope, conversation)
+            messages = {one.id: one for one in stored.messages} | {added.id: added}
+            return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
+
+        stored = yield from retried(attempt)
         return (yield from self._handle_overflow(conversation, stored))
 
     def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Operation[None]:
@@ -215,11 +220,6 @@ class AgentMemory:
     get, aget = synchronous(_get), asynchronous(_get)
     update, aupdate = synchronous(_update), asynchronous(_update)
     delete, adelete = synchronous(_delete), asynchronous(_delete)
-
-    def _with(self, conversation: Conversation, message: AnyMessage) -> Operation[sessions.StoredWindow]:
-        stored = yield from sessions.read(self._scope, conversation)
-        messages = {one.id: one for one in stored.messages} | {message.id: message}
-        return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
 
     def _handle_overflow(self, conversation: Conversation, stored: sessions.StoredWindow) -> Operation[str | None]:
         """Handles overflow; returns a notice of what failed."""

@@ -137,17 +137,16 @@ class Window:
     @cached_property
     def units(self) -> list[Unit]:
         """The messages as units, in order."""
-        units: list[Unit] = []
-        at = 0
-        while at < len(self.messages):
-            first, end = self.messages[at], at + 1
-            if isinstance(first, AIMessage) and first.tool_calls:
-                waiting = {call["id"] for call in first.tool_calls}
-                while end < len(self.messages) and _answers(self.messages[end], waiting):
-                    end += 1
-            units.append(Unit(tuple(self.messages[at:end]), is_orphan=isinstance(first, ToolMessage)))
-            at = end
-        return units
+        groups: list[list[AnyMessage]] = []
+        waiting: set[str | None] = set()
+        for message in self.messages:
+            if isinstance(message, ToolMessage) and message.tool_call_id in waiting:
+                waiting.discard(message.tool_call_id)
+                groups[-1].append(message)
+            else:
+                waiting = {call["id"] for call in message.tool_calls} if isinstance(message, AIMessage) else set()
+                groups.append([message])
+        return [Unit(tuple(group), is_orphan=isinstance(group[0], ToolMessage)) for group in groups]
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -216,14 +215,6 @@ class Window:
         return next(at for at in range(start, self.asked + 1) if is_said_by_user(self.units[at].first))
 
 
-def _answers(message: BaseMessage, waiting: set[str | None]) -> bool:
-    """Whether ``message`` is the result of a call in ``waiting``, which is then removed."""
-    if not isinstance(message, ToolMessage) or message.tool_call_id not in waiting:
-        return False
-    waiting.discard(message.tool_call_id)
-    return True
-
-
 def valid(units: Iterable[Unit]) -> list[AnyMessage]:
     """The messages of ``units`` as models accept them: no result without its call, no call without a result."""
     return [message for unit in units if not unit.is_orphan for message in _answered(unit)]
@@ -268,30 +259,28 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     The user's last message and what the model has to answer are always among them. If these alone are too large, the
     middle of long tool results is cut out, and pictures become names. ``window`` does not change.
     """
-    if window.tokens > room:
-        return _shortened(valid(window.kept(window.start_for(room))), window.counter, room)
-    return list(window.valid)
-
-
-def _shortened(messages: list[AnyMessage], counter: TokenCounter, room: int) -> list[AnyMessage]:
-    """``messages`` with their tools' results cut, the longest first, as far as needed."""
-    if counter(messages) <= room:
+    if window.tokens <= room:
+        return list(window.valid)
+    messages = valid(window.kept(window.start_for(room)))
+    if window.counter(messages) <= room:
         return messages
-    sizes = {at: len(text_in(one)) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
+    results = {at: text_in(one) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
 
     def cut(limit: int) -> list[AnyMessage]:
-        return [_cut(one, limit) if at in sizes else one for at, one in enumerate(messages)]
+        texts = {at: _cut(text, limit) for at, text in results.items()}
+        return [
+            one.model_copy(update={"content": texts[at]}) if at in texts else one for at, one in enumerate(messages)
+        ]
 
-    limits = range(_LEAST_CHARACTERS, max(sizes.values(), default=0) + 1)
-    fitting = bisect_left(limits, True, key=lambda limit: counter(cut(limit)) > room)
+    limits = range(_LEAST_CHARACTERS, max(map(len, results.values()), default=0) + 1)
+    fitting = bisect_left(limits, True, key=lambda limit: window.counter(cut(limit)) > room)
     return cut(limits[fitting - 1] if fitting else _LEAST_CHARACTERS)
 
 
-def _cut(message: AnyMessage, limit: int) -> AnyMessage:
-    """``message`` with at most ``limit`` characters: three quarters from its start, the rest from its end."""
-    text = text_in(message)
-    if len(text) > limit:
-        size = limit - len(CUT.format(len(text)))
-        tail = size // 4
-        text = text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]
-    return message.model_copy(update={"content": text})
+def _cut(text: str, limit: int) -> str:
+    """At most ``limit`` characters of ``text``: three quarters from its start, the rest from its end."""
+    if len(text) <= limit:
+        return text
+    size = limit - len(CUT.format(len(text)))
+    tail = size // 4
+    return text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]

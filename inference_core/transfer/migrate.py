@@ -239,7 +239,10 @@ class Migration:
         marks = self._backend.get([_mark_of(record) for record in records])
         new = [record for record, mark in zip(records, marks, strict=True) if mark is None]
         self._report.already_there += len(records) - len(new)
-        scopes = {label: self._scopes(label) for label in {record.namespace[0] for record in new}}
+        scopes: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
+        for label in {record.namespace[0] for record in new}:
+            known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
+            scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
         if not self._report.is_dry_run:
             self._write(new, scopes)
             return
@@ -249,11 +252,6 @@ class Migration:
                 self._report.already_there += 1
             else:
                 self._report.by_category[record.category.value] += 1
-
-    def _scopes(self, label: str) -> list[Namespace]:
-        """Everywhere a memory of this user may have been moved to."""
-        known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
-        return list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
 
     def _write(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
         """All in one transaction, each with its mark, unless it was migrated before or its id stands anywhere."""

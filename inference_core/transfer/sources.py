@@ -103,8 +103,26 @@ class LangGraphRows(LegacySource):
             user_id, fault = _decoded(prefix)
             user_id = user_id.removesuffix(self.suffix)
             fault = UNCLEAR_USER if named is None and "." in user_id else fault
-            for row in self.rows(prefix):
-                yield _item(user_id, row, fault)
+            for key, stored, *times in self.rows(prefix):
+                name, key_fault = _decoded(key)
+                value, value_fault = None, TOO_LARGE if stored is None else None
+                if stored is not None:
+                    try:
+                        value = json.loads(stored)
+                    except (ValueError, TypeError, RecursionError):
+                        value_fault = NOT_JSON
+                created, updated, expires = (
+                    moment(time.decode(errors="replace") if isinstance(time, bytes) else time) for time in times
+                )
+                yield LegacyItem(
+                    user_id=user_id,
+                    key=name,
+                    value=value,
+                    created_at=created,
+                    updated_at=updated,
+                    expires_at=expires,
+                    fault=fault or key_fault or value_fault,
+                )
 
 
 class LangGraphTable(LangGraphRows):
@@ -254,24 +272,3 @@ def _decoded(text: str | bytes) -> tuple[str, str | None]:
         return text.decode(), None
     except UnicodeDecodeError:
         return text.decode(errors="replace"), NOT_UNICODE
-
-
-def _item(user_id: str, row: tuple[Any, ...], fault: str | None) -> LegacyItem:
-    key, key_fault = _decoded(row[0])
-    value, value_fault = None, TOO_LARGE if row[1] is None else None
-    if row[1] is not None:
-        try:
-            value = json.loads(row[1])
-        except (ValueError, TypeError, RecursionError):
-            value_fault = NOT_JSON
-    times = (found.decode(errors="replace") if isinstance(found, bytes) else found for found in row[2:])
-    created, updated, expires = map(moment, times)
-    return LegacyItem(
-        user_id=user_id,
-        key=key,
-        value=value,
-        created_at=created,
-        updated_at=updated,
-        expires_at=expires,
-        fault=fault or key_fault or value_fault,
-    )

@@ -150,7 +150,14 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         window = Window(request.messages, self._policy.counter)
         result = OverflowResult(window.messages)
         if self._policy.is_full(window, room):  # only then does it matter whose conversation it is
-            result = yield from self._policy.handle(window, self._eviction(request, room))
+            conversation, problem = None, None
+            try:
+                conversation = self._conversation(request.state, request.runtime)
+            except (IdentityError, InvalidInput) as error:
+                problem = str(error)
+            scope = self._scope(request.runtime)
+            eviction = Eviction(room=room, model=request.model, conversation=conversation, scope=scope, problem=problem)
+            result = yield from self._policy.handle(window, eviction)
         shown = view(Window(result.messages, self._policy.counter) if result.evicted else window, room)
         if result.evicted or result.notice:
             self._tell(request.runtime, window, result, shown)
@@ -160,15 +167,6 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         summaries = [one for one in shown if isinstance(one, SystemMessage) and is_summary(one)]
         request = with_system_text(request, [one.text for one in summaries])
         return request.override(messages=[one for one in shown if one not in summaries]), update
-
-    def _eviction(self, request: ModelRequest[Any], room: int) -> Eviction:
-        conversation, problem = None, None
-        try:
-            conversation = self._conversation(request.state, request.runtime)
-        except (IdentityError, InvalidInput) as error:
-            problem = str(error)
-        scope = self._scope(request.runtime)
-        return Eviction(room=room, model=request.model, conversation=conversation, scope=scope, problem=problem)
 
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:
         """Raises IdentityError if no user is known, or if the thread or the run is another user's."""

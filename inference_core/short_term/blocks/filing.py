@@ -61,24 +61,20 @@ def is_call(block: str | Mapping[str, Any]) -> bool:
 
 
 def _part(block: str | Mapping[str, Any]) -> str:
+    """The text of a content block; of what it shows, the kind and the URL or else the media type, never the data."""
     if isinstance(block, str):
         return block
-    text = block.get("text")
+    text, kind = block.get("text"), str(block.get("type", "data"))
     if isinstance(text, str):
         return text
-    kind = str(block.get("type", "data"))
     if kind in (*_CALLS, *_THOUGHTS):
         return ""
-    return f"[{kind}{_reference(block)}]"
-
-
-def _reference(block: Mapping[str, Any]) -> str:
-    """The URL of what ``block`` shows, else its media type; never its data."""
-    inner: Any = block.get(str(block.get("type")))
+    inner: Any = block.get(kind)
     fields: dict[str, Any] = {**block, **(inner if isinstance(inner, Mapping) else {"url": block.get("url") or inner})}
     url = fields.get("url")
     name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
-    return f" {name or ''}".rstrip()[:_MAX_REFERENCE]
+    reference = f" {name or ''}".rstrip()[:_MAX_REFERENCE]
+    return f"[{kind}{reference}]"
 
 
 def block_metadata(block: str, sessions: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 from uuid import UUID
 
 from langchain_core.messages import AnyMessage, BaseMessage, MessageLikeRepresentation, convert_to_messages
@@ -239,7 +239,7 @@ class CustomBlock(Block):
         """What the block returns for ``message``. Raises BlockFailed."""
         del scope
         found = yield from self._call(self._memory.get, conversation.session_id, message)
-        return [_document(at, item) for at, item in enumerate(_items(found)) if item is not None]
+        return _documents(found)
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Gives the block each message that is not marked as taken in, and marks it. Raises BlockFailed, StoreError."""
@@ -275,13 +275,15 @@ def as_block(memory: Memory | Block) -> Block:
     return CustomBlock(memory)
 
 
-def _items(found: Any) -> Iterable[Any]:
-    return found if isinstance(found, Iterable) and not isinstance(found, str) else [found]  # pyright: ignore[reportUnknownVariableType] - of whatever
-
-
-def _document(at: int, item: Any) -> MemoryStoreDocument:
-    if isinstance(item, MemoryStoreDocument):
-        return item
-    text = item.text if isinstance(item, BaseMessage) else item
-    content = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
-    return MemoryStoreDocument(id=str(at), value={"content": content}, metadata={})
+def _documents(found: Any) -> list[MemoryStoreDocument]:
+    """What a block returned, be it one item or many, as documents."""
+    documents: list[MemoryStoreDocument] = []
+    is_many = isinstance(found, Iterable) and not isinstance(found, str)
+    for at, item in enumerate(cast("Iterable[Any]", found) if is_many else [found]):
+        if isinstance(item, MemoryStoreDocument):
+            documents.append(item)
+        elif item is not None:
+            text = item.text if isinstance(item, BaseMessage) else item
+            content = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+            documents.append(MemoryStoreDocument(id=str(at), value={"content": content}, metadata={}))
+    return documents
