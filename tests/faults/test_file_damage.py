@@ -289,8 +289,25 @@ class TestWritesOfSeveralUsers:
                 assert self.states(other) == self.states(backend) == old
             assert self.states(other) == self.states(backend)
             assert self.states(backend) in (old, new)
+            assert does or len(list((plain.folder / "users").glob("*.tmp"))) == 0
             done(backend.apply([batch]))
             assert self.states(other) == self.states(backend) == new
+
+    def test_batches_that_share_a_transaction_make_nobody_wait(self, plain: Opener, monkeypatch: pytest.MonkeyPatch):
+        """The cause: readers wait for an intent, and one was written for every group of users who saved together."""
+        backend = plain()
+        renamed: list[str] = []
+        real = os.replace
+
+        def replace(old: Path, new: Path) -> None:
+            renamed.append(new.name)
+            real(old, new)
+
+        monkeypatch.setattr(os, "replace", replace)
+        done(backend.apply([[put("a", "ada")], [put("b", "bob")]]))
+        assert renamed == ["ada.jsonl", "bob.jsonl"]
+        done(backend.apply([[put("a", "ada"), put("b", "bob")]]))
+        assert renamed[2:] == ["intent.json", "ada.jsonl", "bob.jsonl"]
 
     @pytest.mark.parametrize("name", ["../../store.json.0.tmp", "/tmp/passwd.tmp", "ada.jsonl", "..", ""])
     def test_an_intent_names_files_of_users_only(self, plain: Opener, name: str):

@@ -88,6 +88,7 @@ class FileBackend(TableBackend):
         now = self._clock.now()
         drafts: dict[str, UserFile] = {}
         changed: dict[str, UserFile] = {}
+        spans_users = False
         outcomes: list[Outcome] = []
 
         def draft(namespace: Namespace) -> UserFile:
@@ -109,12 +110,13 @@ class FileBackend(TableBackend):
                     outcomes.append(error)
                     continue
                 outcomes.append(versions)
+                spans_users |= len({key[0][0] for key in writes.states}) > 1
                 for key, state in writes.states.items():
                     user = changed[key[0][0]] = draft(key[0])
                     user.table.set(key, state)
                     user.packed[key] = packed[key]
             if changed:
-                self._write(list(changed.values()))
+                self._write(list(changed.values()), at_once=spans_users)
         return outcomes
 
     def get_meta(self, name: str) -> str | None:
@@ -153,7 +155,7 @@ class FileBackend(TableBackend):
             for one in found:
                 path: Path = one.place
                 try:
-                    self._write([self._format.read(path, path.read_bytes(), leaves_out=True)])
+                    self._write([self._format.read(path, path.read_bytes(), leaves_out=True)], at_once=False)
                 except DamagedFile:
                     path.unlink()
                     sync_folder(self._files)
@@ -244,15 +246,16 @@ class FileBackend(TableBackend):
         self._cache[path.name] = user
         self._cached_bytes += size
 
-    def _write(self, users: Sequence[UserFile]) -> None:
-        """Replaces the files of all ``users`` or of none. Requires the lock.
+    def _write(self, users: Sequence[UserFile], *, at_once: bool) -> None:
+        """Replaces the files of ``users``; if ``at_once``, of all or of none. Requires the lock.
 
-        The last rename decides: before it nothing is written, after it everything will be. For one user that is the
-        rename of the file. For several users it is the rename of the intent, which lists the temporary files; whoever
-        finds an intent does the renames that it lists.
+        A file is replaced by a rename. For several files at once, the rename of the intent decides: it lists the
+        temporary files, and whoever finds an intent renames them. Readers wait for an intent, so there is none for
+        batches that only share a transaction.
         """
         renames: dict[Path, Path] = {}
         written: list[tuple[Path, UserFile, int]] = []
+        has_begun = False
         try:
             for user in users:
                 path = self._path(user.root)
@@ -261,24 +264,24 @@ class FileBackend(TableBackend):
                 content = self._format.write(path, user)
                 signature = write_file(temporary, content, replaced=path)
                 written.append((path, user._replace(signature=signature), len(content)))
-            if len(users) > 1:
+            if at_once:
                 sync_folder(self._files)  # the files must be there after a power loss if the intent is
                 intent = {"temporaries": [temporary.name for temporary in renames]}
                 temporary = self._intent.with_suffix(".tmp")
                 renames[temporary] = self._intent
                 write_file(temporary, json.dumps(intent).encode())
-            *_, (temporary, decisive) = renames.items()
-            temporary.replace(decisive)
+            for temporary, path in list(renames.items())[-1 if at_once else 0 :]:
+                temporary.replace(path)
+                has_begun = True
+            sync_folder(self._folder if at_once else self._files)
+            self._finish()
         except OSError as error:
+            if has_begun:
+                raise WriteUnknown(f"A power loss may undo the write: {error}; retry under the same id") from error
             for temporary in renames:
                 with suppress(OSError):
                     temporary.unlink()
             raise StoreUnavailable(f"The files of the store cannot be written: {error}") from error
-        try:
-            sync_folder(decisive.parent)
-            self._finish()
-        except OSError as error:
-            raise WriteUnknown(f"A power loss may undo the write: {error}; retry under the same id") from error
         for one in written:
             self._keep(*one)
 
