@@ -201,9 +201,6 @@ class PostgresBackend(SqlBackend):
     def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
         return f"{column} = ANY(:{column[2:]}s)", {f"{column[2:]}s": list(values)}
 
-    def _root(self, label: str) -> str:
-        return pack_namespace((label,))  # packing escapes NUL
-
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         return self._connections.attempt(partial(_apply, batches=batches, now=self._clock.now()))
 

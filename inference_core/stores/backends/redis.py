@@ -69,7 +69,17 @@ class RedisBackend:
         self._server = Server(address)
         self.name = self._server.name
         try:
-            self.capabilities = self._checked()
+            version = self.get_meta(_SCHEMA)
+            check_schema(int(version or 0), VERSION)
+            if version is None:
+                self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
+            if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
+                _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
+            # A confirmed write is on disk if the server flushes its log after each one.
+            durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
+            self.capabilities = Capabilities(
+                durable=durable, atomic=True, compare_and_set=True, change_feed=True, single_writer=True
+            )
         except BaseException:
             self.close()
             raise
@@ -226,25 +236,18 @@ class RedisBackend:
         """Closes the connections."""
         self._server.close()
 
-    def _checked(self) -> Capabilities:
-        """What the server promises; marks a new store with its version. Raises UnsupportedSchema."""
-        version = self.get_meta(_SCHEMA)
-        if version is None:
-            self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
-        else:
-            check_schema(int(version), VERSION)
-        if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
-            _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
-        # A confirmed write is on disk if the server flushes its log after each one.
-        durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
-        return Capabilities(durable=durable, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
-
     def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:
         """The outcomes of the batches that did not lose a race."""
         refused: dict[int, Outcome] = {}
         versions: dict[int, list[int]] = {}
         calls: dict[int, list[Argument]] = {}
-        known = self._known([(write.namespace, write.key) for batch in batches.values() for write in batch])
+        askable: list[Key] = []
+        for address in dict.fromkeys((write.namespace, write.key) for batch in batches.values() for write in batch):
+            with suppress(StoreError, TypeError):  # what Redis cannot hold is refused below
+                pack_address(address)
+                askable.append(address)
+        cells = self._fields("cells", askable)
+        known = {address: unpack_cell(packed) for address, packed in zip(askable, cells, strict=True)}
         for at, batch in batches.items():
             try:
                 versions[at], call = self._decided(batch, known)
@@ -277,16 +280,6 @@ class RedisBackend:
         call = invocation(self._keys, changes, writes.heads, checked) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return versions, call
-
-    def _known(self, addresses: Sequence[Key]) -> dict[Key, Stored]:
-        """What is stored under the addresses, as far as Redis can hold them."""
-        askable: list[Key] = []
-        for address in dict.fromkeys(addresses):
-            with suppress(StoreError, TypeError):
-                pack_address(address)
-                askable.append(address)
-        found = self._fields("cells", askable)
-        return {address: unpack_cell(packed) for address, packed in zip(askable, found, strict=True)}
 
     def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
         """The fields of ``keys`` in the scopes' hashes."""

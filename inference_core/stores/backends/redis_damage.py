@@ -109,7 +109,7 @@ def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
             after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
             change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
             call = invocation(layout, [change], {found.namespace: 1}, {})
-    call = call or _unknown(server, layout, found.place)
+    call = call or _call_for_lost(server, layout, found.place)
     for _ in range(2):  # the first answer is 0 if the server did not have the script yet
         (answer,) = server.evaluate(SCRIPT, [call])
         if isinstance(answer, Exception):
@@ -119,47 +119,36 @@ def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
     return False
 
 
-def _unknown(server: Server, layout: Layout, place: DamagedCell) -> list[Argument]:
+def _call_for_lost(server: Server, layout: Layout, place: DamagedCell) -> list[Argument]:
     """The call of the script for a cell that does not say which sorted sets contain it."""
     scope, field, stamp = place
-    epoch = from_micros(0)
-    sets = dict(_holding(server, layout, place))
-    (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])
-    keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
-    texts = [layout.of("texts", model.decode()) for model in models]
-    keys += [layout.whole("scopes"), layout.whole("models"), *sets, *texts]
-    number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
-    cells, feed, vectors, tokens, age = (number[key] for key in keys[1:6])
-    removals = [[b"ZREM", number[key], len(members), *members] for key, members in sets.items()]
-    tombstone = pack_cell(new_stamp(), RowState(0, 1, "", epoch, epoch, None))
-    commands = [
-        [b"HSET", cells, 2, field, tombstone],
-        [b"HDEL", vectors, 1, field],
-        [b"HDEL", tokens, 1, field],
-        *removals,
-    ]
-    registers: list[list[Argument]] = [[number[layout.whole("scopes")], scope, age]]
-    of_models = number[layout.whole("models")]
-    registers += [[of_models, model, number[index]] for model, index in zip(models, texts, strict=True)]
-    return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)
-
-
-def _holding(server: Server, layout: Layout, place: DamagedCell) -> Iterator[tuple[bytes, list[bytes]]]:
-    """The sorted sets that contain the field of a scope, and its members there."""
-    scope, field, _ = place
     address = scope[:-1] + b"," + json.dumps(field.decode(errors="replace"), ensure_ascii=False).encode() + b"]"
     (models,) = server.ask([("ZRANGE", layout.whole("models"), 0, -1)])
+    texts = [layout.of("texts", model.decode()) for model in models]
     pattern = re.sub(rb"([\[\]*?\\^-])", rb"\\\1", layout.raw("kinds", scope[:-1] + b",")) + b"*"
-    kinds, cursor = [], b"0"
-    while True:
-        cursor, page = server.ask([("SCAN", cursor, "MATCH", pattern, "COUNT", _PORTION)])[0]
+    kinds: list[bytes] = []
+    cursor = b""
+    while cursor != b"0":
+        cursor, page = server.ask([("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", _PORTION)])[0]
         kinds += page
-        if cursor == b"0":
-            break
-    of_scope = [layout.raw("age", scope), layout.raw("ends", scope), *kinds]
-    of_store = [layout.whole("ends"), *(layout.of("texts", model.decode()) for model in models)]
-    for names, wanted in ((of_scope, field), (of_store, address)):
-        for name in names:
-            (members,) = server.ask([("ZRANGE", name, 0, -1)])
-            if held := [member for member in members if wanted in (member, member[DIGITS:])]:
-                yield name, held
+    sets: dict[bytes, list[bytes]] = {}
+    by_field, by_address = [layout.raw("age", scope), layout.raw("ends", scope), *kinds], [layout.whole("ends"), *texts]
+    for name, wanted in [*((name, field) for name in by_field), *((name, address) for name in by_address)]:
+        (members,) = server.ask([("ZRANGE", name, 0, -1)])
+        sets[name] = [member for member in members if wanted in (member, member[DIGITS:])]
+    keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
+    keys += [layout.whole("scopes"), layout.whole("models"), *sets, *texts]
+    number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
+    cells, feed, vectors, tokens, age, of_scopes, of_models = (number[key] for key in keys[1:8])
+    epoch = from_micros(0)
+    commands: list[list[Argument]] = [
+        [b"HSET", cells, 2, field, pack_cell(new_stamp(), RowState(0, 1, "", epoch, epoch, None))],
+        [b"HDEL", vectors, 1, field],
+        [b"HDEL", tokens, 1, field],
+        *([b"ZREM", number[key], len(members), *members] for key, members in sets.items() if members),
+    ]
+    registers: list[list[Argument]] = [
+        [of_scopes, scope, age],
+        *([of_models, model, number[index]] for model, index in zip(models, texts, strict=True)),
+    ]
+    return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)

@@ -70,10 +70,6 @@ class SqlBackend(ABC):
         """The columns ``selection`` of the rows of ``keys`` that meet ``condition``."""
 
     @abstractmethod
-    def _root(self, label: str) -> str:
-        """``label``, the first of a namespace, as the column ``root`` holds it."""
-
-    @abstractmethod
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies ``batches`` in one durable transaction. Raises Refused if the database cannot hold the data."""
 
@@ -207,6 +203,10 @@ class SqlBackend(ABC):
 
     def forget(self, user: str) -> None:  # noqa: B027 - none of them has anything to do
         """Does nothing: these databases keep no record of who follows changes."""
+
+    def _root(self, label: str) -> str:
+        """``label``, the first of a namespace, as the column ``root`` holds it: packing escapes NUL."""
+        return label if self.holds_nul else pack_namespace((label,))
 
     def _now(self) -> int:
         return to_micros(self._clock.now())

@@ -243,9 +243,6 @@ class SqliteBackend(SqlBackend):
         given: dict[str, object] = {f"{column[2:]}{at}": value for at, value in enumerate(values)}
         return f"{column} IN ({','.join(f':{name}' for name in given)})", given
 
-    def _root(self, label: str) -> str:
-        return label
-
     def _of_keys(
         self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
     ) -> Iterator[tuple[Any, ...]]:
