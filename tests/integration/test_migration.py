@@ -271,7 +271,7 @@ def test_what_the_store_refuses_is_named_and_the_rest_is_done(
     code, out, _ = script("--database-url", url)
     assert code == 1
     assert "FAILED: 5." in out
-    assert "'ada' 'id.7': 'SQLite refused the write: refused'" in out
+    assert "'ada' 'id.7': 'SQLite cannot hold this: refused'" in out
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DROP TRIGGER refuse")
     code, out, _ = script("--database-url", url)
