@@ -110,12 +110,12 @@ class FileFormat:
         Raises DamagedFile for the first line that cannot be read; with ``leaves_out``, only if that is the header.
         """
         *lines, _ = content.split(b"\n")
-        root = generation = ""
+        name, root, generation = path.name, "", ""
         wanted = 1
         table = Table()
         for number, line in enumerate(lines):
             try:
-                body = json.loads(self.unseal(line, _place(path, generation, number)))
+                body = json.loads(self.unseal(line, _place(name, generation, number)))
                 if number:
                     for entry in body["entries"]:
                         table.set(*_unpacked(entry))
@@ -135,10 +135,10 @@ class FileFormat:
         rows = [user.packed.get(key) or pack_row(key, state) for key, state in states]
         step = self._rows_in_line
         bodies = [b'{"entries":[' + b",".join(rows[at : at + step]) + b"]}" for at in range(0, len(rows), step)]
-        generation = secrets.token_hex(8)  # makes every line of an earlier state invalid here
+        name, generation = path.name, secrets.token_hex(8)  # makes every line of an earlier state invalid here
         header = _JSON.encode({"root": user.root, "generation": generation, "lines": len(bodies) + 1})
-        lines = [self.seal(header.encode(), _place(path, "", 0))]
-        lines += (self.seal(body, _place(path, generation, number)) for number, body in enumerate(bodies, 1))
+        lines = [self.seal(header.encode(), _place(name, "", 0))]
+        lines += (self.seal(body, _place(name, generation, number)) for number, body in enumerate(bodies, 1))
         return b"".join(line + b"\n" for line in lines)
 
     def seal(self, body: bytes, place: bytes) -> bytes:
@@ -290,8 +290,8 @@ def _unpacked(entry: dict[str, Any]) -> tuple[Key, RowState]:
     return (tuple(entry["namespace"]), entry["key"]), state
 
 
-def _place(path: Path, generation: str, number: int) -> bytes:
-    return f"{path.name}\n{generation}\n{number}".encode()
+def _place(name: str, generation: str, number: int) -> bytes:
+    return f"{name}\n{generation}\n{number}".encode()
 
 
 def _digest(body: bytes, place: bytes) -> bytes:
