@@ -122,9 +122,17 @@ class Vectors:
             if size != self.total.size:
                 continue
             known += slots
-            self._set_first(slots, unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32))
+            first = unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32)
+            self._first.put(slots, first)
+            self._count(1, first)
             for slot in slots if passages > 1 else ():
-                self._set_further(slot, unpack_vectors(packed[slot])[1:].astype(np.float32))
+                further = unpack_vectors(packed[slot])[1:].astype(np.float32)
+                start, self._passages = self._passages, self._passages + len(further)
+                if self._passages > len(self._owners):
+                    self._owners = grown(self._owners, self._passages)
+                self._owners[start : self._passages] = slot
+                self._further.put(range(start, self._passages), further)
+                self._count(1, further)
         return known
 
     def forget(self, slot: int) -> None:
@@ -144,18 +152,6 @@ class Vectors:
             further=tuple(self._further.blocks),
             owners=self._owners[: self._passages],
         )
-
-    def _set_first(self, slots: Sequence[int], vectors: Floats) -> None:
-        self._first.put(slots, vectors)
-        self._count(1, vectors)
-
-    def _set_further(self, slot: int, vectors: Floats) -> None:
-        start, self._passages = self._passages, self._passages + len(vectors)
-        if self._passages > len(self._owners):
-            self._owners = grown(self._owners, self._passages)
-        self._owners[start : self._passages] = slot
-        self._further.put(range(start, self._passages), vectors)
-        self._count(1, vectors)
 
     def _count(self, sign: int, vectors: Floats) -> None:
         self.count += sign * len(vectors)
@@ -206,16 +202,7 @@ class _Blocks:
 
     def put(self, numbers: Sequence[int], rows: Floats) -> None:
         """Sets the rows with these ``numbers``, which ascend."""
-        self._make_room(numbers[-1] + 1, rows.shape[1])
-        where = np.asarray(numbers, np.intp)
-        for block in range(int(where[0]) // _BLOCK, int(where[-1]) // _BLOCK + 1):
-            here = where // _BLOCK == block
-            self.blocks[block][where[here] - block * _BLOCK] = rows[here]
-
-    def rows(self, numbers: Sequence[int] | NDArray[np.intp]) -> Floats:
-        return _gathered(self.blocks, numbers, self.blocks[0].shape[1] if self.blocks else 0)
-
-    def _make_room(self, room: int, size: int) -> None:
+        room, size = numbers[-1] + 1, rows.shape[1]
         if not self.blocks:
             self.blocks.append(np.zeros((_FEW, size), np.float32))
         if (first := len(self.blocks[0])) < min(room, _BLOCK):
@@ -225,6 +212,13 @@ class _Blocks:
             self.blocks[0] = larger
         while len(self.blocks) * _BLOCK < room:
             self.blocks.append(np.zeros((_BLOCK, size), np.float32))
+        where = np.asarray(numbers, np.intp)
+        for block in range(int(where[0]) // _BLOCK, int(where[-1]) // _BLOCK + 1):
+            here = where // _BLOCK == block
+            self.blocks[block][where[here] - block * _BLOCK] = rows[here]
+
+    def rows(self, numbers: Sequence[int] | NDArray[np.intp]) -> Floats:
+        return _gathered(self.blocks, numbers, self.blocks[0].shape[1] if self.blocks else 0)
 
 
 def _gathered(blocks: Sequence[Floats], numbers: Sequence[int] | NDArray[np.intp], size: int) -> Floats:
@@ -340,24 +334,22 @@ class PostingsView:
 
         A query looks up each term several times, so recent results are kept.
         """
-        found = self._remembered.get(term)
-        if found is None:
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            found = self._remembered[term] = self._look_up(term)
-        return found
-
-    def _look_up(self, term: Term) -> Found:
-        forms = (term,) if isinstance(term, str) else term
-        found = [self._find(hash(form)) for form in forms]
-        if len(found) == 1:
-            return found[0]
-        slots, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        order = np.lexsort((counts, slots))
-        slots, counts = slots[order], counts[order]
-        is_last = np.ones(len(slots), np.bool_)
-        is_last[:-1] = slots[1:] != slots[:-1]
-        return slots[is_last], counts[is_last]
+        known = self._remembered.get(term)  # another thread may clear it at any time
+        if known is not None:
+            return known
+        found = [self._find(hash(form)) for form in ((term,) if isinstance(term, str) else term)]
+        slots, counts = found[0]
+        if len(found) > 1:  # of a slot that holds several forms, the most frequent one counts
+            slots, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            order = np.lexsort((counts, slots))
+            slots, counts = slots[order], counts[order]
+            is_last = np.ones(len(slots), np.bool_)
+            is_last[:-1] = slots[1:] != slots[:-1]
+            slots, counts = slots[is_last], counts[is_last]
+        if len(self._remembered) >= _REMEMBERED:
+            self._remembered.clear()
+        self._remembered[term] = slots, counts
+        return slots, counts
 
     def _find(self, term: int) -> Found:
         slots, counts = self.whole.find(term)

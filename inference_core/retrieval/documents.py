@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 
 from inference_core.retrieval.analysis import ANALYZER, UNSPACED, analyze
@@ -99,8 +98,11 @@ def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
         if _size(sentence) <= limit:
             parts.append(sentence)
             continue
-        pieces = ([word] if _size(word) <= 1 else _cut(word, 2 * limit) for word in sentence.split())
-        parts += _joined(list(chain.from_iterable(pieces)), limit)
+        pieces: list[str] = []
+        for word in sentence.split():
+            length = len(word) if _size(word) <= 1 else 2 * limit
+            pieces += [word[start : start + length] for start in range(0, len(word), length)]
+        parts += _joined(pieces, limit)
     found = _joined(parts, limit)
     rest = found[MAX_PASSAGES - 1 :]
     return [*found[: MAX_PASSAGES - 1], " ".join(rest)] if rest else found
@@ -123,7 +125,3 @@ def _joined(parts: Sequence[str], limit: int) -> list[str]:
         current.append(part)
         size += _size(part)
     return [*found, " ".join(current)]
-
-
-def _cut(word: str, length: int) -> list[str]:
-    return [word[start : start + length] for start in range(0, len(word), length)]

@@ -133,14 +133,9 @@ def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
     if query.wants_action:
         found["guidance"] = weights.guidance * pool.guiding
     if query.interval is not None:
-        found["time"] = weights.interval * _within(pool, query.interval)
+        (start, end), happened = query.interval, pool.column("happened")
+        found["time"] = weights.interval * ((start <= happened) & (happened < end)).astype(np.float32)
     return found
-
-
-def _within(pool: Pool, interval: tuple[float, float]) -> Floats:
-    """1 for documents that happened within ``interval``, in seconds since 1970."""
-    happened = pool.column("happened")
-    return ((interval[0] <= happened) & (happened < interval[1])).astype(np.float32)
 
 
 def promising(

@@ -70,14 +70,10 @@ class SessionOrder:
         if not 0 < distance < len(values):
             return result
         target, source = (result[by:], values[:-by]) if by > 0 else (result[:by], values[distance:])
-        np.multiply(source, self._is_near(distance), out=target)
-        return result
-
-    def _is_near(self, distance: int) -> Floats:
-        """1 for each turn, except the last ``distance``, whose session still goes on ``distance`` turns later."""
-        if distance not in self._near:
+        if distance not in self._near:  # for each turn, whether its session goes on so many turns later
             self._near[distance] = (self.session[distance:] == self.session[:-distance]).astype(np.float32)
-        return self._near[distance]
+        np.multiply(source, self._near[distance], out=target)
+        return result
 
     def best(self, values: Floats) -> Floats:
         """For each position, a third of the sum of its session's three best values.
