@@ -13,14 +13,16 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.consolidation import JOB, Effects
 from inference_core.ingestion.extraction import short, stamp
 from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
 from inference_core.ingestion.messages import Message, Role, mended
+from inference_core.ingestion.outbox import Claim
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import canonical_text
+from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin, Trust
-from inference_core.services.operations.scope import MemoryScope, record_of
+from inference_core.memory.types import MemoryType, get_category_for_type
+from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 
 _MAX_NAMED: Final = 1_000
 
@@ -120,15 +122,34 @@ def text_and_cited(
     return text, [source for name in cited for source in offered[name]]
 
 
+def derived_record(
+    scope: MemoryScope, claim: Claim, kind: MemoryType, content: str, source: MemorySource, metadata: Mapping[str, Any]
+) -> MemoryRecord:
+    """A memory that the job of ``claim`` derives; its id names the job, so that a repetition finds it again."""
+    category = get_category_for_type(kind.value)
+    namespace = scope.namespaces.namespace_for(claim.partition.user_id, category)
+    now = scope.clock.now()
+    return MemoryRecord(
+        id=digest_of([*namespace, source.tool, claim.job_id, content]),
+        content=content,
+        memory_type=kind,
+        category=category,
+        namespace=namespace,
+        created_at=now,
+        updated_at=now,
+        extra_metadata={JOB: claim.job_id, **metadata},
+        source=source,
+        trust=source.trust,
+    )
+
+
 def write_derived(
     scope: MemoryScope, effects: Effects, record: MemoryRecord, replaced: Sequence[MemoryRecord]
 ) -> Operation[None]:
-    """Adds ``record`` and ends those ``replaced`` in its favour. Raises StoreError.
-
-    The id of ``record`` names the job: if a memory is there under it, an earlier attempt of this very job wrote it.
-    """
+    """Adds ``record`` and ends those ``replaced`` in its favour. Raises InvalidMemory, StoreError."""
+    put_of(record)  # raises for what cannot be written, here where it can be noted
     (row,) = yield from scope.engine.get([(record.namespace, record.id)])
-    successor = record if row is None else record_of(row)
+    successor = record if row is None else record_of(row)  # an earlier attempt of this very job has written it
     ended = [one for one in replaced if one.id != successor.id]
     supersedes = dict.fromkeys([*successor.supersedes, *(one.id for one in ended)])
     effects.add(replace(successor, supersedes=tuple(supersedes)))

@@ -27,6 +27,7 @@ from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.derived import (
     Shown,
     Source,
+    derived_record,
     lowest_origin,
     request_for,
     shown_source,
@@ -40,7 +41,7 @@ from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.operations.recall import newest
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Put, Write
 
 INSIGHT: Final = "insight"
@@ -256,21 +257,23 @@ class InsightWork:
             if not said:
                 effects.problems.append("A memory that was cited does not hold any more")
                 continue
+            group = [one for one in found.insights if one.extra_metadata.get(_GROUP) == candidate.topic]
+            source = MemorySource(origin=candidate.origin, tool=INSIGHT)
+            metadata = {CITES: list(candidate.cites), _GROUP: candidate.topic, _SAID: said}
             try:
-                record = _record(scope, claim, candidate, said)
+                content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
+                record = derived_record(scope, claim, MemoryType.GENERAL, content, source, metadata)
+                # What another job concluded from the same sources, which have not changed since, is not written again.
+                is_known = any(
+                    one.content == content
+                    and one.extra_metadata.get(_SAID) == said
+                    and one.extra_metadata.get(JOB) != claim.job_id
+                    for one in group
+                )
+                if not is_known:
+                    yield from write_derived(scope, effects, record, [one for one in group if not one.pinned])
             except InvalidMemory as error:
                 effects.problems.append(mended(str(error)))
-                continue
-            group = [one for one in found.insights if one.extra_metadata.get(_GROUP) == candidate.topic]
-            # What another job concluded from the same sources, which have not changed since, is not written again.
-            is_known = any(
-                one.content == record.content
-                and one.extra_metadata.get(_SAID) == said
-                and one.extra_metadata.get(JOB) != claim.job_id
-                for one in group
-            )
-            if not is_known:
-                yield from write_derived(scope, effects, record, [one for one in group if not one.pinned])
         now = scope.clock.now()
         for orphan in found.orphans:
             if effects.get(orphan) is orphan:  # else it has just been superseded
@@ -314,25 +317,3 @@ def changed_groups(found: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
     """The groups that no model has answered for as they are now, or whose higher-level memory ends."""
     ended = {one.extra_metadata.get(_GROUP) for one in found.orphans}
     return [one for one in found.groups if answered.get(one.name) != one.fingerprint or one.name in ended]
-
-
-def _record(scope: MemoryScope, claim: Claim, candidate: Candidate, said: str) -> MemoryRecord:
-    """The higher-level memory that ``candidate`` would be. Raises InvalidMemory."""
-    namespace = scope.namespaces.namespace_for(claim.partition.user_id, MemoryCategory.SEMANTIC)
-    source = MemorySource(origin=candidate.origin, tool=INSIGHT)
-    cites = list(candidate.cites)
-    now = scope.clock.now()
-    record = MemoryRecord(
-        id=digest_of([*namespace, INSIGHT, candidate.topic, claim.job_id]),
-        content=canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes),
-        memory_type=candidate.memory_type,
-        category=MemoryCategory.SEMANTIC,
-        namespace=namespace,
-        created_at=now,
-        updated_at=now,
-        extra_metadata={JOB: claim.job_id, CITES: cites, _GROUP: candidate.topic, _SAID: said},
-        source=source,
-        trust=source.trust,
-    )
-    put_of(record)  # raises for what cannot be written, here where it can be noted
-    return record

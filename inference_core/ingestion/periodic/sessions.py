@@ -17,12 +17,12 @@ from inference_core.ingestion.consolidation import JOB, Effects
 from inference_core.ingestion.messages import mended, session_name, split_text
 from inference_core.ingestion.outbox import Claim, Outbox
 from inference_core.ingestion.partitions import Partition, Waiting
-from inference_core.ingestion.periodic.derived import Source, lowest_origin, write_derived
+from inference_core.ingestion.periodic.derived import Source, derived_record, lowest_origin, write_derived
 from inference_core.memory.record import CITES, MemoryRecord, why_invalid
-from inference_core.memory.text import canonical_text, digest_of, moment_field, optional_text, text_field
+from inference_core.memory.text import canonical_text, moment_field, optional_text, text_field
 from inference_core.memory.trust import MemorySource
-from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
+from inference_core.memory.types import MemoryType
+from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.stores.backend import Delete, Row, Write
 
 SUMMARY: Final = "summary"
@@ -97,10 +97,9 @@ class SessionWork:
         for candidate in extraction.candidates:
             try:
                 record = _record(scope, claim, candidate, extraction, earlier[-1] if earlier else None)
+                yield from write_derived(scope, effects, record, [one for one in earlier if not one.pinned])
             except InvalidMemory as error:
                 effects.problems.append(mended(str(error)))
-            else:
-                yield from write_derived(scope, effects, record, [one for one in earlier if not one.pinned])
         return effects
 
     def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
@@ -124,39 +123,27 @@ def _record(
 ) -> MemoryRecord:
     """The memory that the summary would be, of the generation after ``earlier``. Raises InvalidMemory."""
     session = optional_text(session_name(_session(claim)), what="session_id")
-    namespace = scope.namespaces.namespace_for(claim.partition.user_id, MemoryCategory.EPISODIC)
     source = MemorySource(
         origin=candidate.origin, thread_id=session, message_ids=candidate.message_ids[:MAX_CITED], tool=SUMMARY
     )
     cited = [*candidate.cites, *(earlier.cites if earlier else ())]
     metadata: dict[str, Any] = {
-        JOB: claim.job_id,
         GENERATION: 1 + (generation_of(earlier) if earlier else 0),
         READ_TO: extraction.notes.get(READ_TO),
         CITES: list(dict.fromkeys(cited))[:MAX_CITED],
         "participants": [mended(one.name) for one in candidate.entities],
         "until": candidate.valid_to and candidate.valid_to.isoformat(),
     }
+    metadata = {name: value for name, value in metadata.items() if value}
     text = canonical_text(mended(candidate.content), max_bytes=MAX_SUMMARY_BYTES)
-    now = scope.clock.now()
-    record = MemoryRecord(
-        id=digest_of([*namespace, SUMMARY, claim.job_id]),
-        content=split_text(text, scope.max_content_bytes)[0],
-        memory_type=MemoryType.SESSION_SUMMARY,
-        category=MemoryCategory.EPISODIC,
-        namespace=namespace,
-        created_at=now,
-        updated_at=now,
+    content = split_text(text, scope.max_content_bytes)[0]
+    return replace(
+        derived_record(scope, claim, MemoryType.SESSION_SUMMARY, content, source, metadata),
         topic=optional_text(candidate.topic, what="topic"),
         session_id=session,
         agent_name=scope.namespaces.agent_name,
-        extra_metadata={name: value for name, value in metadata.items() if value},
-        source=source,
-        trust=source.trust,
         valid_from=candidate.valid_from,
     )
-    put_of(record)  # raises for what cannot be written, here where it can be noted
-    return record
 
 
 def all_said(outbox: Outbox, partition: Partition) -> Operation[list[Waiting]]:
