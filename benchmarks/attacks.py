@@ -1,9 +1,9 @@
-"""Injected instructions and poisoned passages as results of tools: what memory makes of them, and undoing it.
+"""Injected instructions and poisoned passages in tool results: what memory stores of them, and undoing it.
 
 ``--data DIR`` holds InjecAgent's cases (`injecagent_dh_base.json`) and PoisonedRAG's (`poisonedrag_nq.json`); they are
-not in the repository. Each case is a turn of an agent whose tool returns it, and whose answer repeats it. A session of
-such turns is captured and worked on by rules; by a model that obeys whatever it reads and says that the user said it;
-or taken in word for word. Then `inference-core undo --session` takes the session back, and the store is compared.
+not in the repository. Each case is a turn of an agent whose tool returns it and whose answer repeats it. A session of
+such turns is captured and processed by rules; by a model that obeys whatever it reads and attributes it to the user; or
+word for word. Then `inference-core undo --session` reverts the session, and the store is compared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From opening a store with n memories to the first recall that its index answers; what the index and the file take.
+"""From opening a store with n memories to the first recall from its index; and the size of the index and the file.
 
-Every run is a process of its own, which has imported everything before the clock starts.
+Every run is a process of its own that has imported everything before the clock starts.
 """
 
 from __future__ import annotations

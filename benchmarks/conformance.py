@@ -1,6 +1,6 @@
-"""What LangGraph's stores and ours keep of the promises of `inference_core.testing.conformance`, as one table.
+"""Which promises of `inference_core.testing.conformance` LangGraph's stores and ours keep, as one table.
 
-A PostgreSQL with pgvector is started for it in a folder that goes away, unless CONFORMANCE_POSTGRES holds an address.
+It starts a PostgreSQL with pgvector in a temporary folder, unless CONFORMANCE_POSTGRES holds an address.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a context takes to build: beside its slowest source, with one that hangs, and of a store's own sources."""
+"""How long a context takes to build: compared with its slowest source, with a source that hangs, from a real store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What reaches the prompt: the context engineer beside the plain best of the same recall, with the bars.
+"""What reaches the prompt: the context engineer compared with the plain best of the same recall, with the bars.
 
-And by store size, how often the memory that recall ranks first is told.
+Also, by store size, how often the memory that recall ranks first reaches the prompt.
 
 ``--data DIR`` is a folder with `locomo_dev`, `beam_dev`, `own_dev` and `attacks`, or some of them; they are not in the
 repository. Without it, the repository's own cases are measured.

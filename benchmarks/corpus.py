@@ -1,7 +1,7 @@
-"""Made-up conversations that look like real ones to a store: Zipf's law, sessions, many users; always the same.
+"""Synthetic conversations that look real to a store: Zipf's law, sessions, many users; the same in every run.
 
-Words are drawn by the Zipf-Mandelbrot law (Mandelbrot, 1953). The most frequent ones are English stop words, the others
-are made of syllables.
+Words follow the Zipf-Mandelbrot law (Mandelbrot, 1953). The most frequent ones are English stop words, the others are
+made of syllables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Made-up facts for conversations: a sentence that says one thing, and a question for it in other words; all seeded."""
+"""Synthetic facts for conversations: a sentence that states one thing, and a question for it in other words; seeded."""
 
 from __future__ import annotations
 

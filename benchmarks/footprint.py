@@ -1,8 +1,8 @@
-"""A process with many memories: what it takes of the machine's memory, and its first recall after a bulk save.
+"""The memory of a process with many memories, and its first recall after a bulk save.
 
-One process opens a store with n memories, their vectors and their token vectors, and recalls. Another one, whose user
-was asked about before, saves n memories and recalls at once. Each is started for it; all counts that such a process has
-imported, the trivial embedding included, and no model.
+One process opens a store with n memories, their vectors and their token vectors, and recalls. Another one, which has
+already recalled for the user, saves n memories and recalls at once. The figures include what such a process imports and
+a trivial embedding, but no model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Durable saves per second of 8 processes x 20 savers: joined into transactions, and each in its own.
 
-The baseline is the same work on the same kind of file by the standard library alone: every save its own transaction
-(WAL, synchronous FULL, busy timeout), one connection a process, twenty threads.
+The baseline does the same work on the same kind of file with the standard library: every save is its own transaction
+(WAL, synchronous FULL, busy timeout), with one connection per process and twenty threads.
 """
 
 from __future__ import annotations

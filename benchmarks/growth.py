@@ -1,7 +1,7 @@
 """Recall, save, update, cold start, middleware and ingest at growing sizes, with a picture of each in docs/benchmarks.
 
-Every measurement is a process of its own. The last size is shared by users with 100 memories each. Each operation's
-results are written when they are there, to benchmarks/results/growth_NAME.json.
+Every measurement is a process of its own. At the last size, users with 100 memories each share the store. The results
+of each operation go to benchmarks/results/growth_NAME.json as soon as they are there.
 """
 
 from __future__ import annotations

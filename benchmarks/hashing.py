@@ -1,4 +1,4 @@
-"""An embedding that costs next to nothing, so that a benchmark measures the store and not a model."""
+"""An embedding that costs almost nothing, so that a benchmark measures the store and not a model."""
 
 from __future__ import annotations
 

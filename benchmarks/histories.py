@@ -1,4 +1,4 @@
-"""Long conversations in which every message says facts, for measuring what is left of them; made up, or of LoCoMo."""
+"""Long conversations in which every message states facts, to measure what remains of them; synthetic, or LoCoMo's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the package adds to importing LangChain's agents."""
+"""How much the package adds to the time that importing LangChain's agents takes."""
 
 from __future__ import annotations
 

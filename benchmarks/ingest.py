@@ -1,6 +1,6 @@
-"""Saving n turns with the local model, end to end through the service: turns a second, and the model's share.
+"""Saving n turns with the local model, end to end through the service: turns per second, and the model's share.
 
-The model's own time is that of the same texts in the same batches, as many at once, embedded directly.
+The model's own time is measured with the same texts in the same batches and concurrency, embedded directly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Of what a user said and later changed, whether recall gives the newer message before the older one.
+"""Whether recall gives the newer of two messages first, where the user later changed what they said.
 
 ``--data DIR`` holds chats in BEAM's format, which are not in the repository. A pair is a question of the ability
-`knowledge_update` whose evidence names other messages for the update than for what held before; each chat is a user's
-memory, a memory a message. A message that is not among the 20 best comes last.
+`knowledge_update` whose evidence names other messages for the update than for the earlier state; each chat is a user's
+memory, each message a memory. A message that is not among the 20 best comes last.
 """
 
 from __future__ import annotations

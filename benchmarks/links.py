@@ -1,4 +1,4 @@
-"""Recall with links against recall without, by category: R@5, R@10 and how much longer it takes.
+"""Recall with links compared with recall without, by category: R@5, R@10 and the time.
 
 ``--data PATH`` is a file in LoCoMo's format, or a folder with `locomo_dev`, `beam_dev` and `own_dev`, or some of them;
 ``--model none`` measures recall by words alone. Each conversation is ingested once and asked both ways in turn.

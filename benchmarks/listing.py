@@ -1,7 +1,7 @@
-"""Pages of what is stored, among few and among many on SQLite: memories, receipts, what waits, filtered items.
+"""Pages of memories, receipts, waiting messages and filtered items, from small and large stores on SQLite.
 
-A page costs a page, however much there is; a filter that the database does not know reads all items once. Each is
-asked of a small and of a large store by turns.
+A page should cost the same in both; a filter that the database cannot apply reads all items once. Small and large
+stores take turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the middleware itself costs a turn of an agent among n memories; the time of a model is left out."""
+"""What the middleware adds to a turn of an agent with n memories, without the time of a model."""
 
 from __future__ import annotations
 

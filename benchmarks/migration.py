@@ -1,6 +1,6 @@
-"""Migration of n flat memories from a file of LangGraph's SqliteStore: memories a second, and memory at growing sizes.
+"""Migration of n flat memories from a file of LangGraph's SqliteStore: memories per second, and memory use by size.
 
-Every size is a process of its own; its memory is the most that it ever used, beyond what it used before it began.
+Every size is a process of its own; its memory is its peak, less what it used before it began.
 """
 
 from __future__ import annotations

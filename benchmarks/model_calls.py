@@ -1,9 +1,9 @@
-"""What a model is asked for per 100 messages of a conversation, at the default sizes of batches.
+"""Calls and tokens of a model per 100 messages of a conversation, at the default batch sizes.
 
 ``--data FILE`` is in LoCoMo's format and not in the repository. The first conversation's messages are captured session
-by session, one speaker as the user and the other as the assistant, and worked on with a model that follows a script:
-a memory for every third message of the user. `inference-core stats` counts calls and tokens, by words where, as here,
-the model does not tell.
+by session, one speaker as the user and the other as the assistant, and processed with a scripted model: one memory for
+every third message of the user. `inference-core stats` counts calls and tokens; where, as here, the model reports none,
+it estimates tokens from words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Putting a turn (two messages) into the outbox, against a bare durable commit of the same bytes.
+"""Putting a turn (two messages) into the outbox, compared with a bare durable commit of the same bytes.
 
-Once with a worker that has nothing to do, once with one that makes memories of other users' messages all the time, by
-an extractor that waits as for a model. The bare commits are made in the same process, in turns with ours.
+Once with an idle worker, once with one that constantly extracts other users' messages, with an extractor that waits as
+for a model. The bare commits are made in the same process, in turns with ours.
 """
 
 from __future__ import annotations

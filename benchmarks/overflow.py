@@ -1,8 +1,8 @@
-"""What is left of long conversations: ours, and LangChain's SummarizationMiddleware, with the same summarizer.
+"""What remains of long conversations: ours, and LangChain's SummarizationMiddleware, with the same summarizer.
 
-Every message of made-up conversations of 200 to 1,000 messages holds facts, unique sentences, each with a fixed
-question in other words. A fact is recallable at the end if its sentence is in what the model is shown then, or in the
-ten memories that are recalled for its question. With ``--data DIR`` the conversations are those of LoCoMo files, whose
+Every message of synthetic conversations of 200 to 1,000 messages holds facts, which are unique sentences, each with a
+fixed question in other words. A fact is recallable at the end if its sentence is in what the model is shown then, or in
+the ten memories recalled for its question. With ``--data DIR`` the conversations are those of LoCoMo files, and their
 turns are the facts.
 """
 

@@ -1,4 +1,4 @@
-"""What short-term memory adds to a turn of an agent whose conversation fits, and of one whose does not."""
+"""What short-term memory adds to a turn of an agent, for conversations that fit the limit and for longer ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we are measured against: LangGraph's own stores, and the floors: the least work that SQLite and numpy can do."""
+"""What we are compared with: LangGraph's own stores, and the floors, the least work that SQLite and numpy can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable saves per second of 8 processes x 20 savers on PostgreSQL: what is lost, what fails, and how fast.
+"""Durable saves per second of 8 processes x 20 savers on PostgreSQL: lost writes, failures and speed.
 
 The server is PostgreSQL from a wheel, with fsync, on the same machine. First all processes save for the same 20 users,
 so that every transaction waits for those of the others; then each process for 20 users of its own.

@@ -1,9 +1,9 @@
-"""How much of a request a provider's prompt cache already knows: fifty turns, ten writes, several ways to tell memory.
+"""How much of each request a provider's prompt cache can reuse: fifty turns, ten writes, several placements of memory.
 
-Cached is what a request has in common with the one before it, from its beginning, in tokens of the one before it: the
-tools' schemas, which providers put first, the system prompt and the messages. What is said is as long as on average in
-LMSYS-Chat-1M (Zheng et al., arXiv 2309.11998): 70 tokens by the user, 215 by the assistant. The agent has no tools but
-those of the memory, and its own system prompt is short: both make shares lower than they are in most agents.
+Cached is the common beginning of a request and the one before it, in tokens of the one before it: the tools' schemas,
+which providers put first, the system prompt and the messages. Messages have the average length in LMSYS-Chat-1M (Zheng
+et al., arXiv 2309.11998): 70 tokens of the user, 215 of the assistant. The agent has only the memory tools, and its own
+system prompt is short: both make the shares lower than in most agents.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Hybrid recall among n memories: ours, LangGraph's stores, and the floor; the time of a model is left out.
+"""Hybrid recall among n memories: ours, LangGraph's stores, and the floor; without the time of a model.
 
-With several users the question goes to one small user, whose store is also measured when nobody else is in it.
+With several users the question goes to one small user, whose store is also measured with nobody else in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replays a conversation through a real agent, message by message, with a summarizer that is the same for everybody."""
+"""Replays a conversation through a real agent, message by message, with the same summarizer for every system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of benchmarks: a table on the screen, and a file that says machine, versions and date."""
+"""Results of benchmarks: a table on the screen, and a file with machine, versions and date."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long others on an event loop wait for memory.
+"""How long other tasks on an event loop wait because of memory.
 
-An unrelated ``asyncio.to_thread`` while the store of fifty running agents hangs; and the longest that the loop's own
-thread works without a break while callers save, recall, list, ask for prompts and purge on SQLite, where one user has
-10,000 memories whose index is not there yet.
+Measured with an unrelated ``asyncio.to_thread`` while the store of fifty running agents hangs; and as the longest time
+that the loop's thread works without a break while callers save, recall, list, build prompts and purge on SQLite, where
+one user has 10,000 memories without an index yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A durable save among n memories, one after the other, against a bare commit of the same bytes."""
+"""A durable save among n memories, one after the other, compared with a bare commit of the same bytes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Recall by meaning of users who own a small share of a PostgreSQL table: ours, and LangGraph's PostgresStore (HNSW).
+"""Recall by meaning for users who own a small share of a PostgreSQL table: ours, and LangGraph's PostgresStore (HNSW).
 
-One index over everybody's vectors finds the nearest of all and filters afterwards, so that few or none are left of a
-user with a small share. The truth for PostgresStore is the exact order of the user's own vectors; for ours, which ranks
-by more than vectors, it is what the same ranking finds in the same rows without a database. How many of cosine's own
-ten are among ours is told too. The server is PostgreSQL with pgvector from a wheel, with fsync; both stores share it
-and take turns. PostgresStore's index is made after its rows, which is faster and gives the same index. Then recall
-among 10,000 memories of one user.
+One index over all users' vectors finds the nearest of all and filters afterwards, so a user with a small share gets few
+results or none. The truth for PostgresStore is the exact order of the user's own vectors; for ours, which ranks by more
+than vectors, it is what the same ranking finds in the same rows without a database. The report also says how many of
+cosine's own ten are among ours. The server is PostgreSQL with pgvector from a wheel, with fsync; both stores share it
+and take turns. PostgresStore's index is made after its rows, which is faster and gives the same index. Recall among
+10,000 memories of one user follows.
 """
 
 from __future__ import annotations

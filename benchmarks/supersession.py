@@ -1,4 +1,4 @@
-"""Which statements take the place of which: rules against labelled pairs, by phenomenon, those held out apart."""
+"""Which statements supersede which: rules against labelled pairs, by phenomenon, with held-out pairs apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How benchmarks measure: milliseconds of single calls, contenders by turns, folders that go away afterwards."""
+"""How benchmarks measure: milliseconds of single calls, contenders in turns, temporary folders."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What a turn passes through: the modules of the package between `before_agent` and the rows and back.
+"""What a turn passes through: the package's modules between `before_agent` and the rows, and back.
 
-Counted, not timed, so that the numbers are the same on every machine: modules entered, threads that work was handed to,
-reads of the database, JSON texts parsed and records made, by turns of an agent among n memories when nothing has
-changed since the turn before, each of which asks something else. Calls are seen by the interpreter's profile hook on
-every thread.
+Counted, not timed, so the numbers are the same on every machine: modules entered, threads used, database reads, JSON
+texts parsed and records made, per turn of an agent with n memories when nothing has changed since the turn before. Each
+turn asks something else. The interpreter's profile hook sees the calls of every thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An update of a memory among n, one after the other; the other stores put blindly, ours also keeps what it had."""
+"""An update of one memory after the other among n; other stores overwrite blindly, ours also keeps the old version."""
 
 from __future__ import annotations
 

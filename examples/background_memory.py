@@ -1,8 +1,8 @@
-"""Memory made in the background: a conversation is captured, a worker makes memories of it, a new process recalls.
+"""Background extraction: a conversation is captured, a worker extracts memories, a new process recalls them.
 
     talk (outbox) → worker (memories) → another process: an agent that knows
 
-Runs without a key; with AGENT_MODEL set the configured model replies, with AGENT_MEMORY_MODEL it picks the memories.
+Runs without a key. With AGENT_MODEL set, that model replies; with AGENT_MEMORY_MODEL, that model extracts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Memory in a deep agent: the main agent and its subagent share what they know, and learn their crafts apart.
+"""Memory in a deep agent: the main agent and its subagent share facts, and each learns procedures of its own.
 
-Runs without a key; with AGENT_MODEL set (for example ``openai:gpt-5-mini``) the configured model replies. Needs the
-package ``deepagents``.
+Runs without a key. With AGENT_MODEL set (for example ``openai:gpt-5-mini``), that model replies. Needs the package
+``deepagents``.
 """
 
 from __future__ import annotations

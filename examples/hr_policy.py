@@ -1,6 +1,6 @@
-"""The example data of the HR policy chatbot: Sarah's conversation, what the scripts reply, what the proposals list.
+"""The data of the HR policy chatbot: Sarah's conversation, scripted replies, and what the proposals list.
 
-Words of the two proposals for memory in Ballerina's agents, of 17 and 18 September 2025, "…" of theirs included.
+The texts are those of the two proposals for memory in Ballerina's agents, of 17 and 18 September 2025, including "…".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An HR policy chatbot that keeps its conversations within a limit: what becomes of the messages that leave?
+"""An HR policy chatbot that keeps its conversations within a limit, and what happens to the messages that leave.
 
-Scenario 1 summarizes them. Scenario 2 moves them into long-term memory, from which the user's next session is answered.
-Both are the use case of the two proposals for memory in Ballerina's agents; `hr_policy.py` holds their conversation.
+Scenario 1 summarizes them. Scenario 2 moves them into long-term memory, which answers the user's next session. Both are
+the use case of the two proposals for memory in Ballerina's agents; `hr_policy.py` holds their conversation.
 
     python examples/hr_policy_chatbot.py
     python examples/hr_policy_chatbot.py --model openai:gpt-5-mini

@@ -2,7 +2,7 @@
 
     recall → answer ⇄ tools
 
-Runs without a key; with AGENT_MODEL set (for example ``openai:gpt-5-mini``) the configured model replies.
+Runs without a key. With AGENT_MODEL set (for example ``openai:gpt-5-mini``), that model replies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Two agents of one user: what they know of her is shared, what each has lived through is its own.
+"""Two agents of one user: they share facts about her, and each keeps its own episodes.
 
-Runs without a key; with AGENT_MODEL set (for example ``openai:gpt-5-mini``) the configured model replies.
+Runs without a key. With AGENT_MODEL set (for example ``openai:gpt-5-mini``), that model replies.
 """
 
 from __future__ import annotations

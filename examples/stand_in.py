@@ -1,4 +1,4 @@
-"""The examples' chat model: the configured one, or a script that stands in for it, so that they run without a key."""
+"""The examples' chat model: the configured one, or a script in its place, so that they run without a key."""
 
 from __future__ import annotations
 

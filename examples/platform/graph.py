@@ -1,7 +1,7 @@
 """An agent with memory for LangGraph Server.
 
-There is no ``store=``: the server gives the graph its own, where the memories then lie. The user is the one whom the
-server has authenticated; a run that claims another one keeps its memory closed. The settings come from ``.env``, which
+There is no ``store=``: the server gives the graph its own store, and the memories go there. The user is the one that
+the server authenticated; for a run that claims another user, memory is off. The settings come from ``.env``, which
 ``langgraph.json`` names. Without AGENT_MODEL (for example ``openai:gpt-5-mini``) a script replies.
 """
 
