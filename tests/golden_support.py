@@ -20,8 +20,7 @@ from psycopg import sql
 from redis import Redis
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.stores.backends import postgres_connections as postgres_schema
-from inference_core.stores.backends import redis
+from inference_core.stores.backends import postgres_connections, redis
 from inference_core.testing import FrozenClock
 
 WRITTEN: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -32,7 +31,7 @@ def write_memories(url: str) -> None:
     """Saves what every kept file holds: memories of two users, one of which was changed and another deleted."""
     stamps = (b"%012x" % number for number in count(1))
     clock = FrozenClock(WRITTEN)
-    with open_store(url, embeddings=None, clock=clock) as store, patch.object(redis, "_new_stamp", stamps.__next__):
+    with open_store(url, embeddings=None, clock=clock) as store, patch.object(redis, "new_stamp", stamps.__next__):
         service = AgentMemoryStoreService(store, agent_name="planner", clock=clock).sync
         metadata: dict[str, Any] = {"n": [1, None, "\u00fc"]}
         tea: dict[str, Any] = {"importance": 0.9, "tags": ["a"]}
@@ -54,8 +53,8 @@ def postgres_dump(url: str) -> str:
 
 
 def _postgres_tables() -> Iterator[str]:
-    for step in range(1, postgres_schema.VERSION + 1):
-        yield from postgres_schema._MIGRATIONS[step].strip().splitlines()
+    for step in range(1, postgres_connections.VERSION + 1):
+        yield from postgres_connections._MIGRATIONS[step].strip().splitlines()
 
 
 def _postgres_rows(url: str) -> Iterator[str]:

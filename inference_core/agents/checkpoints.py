@@ -27,8 +27,8 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
     """The checkpointer at ``url``: ``sqlite:///path.db``, ``postgresql://user:password@host/db`` or ``memory://``.
 
-    It serves sync and async runs alike. Raises ConfigurationError for any other URL and for what cannot be opened,
-    MissingExtra.
+    It serves sync and async runs alike. Raises ConfigurationError for any other URL and for a database that cannot be
+    opened, MissingExtra if a package is missing.
     """
     parsed = parse_url(url)
     if parsed.scheme == "sqlite" and parsed.path:
@@ -47,7 +47,7 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
 
 
 def _asynchronous(name: str) -> Any:
-    """The method ``name``, on a worker."""
+    """An async method that calls ``name`` on a worker."""
 
     async def on_worker(self: OnWorkers, *args: Any, **kwargs: Any) -> Any:
         return await arun(self.pool.call(getattr(self, name), *args, **kwargs))
@@ -56,7 +56,7 @@ def _asynchronous(name: str) -> Any:
 
 
 class OnWorkers:
-    """What makes a sync checkpointer serve async runs too: its methods on the workers of ``pool``."""
+    """Gives a sync checkpointer async methods, which run on the workers of ``pool``."""
 
     workers: ClassVar[int] = 4
     pool: WorkerPool
@@ -80,11 +80,11 @@ class OnWorkers:
 
 
 class SqliteCheckpointer(OnWorkers, SqliteSaver):
-    """LangGraph's SqliteSaver, for async runs too: on workers of its own, so on any number of event loops.
+    """LangGraph's SqliteSaver for sync and async runs, on any number of event loops.
 
-    LangGraph's AsyncSqliteSaver ties an agent to async runs on the loop that made it. Of what the file holds, only
-    plain data and LangChain's and LangGraph's own types are made into objects; others stay the data that they were
-    stored as. Raises ConfigurationError if the file cannot be opened.
+    LangGraph's AsyncSqliteSaver ties an agent to the event loop that created it. Only plain data and the types of
+    LangChain and LangGraph are restored as objects; other types stay plain data, so a file cannot run code. Raises
+    ConfigurationError if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:

@@ -19,11 +19,11 @@ from inference_core.stores.urls import shown_url
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _SETUP_LOCK: Final = 0x696E666572656E63
-"""Advisory lock, so that processes which start together set up the tables one after the other."""
+"""An advisory lock: processes that start together set up the tables one after the other."""
 
 
 class PostgresCheckpointer(OnWorkers, PostgresSaver):
-    """LangGraph's PostgresSaver, for async runs too: on workers of its own, so on any number of event loops.
+    """LangGraph's PostgresSaver for sync and async runs, on any number of event loops.
 
     Raises ConfigurationError if the database cannot be opened.
     """

@@ -1,4 +1,4 @@
-"""A lock between processes: for a store's set-up, and for writers to take turns without polling."""
+"""A lock between processes: for setting up a store, and for writers, who wait without polling."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ else:
 
 
 class FileLock:
-    """A lock on ``path`` between processes, and within this one between holders of different objects.
+    """A lock on ``path`` between processes, and between different FileLock objects in one process.
 
-    Whoever waits is woken at once; the system frees the lock when a process dies. One holder per object at a time.
+    The operating system wakes a waiter at once, and frees the lock when a process dies. Enter an object only once at a
+    time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,5 +41,5 @@ class FileLock:
         _unlock(self._file.fileno())
 
     def close(self) -> None:
-        """Frees the file, and the lock with it."""
+        """Closes the file, which releases the lock."""
         self._file.close()

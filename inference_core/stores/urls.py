@@ -1,4 +1,4 @@
-"""What a store's URL says."""
+"""Parsing the URL of a store, and showing it without its password."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _URL: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://(.*)", re.ASCII | re.DO
 
 
 class StoreUrl(NamedTuple):
-    """``scheme`` is the kind of database, ``path`` where one of files lies, ``compress`` how its lines are packed.
-
-    ``read_only``: it is not to be written. In-memory SQLite is ``memory``.
-    """
+    """The kind of database (in-memory SQLite is ``memory``), and of SQLite and files the path and the options."""
 
     scheme: str
     path: Path | None = None
@@ -26,12 +23,11 @@ class StoreUrl(NamedTuple):
 
 
 def parse_url(url: str) -> StoreUrl:
-    """The parts of ``url``: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``memory://``.
+    """The parts of a store's URL. A driver in the scheme, as in ``sqlite+aiosqlite``, is accepted.
 
-    ``sqlite:///path.db?mode=ro`` is read and never written.
-    Of a folder of files: ``file:///relative/folder``, ``file:////absolute/folder?compress=zstd``. A driver in the
-    scheme, as in ``sqlite+aiosqlite``, is accepted.
-    Raises ConfigurationError for anything that is no URL, and for one of SQLite or files without a path.
+    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db?mode=ro``, ``memory://``,
+    ``file:///relative/folder``, ``file:////absolute/folder?compress=zstd``; of other schemes only the scheme is parsed.
+    Raises ConfigurationError for a malformed URL, and for one of SQLite or files without a path.
     """
     found = _URL.fullmatch(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if found is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from databases import database
-from golden_support import DUMPS, LOADS, WRITTEN
+from golden_support import DUMPS, LOADS, WRITTEN, made
 from support import GOLDEN
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -49,6 +49,11 @@ def opened(name: str, folder: Path) -> Generator[str]:
 
 def test_every_file_is_tried() -> None:
     assert sorted(path.name for path in GOLDEN.iterdir() if path.suffix != ".md") == sorted(NAMES)
+
+
+def test_redis_is_still_written_byte_for_byte() -> None:
+    """Regression: the script that writes golden files no longer ran, after a function that it replaces was renamed."""
+    assert made("redis") == (GOLDEN / "redis-1.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
