@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.retrieval import analysis
+from inference_core.retrieval import documents
 from inference_core.retrieval.documents import LONG_CHARACTERS, Document
 
 LONG = " ".join(f"word{number} about falcons" for number in range(8_000))[:8_000]
@@ -17,14 +17,14 @@ LONG = " ".join(f"word{number} about falcons" for number in range(8_000))[:8_000
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that analyse long texts, in their order."""
     names: list[str] = []
-    analyze = analysis.analyze
+    analyze = documents.analyze
 
     def watched(text: str) -> list[str]:
         if len(text) >= LONG_CHARACTERS:  # the store analyses a word when it opens
             names.append(threading.current_thread().name)
         return analyze(text)
 
-    monkeypatch.setattr(analysis, "analyze", watched)
+    monkeypatch.setattr(documents, "analyze", watched)
     return names
 
 
