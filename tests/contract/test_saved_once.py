@@ -79,6 +79,11 @@ def test_a_repetition_overwrites_no_change_made_meanwhile(
     assert (memory.topic, memory.value["tags"]) == ("drinks", ["hot"])
 
 
+def test_what_holds_no_more_is_no_repetition(service: AgentMemoryStoreService) -> None:
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    assert len({service.sync.save_memory(U, TEA, expires_at=past) for _ in range(2)}) == 2
+
+
 def test_an_agents_repetition_does_not_vouch_for_a_page(service: AgentMemoryStoreService) -> None:
     key = service.sync.save_memory(U, TEA, source=MemorySource(origin=Origin.WEB))
     assert service.sync.save_memory(U, TEA, source=MemorySource(origin=Origin.AGENT)) != key
