@@ -149,6 +149,7 @@ def present_as(method: Callable[..., object], operation: Callable[..., object], 
     ``first`` stand in the place of the operation's first parameter, and what it gives in the place of the `Operation`.
     """
     shown: Any = update_wrapper(method, operation)
+    shown.__name__ = operation.__name__.removeprefix("_")
     parameters = [*first, *list(signature(operation).parameters.values())[1:]]
     result: str = operation.__annotations__["return"]
     result = result[len("Operation[") : -1] if result.startswith("Operation[") else result

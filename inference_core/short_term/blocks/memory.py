@@ -9,8 +9,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
-from inspect import signature
+from functools import partial
+from inspect import Parameter
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 from uuid import UUID
 
@@ -24,12 +24,12 @@ from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import digest_of
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.scope import MemoryScope, present_as
 
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound="_Timed")
-M = TypeVar("M", bound=Callable[..., Any])
+_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 DEFAULT_RESULTS: Final = 5
 DEFAULT_MAX_TOKENS: Final = 2_000
 Owner = Callable[[str], str | UUID | None]
@@ -102,7 +102,8 @@ def synchronous(operation: Callable[Concatenate[S, P], Operation[T]]) -> Callabl
     def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(operation(self, *args, **kwargs), self.timeout)
 
-    return _documented(method, operation)
+    present_as(method, operation, _SELF)
+    return method
 
 
 def asynchronous(
@@ -113,16 +114,7 @@ def asynchronous(
     async def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         return await arun(operation(self, *args, **kwargs), self.timeout)
 
-    return _documented(method, operation)
-
-
-def _documented(method: M, operation: Callable[..., Any]) -> M:
-    """``method`` with the name, docstring and signature of ``operation``, and the type of its result."""
-    wraps(operation)(method)
-    method.__name__ = operation.__name__.removeprefix("_")
-    returned = operation.__annotations__["return"].removeprefix("Operation[").removesuffix("]")
-    method.__annotations__ = {**operation.__annotations__, "return": returned}
-    vars(method)["__signature__"] = signature(operation).replace(return_annotation=returned)
+    present_as(method, operation, _SELF)
     return method
 
 
