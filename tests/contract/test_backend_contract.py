@@ -806,7 +806,7 @@ def test_a_question_that_cannot_be_asked(sqlite: SqliteBackend, name: str):
 
 
 def test_a_failed_transaction_leaves_the_store_usable(sqlite: SqliteBackend):
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreError, match="SQLite cannot hold this"):
         sqlite.set_meta("a", cast("Any", None))
     sqlite.set_meta("a", "b")
     assert sqlite.get_meta("a") == "b"
