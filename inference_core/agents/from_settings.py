@@ -6,10 +6,11 @@ import logging
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_core.language_models import BaseChatModel
 from langgraph.errors import GraphBubbleUp
 
 from inference_core.agents.middleware.calls import AsyncHandler, Handler
@@ -25,9 +26,6 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings
 from inference_core.short_term.policy import Overflow
 from inference_core.short_term.strategies import Delete, FlushToLongTerm, OverflowStrategy, Summarize, Trim
-
-if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
 
 ShortTerm = Overflow | ShortTermMemoryMiddleware
 _LOG = logging.getLogger(__name__)

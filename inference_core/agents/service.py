@@ -7,14 +7,17 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentMiddleware
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
+from langchain_core.tools import BaseTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
@@ -30,12 +33,6 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings, read_settings
 from inference_core.stores.factory import open_configured_store
 from inference_core.stores.store import MemoryStore
-
-if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import SystemMessage
-    from langchain_core.tools import BaseTool
-    from langgraph.graph.state import CompiledStateGraph
 
 _LOG = logging.getLogger(__name__)
 _SEPARATOR: Final = ":"
