@@ -125,68 +125,62 @@ def _undo_job(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         rows = yield from scope.engine.get([(name, key) for name in names if holds_memories(name) for key in linked])
         records |= {record.id: record for record in records_of(rows)}
-    writes = _Undoing(job, records).writes
-    yield from scope.engine.write([*writes, Delete(namespace=job.namespace, key=job.key)])
+    yield from scope.engine.write([*_undo_writes(job, records), Delete(namespace=job.namespace, key=job.key)])
     return len(added)
 
 
-class _Undoing:
-    """Undoes ``job`` among ``records``: the memories that it changed, and those before and after what it added.
+def _undo_writes(job: Row, records: Mapping[str, MemoryRecord]) -> list[Write]:
+    """The writes that undo ``job``; they fail if one of ``records`` has changed meanwhile.
 
-    What it added is removed. What that superseded holds again, or is superseded by what came later.
+    ``records`` are the memories that it changed, and those before and after what it added. What it added is removed;
+    what that superseded holds again, or is superseded by what came later.
     """
-
-    def __init__(self, job: Row, records: Mapping[str, MemoryRecord]) -> None:
-        self._added = {key: records[key] for key in job.value["added"] if key in records}
-        self._job = job
-        self._records = records
-        self._now = {key: record for key, record in records.items() if key not in self._added}
-        for record in self._added.values():
-            self._unlink(record)
-        for key in job.value["superseded"]:
-            old = self._now.get(key)
-            if old and old.superseded_by in job.value["reinforced"] and old.superseded_by in self._now:
-                # It was superseded by a memory that was there before the job.
-                successor = self._now[old.superseded_by]
-                others = tuple(one for one in successor.supersedes if one != key)
-                self._now[successor.id] = replace(successor, supersedes=others)
-                self._now[key] = _restored(old)
-        for key in set(job.value["reinforced"]) & set(self._now):
-            self._now[key] = self._less_reinforced(self._now[key])
-
-    @property
-    def writes(self) -> list[Write]:
-        """The writes; they fail if one of the memories has changed meanwhile."""
-        return [
-            *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in self._added.values()),
-            *(put_of(one, expected=one.version) for key, one in self._now.items() if one is not self._records[key]),
-        ]
-
-    def _unlink(self, gone: MemoryRecord) -> None:
+    added = {key: records[key] for key in job.value["added"] if key in records}
+    reinforced: Sequence[str] = job.value["reinforced"]
+    now = {key: record for key, record in records.items() if key not in added}
+    for gone in added.values():
         last = gone
-        while last.superseded_by in self._added:
-            last = self._added[last.superseded_by]
-        successor = self._now.get(last.superseded_by or "")
-        freed = [key for key in gone.supersedes if key in self._now and self._now[key].superseded_by == gone.id]
+        while last.superseded_by in added:
+            last = added[last.superseded_by]
+        successor = now.get(last.superseded_by or "")
+        freed = [key for key in gone.supersedes if key in now and now[key].superseded_by == gone.id]
         for key in freed:
-            ended = {} if successor is None else {"superseded_by": successor.id, "valid_to": last.valid_to}
-            self._now[key] = replace(self._now[key], **ended) if ended else _restored(self._now[key])
+            if successor is None:
+                now[key] = _restored(now[key])
+            else:
+                now[key] = replace(now[key], superseded_by=successor.id, valid_to=last.valid_to)
         if successor is not None:
             others = [key for key in successor.supersedes if key != last.id]
-            self._now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
+            now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
+    for key in job.value["superseded"]:
+        old = now.get(key)
+        if old and old.superseded_by in reinforced and old.superseded_by in now:
+            # It was superseded by a memory that was there before the job.
+            successor = now[old.superseded_by]
+            now[successor.id] = replace(successor, supersedes=tuple(one for one in successor.supersedes if one != key))
+            now[key] = _restored(old)
+    for key in set(reinforced) & set(now):
+        now[key] = _less_reinforced(now[key], job)
+    return [
+        *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in added.values()),
+        *(put_of(one, expected=one.version) for key, one in now.items() if one is not records[key]),
+    ]
 
-    def _less_reinforced(self, record: MemoryRecord) -> MemoryRecord:
-        known = record.extra_metadata
-        count = known.get(REINFORCED)
-        left = count - 1 if isinstance(count, int) else 0
-        others = {name: value for name, value in known.items() if name not in (REINFORCED, LAST_SEEN, LAST_JOB)}
-        is_last = known.get(LAST_JOB) == self._job.key
-        seen: Mapping[str, Any] = self._job.value["before"].get(record.id, {}) if is_last else known
-        noted = {name: seen[name] for name in (LAST_SEEN, LAST_JOB) if name in seen}
-        return replace(record, extra_metadata={**others, **({REINFORCED: left, **noted} if left > 0 else {})})
+
+def _less_reinforced(record: MemoryRecord, job: Row) -> MemoryRecord:
+    """``record`` with one repetition less, and what was noted of it before ``job``."""
+    known = record.extra_metadata
+    count = known.get(REINFORCED)
+    left = count - 1 if isinstance(count, int) else 0
+    others = {name: value for name, value in known.items() if name not in (REINFORCED, LAST_SEEN, LAST_JOB)}
+    is_last = known.get(LAST_JOB) == job.key
+    seen: Mapping[str, Any] = job.value["before"].get(record.id, {}) if is_last else known
+    noted = {name: seen[name] for name in (LAST_SEEN, LAST_JOB) if name in seen}
+    return replace(record, extra_metadata={**others, **({REINFORCED: left, **noted} if left > 0 else {})})
 
 
 def _restored(record: MemoryRecord) -> MemoryRecord:
+    """``record`` as it was before it was superseded."""
     metadata = {name: value for name, value in record.extra_metadata.items() if name != WOULD_END}
     end = moment_field(record.extra_metadata, WOULD_END)
     return replace(record, superseded_by=None, valid_to=end, extra_metadata=metadata)
