@@ -7,7 +7,7 @@ ranked in this process. Reads never write, so a read-only replica serves them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -28,7 +28,7 @@ from inference_core.stores.backends.postgres_connections import (
     has_tables,
     migrate,
 )
-from inference_core.stores.backends.sql import Select, SqlBackend
+from inference_core.stores.backends.sql import SqlBackend
 from inference_core.stores.backends.sql_rows import (
     ALIVE,
     CHANGE,
@@ -89,6 +89,7 @@ class PostgresBackend(SqlBackend):
     product, holds_nul = "PostgreSQL", False
     contains = "strpos"
     packed_tokens = "r.tokens"
+    scope_heads = "s.namespace, s.id, s.seq FROM memory_scopes s"
     most_values = _LARGEST
     capabilities = Capabilities(durable=True, atomic=True, compare_and_set=True, change_feed=True, single_writer=True)
 
@@ -151,11 +152,6 @@ class PostgresBackend(SqlBackend):
         found = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"{ALIVE} AND {of_kind}", given)
         return sum(count for (count,) in found)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
-        found = dict(self._of_scopes("s.namespace, s.seq FROM memory_scopes s", scopes, "TRUE"))
-        return [found.get(pack_namespace(scope), 0) for scope in scopes]
-
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store."""
         self._connections.attempt(lambda connection: connection.execute(SET_META, (name, value)))
@@ -190,13 +186,11 @@ class PostgresBackend(SqlBackend):
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
         return self._connections.read(_PARAMETER.sub(r"%(\1)s", query), given)
 
-    def _of_keys(
-        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
-    ) -> list[tuple[Any, ...]]:
+    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> list[tuple[Any, ...]]:
         distinct = [key for key in dict.fromkeys(keys) if "\x00" not in key[1]]
         names, wanted = [pack_namespace(name) for name, _ in distinct], [key for _, key in distinct]
         query = f"SELECT {selection} FROM {WANTED} WHERE {condition}"
-        return (select or self._select)(query, {"names": names, "keys": wanted, "now": self._now()})
+        return self._select(query, {"names": names, "keys": wanted, "now": self._now()})
 
     def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
         return f"{column} = ANY(:{column[2:]}s)", {f"{column[2:]}s": list(values)}

@@ -45,6 +45,8 @@ class SqlBackend(ABC):
     """The SQL function that finds a text in another."""
     packed_tokens: ClassVar[str]
     """The SQL expression for the packed token vectors of a row."""
+    scope_heads: ClassVar[str]
+    """Selects the name, the id and the last sequence number of scopes."""
     any_kind: ClassVar[str] = "TRUE"
     """A condition that is always true; SQLite's makes it use the index by kind."""
     most_values: ClassVar[int]
@@ -64,9 +66,7 @@ class SqlBackend(ABC):
         """The condition that ``column`` has one of ``values``, and its parameters."""
 
     @abstractmethod
-    def _of_keys(
-        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
-    ) -> Iterable[tuple[Any, ...]]:
+    def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> Iterable[tuple[Any, ...]]:
         """The columns ``selection`` of the rows of ``keys`` that meet ``condition``."""
 
     @abstractmethod
@@ -149,6 +149,11 @@ class SqlBackend(ABC):
             query, given = f"{query} AND s.root = :root", given | {"root": self._root(prefix[0])}
         names = (namespace_of(name) for (name,) in self._select(query, given))
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """The sequence number of each scope's last write."""
+        found = {name: head for name, _, head in self._of_scopes(self.scope_heads, scopes, "TRUE")}
+        return [found.get(pack_namespace(scope), 0) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``, read page by page.

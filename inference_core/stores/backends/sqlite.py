@@ -76,6 +76,7 @@ class SqliteBackend(SqlBackend):
 
     product, holds_nul = "SQLite", True
     contains = "instr"
+    scope_heads = _HEADS
     any_kind = "r.kind >= ''"
     packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
     most_values = _MAX_VARIABLES
@@ -165,11 +166,6 @@ class SqliteBackend(SqlBackend):
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", scopes, ended, given)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
-        found = {name: head for name, _, head in self._of_scopes(_HEADS, scopes, "TRUE")}
-        return [found.get(pack_namespace(scope), 0) for scope in scopes]
-
     def set_meta(self, name: str, value: str) -> None:
         """Stores a setting of the store."""
         with self.connections.transaction() as writer:
@@ -214,7 +210,7 @@ class SqliteBackend(SqlBackend):
                 return writer.execute(query, given).fetchall()
 
             def heads_of(scopes: Iterable[Namespace]) -> Heads:
-                found = self._of_scopes(_HEADS, scopes, "TRUE", select=select)
+                found = self._of_scopes(self.scope_heads, scopes, "TRUE", select=select)
                 return {unpack_namespace(name): (scope, seq) for name, scope, seq in found}
 
             heads = heads_of(scopes)
