@@ -153,7 +153,8 @@ def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
 class _Statement:
     """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps.
 
-    For sure: it begins with a relative or the like whom the user, asking about what is theirs, has not named.
+    For sure: it begins with a relative or the like whom the user, asking about what is theirs, has not named. Perhaps:
+    it begins with another name or a possession, and does not mention the user as well.
     """
 
     item: ContextItem
@@ -164,10 +165,19 @@ class _Statement:
 
     @classmethod
     def of(cls, item: ContextItem, query: str) -> _Statement:
-        text, is_others = item.text, _may_be_of_another(item.text, query)
-        found = _SOMEBODYS.match(text) if _FIRST_PERSON.search(query) else None
+        text, asked = item.text, _stems(query)
+        is_of_user = _FIRST_PERSON.search(query) is not None
+        is_alone = is_of_user and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
+        found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_alone else None
+        is_others = (
+            found is not None
+            and found["who"].casefold() not in _NOBODY
+            and not _FIRST_PERSON.search(text[found.end() :])
+            and not _stems(found["who"]) & asked
+        )
+        found = _SOMEBODYS.match(text) if is_of_user else None
         if found is not None and found["who"].casefold() in _RELATIVES:
-            is_somebodys = not _stems(found["who"]) & _stems(query)
+            is_somebodys = not _stems(found["who"]) & asked
         else:  # a name with a possession or a pronoun, if the user asks about themselves alone
             is_somebodys = is_others and bool(_PERSONS.match(text) and _ALONE.search(query))
         return cls(item, _stems(text), frozenset(_NUMBER.findall(text)), is_somebodys, is_others)
@@ -228,15 +238,3 @@ def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[Con
 
 def _stems(text: str) -> frozenset[str]:
     return frozenset(analyze(text))
-
-
-def _may_be_of_another(text: str, query: str) -> bool:
-    """Whether it begins with a name or a possession that the user, asking about what is theirs, has not named.
-
-    Not if the text mentions the user as well.
-    """
-    is_of_user = _FIRST_PERSON.search(query) and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
-    found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_of_user else None
-    if found is None or found["who"].casefold() in _NOBODY or _FIRST_PERSON.search(text[found.end() :]):
-        return False
-    return not _stems(found["who"]) & _stems(query)

@@ -65,12 +65,12 @@ _LOOK_ALIKES: Final = re.compile("[\uff1c\uff1e\uff06\ufe60\ufe64\ufe65]")
 _TAGS: Final = re.compile(
     "(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f)|[\U000e0000-\U000e007f]"
 )
-_SELECTORS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_INVISIBLE: Final = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2064\u3164\ufeff\uffa0" + _SELECTORS
+_SELECTOR: Final = "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+_JOINER: Final = "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u2064\u3164\ufeff\uffa0]"
+# Of a run of invisible characters the first stays, and the first of the other kind: emoji need selector and joiner.
+_INVISIBLE_RUN: Final = re.compile(
+    f"({_SELECTOR}){_SELECTOR}*(?:({_JOINER})(?:{_SELECTOR}|{_JOINER})*)?|({_JOINER}){_JOINER}*(?:({_SELECTOR})(?:{_SELECTOR}|{_JOINER})*)?"
 )
-_INVISIBLE_RUN: Final = re.compile(f"[{_INVISIBLE}]{{2,}}")
-_SELECTOR: Final = re.compile(f"[{_SELECTORS}]")
 
 
 class TimeBucket(Enum):
@@ -109,7 +109,7 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
     line = _CONTROLS.sub("", line[:max_characters].rstrip())
     if line.isascii():
         return escape(line, quote=False) + mark
-    line = _INVISIBLE_RUN.sub(_shortened, _TAGS.sub(lambda found: found[1] or "", line))
+    line = _INVISIBLE_RUN.sub(r"\1\2\3\4", _TAGS.sub(lambda found: found[1] or "", line))
     kept: list[str] = []
     marks = 0
     for character in line:
@@ -313,11 +313,3 @@ def _label(text: str, max_characters: int = MAX_LABEL) -> str:
     line = neutral_line(text, max_characters)
     label = line.removesuffix(CUT_MARK)
     return label.translate(_BRACKETS) + line[len(label) :]
-
-
-def _shortened(found: re.Match[str]) -> str:
-    """The first of a run of invisible characters, and the first of the other kind: emoji need selector and joiner."""
-    run = found[0]
-    is_selector = [bool(_SELECTOR.match(mark)) for mark in run]
-    other = next((mark for mark, kind in zip(run, is_selector, strict=True) if kind != is_selector[0]), "")
-    return run[0] + other

@@ -12,7 +12,7 @@ from inference_core.memory.namespaces import FORGOTTEN, Namespace, encode_label,
 from inference_core.memory.text import canonical_id
 from inference_core.memory.types import validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find_row
-from inference_core.stores.backend import Check, Delete, Key
+from inference_core.stores.backend import Check, Delete
 from inference_core.stores.engine import StoreEngine
 
 PORTION: Final = 500
@@ -34,10 +34,10 @@ def delete(
     """
     while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
         check_version(row.key, row.version, expected_version)
-        gone = Delete(namespace=row.namespace, key=row.key, expected=expected_version)
+        removal = Delete(namespace=row.namespace, key=row.key, expected=expected_version)
         with suppress(VersionConflict):  # the next look tells which version is there now
             yield from scope.engine.write(
-                [gone, Delete(namespace=sidecar_namespace(row.namespace, FORGOTTEN), key=row.key)]
+                [removal, Delete(namespace=sidecar_namespace(row.namespace, FORGOTTEN), key=row.key)]
             )
             return True
     if expected_version is not None:
@@ -45,22 +45,15 @@ def delete(
     key, homes = canonical_id(memory_id), scope.namespaces.read_scopes(user_id, category)
     archives = [sidecar_namespace(home, FORGOTTEN) for home in homes]
     forgotten = [row for row in (yield from scope.engine.get([(place, key) for place in archives])) if row]
-    if not forgotten:
-        return (yield from _delete_unreadable(scope.engine, user_id, [(place, key) for place in (*homes, *archives)]))
-    yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in forgotten])
-    return True
-
-
-def _delete_unreadable(engine: StoreEngine, user_id: UserId, places: Sequence[Key]) -> Operation[bool]:
-    """Removes the row at one of ``places`` that cannot be read; False if nothing is there.
-
-    To look for such a row all of the user's are read, so the database is asked first whether anything is there.
-    """
-    try:
-        yield from engine.write([Check(namespace=namespace, key=key, expected=0) for namespace, key in places])
+    if forgotten:
+        yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in forgotten])
+        return True
+    places = {(place, key) for place in (*homes, *archives)}
+    try:  # a row that cannot be read is found by reading all of the user's, so first ask whether anything is there
+        yield from scope.engine.write([Check(namespace=place, key=key, expected=0) for place, _ in places])
     except VersionConflict:
-        wanted = set(places)
-        return (yield from engine.discard(encode_label(user_id), lambda one: (one.namespace, one.key) in wanted)) > 0
+        gone = yield from scope.engine.discard(encode_label(user_id), lambda one: (one.namespace, one.key) in places)
+        return gone > 0
     return False
 
 
