@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 from langgraph.store.base import BaseStore
@@ -28,6 +30,19 @@ def patient_memory(service: Any = None, **options: Any) -> MemoryMiddleware:
     """
     options = {"recall_timeout": 60, "placement": "system", "profile": False} | options
     return MemoryMiddleware(service, **options)
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
+    """Settings of `AgentService` with time to spare, as `patient_memory` has it, and ``more``."""
+    values = {
+        "AGENT_MEMORY_STORE_URL": f"sqlite:///{folder}/memory.db",
+        "AGENT_MEMORY_EMBEDDINGS": "none",
+        "AGENT_MEMORY_RECALL_TIMEOUT": "60",
+        "AGENT_MEMORY_PLACEMENT": "system",
+        "AGENT_MEMORY_PROFILE": "false",
+    }
+    for name, value in (values | more).items():
+        monkeypatch.setenv(name, value)
 
 
 async def ask(agent: Any, face: str, given: Any, config: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from agent_support import FACES, blocks, memory_lines, remember, replies, system_text, the_block
+from agent_support import FACES, blocks, memory_lines, remember, replies, set_environment, system_text, the_block
 from chat_server import Refusal, Request, Turn, chat_server
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ModelRequest
 from langchain_core.messages import AIMessageChunk, BaseMessage
@@ -38,19 +38,14 @@ DEFAULT_TOOLS = ["save_memory_store", "recall_memories_store", "update_memory_st
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    values = {
-        "AGENT_MEMORY_STORE_URL": f"sqlite:///{tmp_path}/memory.db",
-        "AGENT_MEMORY_EMBEDDINGS": "none",
-        "AGENT_MEMORY_RECALL_TIMEOUT": "60",
-        "AGENT_MEMORY_PLACEMENT": "system",
-        "AGENT_MEMORY_PROFILE": "false",
-        "AGENT_CHECKPOINT_URL": f"sqlite:///{tmp_path}/checkpoints.db",
-        "AGENT_MODEL": "openai:gpt-5-mini",
-        "OPENAI_API_KEY": "none",
-        "LANGSMITH_TRACING": "false",
-    }
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
+    set_environment(
+        monkeypatch,
+        tmp_path,
+        AGENT_CHECKPOINT_URL=f"sqlite:///{tmp_path}/checkpoints.db",
+        AGENT_MODEL="openai:gpt-5-mini",
+        OPENAI_API_KEY="none",
+        LANGSMITH_TRACING="false",
+    )
 
 
 @pytest.fixture

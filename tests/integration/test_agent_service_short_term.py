@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_support import FACES, ask, the_block
+from agent_support import FACES, ask, set_environment, the_block
 from langchain_core.messages import AnyMessage, BaseMessage
 
 from inference_core import (
@@ -33,16 +33,7 @@ NO_TOOLS: dict[str, Any] = {"memory_tools": [], "memory_tool_instructions_enable
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    values = {
-        "AGENT_MEMORY_STORE_URL": f"sqlite:///{tmp_path}/memory.db",
-        "AGENT_MEMORY_EMBEDDINGS": "none",
-        "AGENT_MEMORY_RECALL_TIMEOUT": "60",
-        "AGENT_MEMORY_PLACEMENT": "system",
-        "AGENT_MEMORY_PROFILE": "false",
-        "AGENT_CHECKPOINT_URL": "memory://",
-    }
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
+    set_environment(monkeypatch, tmp_path, AGENT_CHECKPOINT_URL="memory://")
     monkeypatch.setattr(short_term, "RECALL_TIMEOUT_S", 60)
 
 
