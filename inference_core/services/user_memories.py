@@ -7,7 +7,7 @@ InvalidInput and StoreUnavailable.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import Parameter
 from typing import Concatenate, Final, ParamSpec, TypedDict, TypeVar
 
@@ -140,23 +140,18 @@ def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None
     """A page of the users with memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
-    names = [name for name in (yield from engine.namespaces()) if holds_memories(name) and _is_user(name[0])]
-    labels = sorted({name[0] for name in names if after is None or name[0] > after})
+    names = [name for name in (yield from engine.namespaces()) if holds_memories(name)]
+    users: dict[str, str] = {}
+    for label in {name[0] for name in names}:
+        with suppress(InvalidId):  # what an application keeps for all has no user
+            users[label] = decode_label(label)
+    labels = sorted(label for label in users if after is None or label > after)
     page = labels[:limit]
     counts = dict.fromkeys(page, 0)
     for one in (yield from engine.tally([name for name in names if name[0] in counts])):
         counts[one.namespace[0]] += one.rows
-    entries = [UserEntry(user_id=decode_label(label), memories=counts[label]) for label in page]
+    entries = [UserEntry(user_id=users[label], memories=counts[label]) for label in page]
     return MemoryPage(entries, page[-1] if len(labels) > limit else None)
-
-
-def _is_user(label: str) -> bool:
-    """Whether it is the label of a user, not of what an application keeps for all."""
-    try:
-        decode_label(label)
-    except InvalidId:
-        return False
-    return True
 
 
 @_on_store

@@ -178,6 +178,15 @@ class _Entity:
     score: float = 0.0
     relations: dict[str, None] = field(default_factory=dict[str, None])
 
+    def add(self, found: Found, record: MemoryRecord) -> None:
+        self.newest = max(self.newest, record, key=lambda known: known.happened_at)
+        self.relevance = max(self.relevance, found.relevance or 0.0)
+        self.score = max(self.score, found.score)
+        for noted in map(_list, _list(record.extra_metadata.get("relations"))):
+            relation = list(map(str, noted))
+            if len(relation) == _RELATION_PARTS and self.name.casefold() in map(str.casefold, relation[::2]):
+                self.relations[" ".join(relation).replace("_", " ")] = None
+
     def item(self, section: str, source: str) -> ContextItem:
         head = f"{self.name} ({self.kind})" if self.kind else self.name
         return ContextItem(
@@ -218,24 +227,13 @@ class Entities:
                 if not (name := text_field(fields, "name")):
                     continue
                 unseen = _Entity(name, text_field(fields, "kind") or "", record.trust, record)
-                entity = entities.setdefault((name.casefold(), record.trust), unseen)
-                entity.newest = max(entity.newest, record, key=lambda known: known.happened_at)
-                entity.relevance = max(entity.relevance, one.relevance or 0.0)
-                entity.score = max(entity.score, one.score)
-                entity.relations |= dict.fromkeys(_relations(record, name))
+                entities.setdefault((name.casefold(), record.trust), unseen).add(one, record)
         best = sorted(entities.values(), key=lambda entity: (entity.relevance, entity.score), reverse=True)
         return [entity.item(self.section, self.name) for entity in best[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
         """What it asks; None without a question."""
         return search_in_all(request, self.read)
-
-
-def _relations(record: MemoryRecord, name: str) -> list[str]:
-    """The relations of the entity ``name``, as words."""
-    noted = [list(map(str, one)) for one in map(_list, _list(record.extra_metadata.get("relations")))]
-    of_it = [one for one in noted if len(one) == _RELATION_PARTS and name.casefold() in map(str.casefold, one[::2])]
-    return [" ".join(one).replace("_", " ") for one in of_it]
 
 
 def _list(value: Any) -> list[Any]:
