@@ -26,7 +26,8 @@ from inference_core.clock import SystemClock
 from inference_core.effects import run as run_plan
 from inference_core.ingestion import queue
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.outbox import Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.services.operations.receipts import keep_receipt
 

@@ -31,7 +31,7 @@ from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.formats import load_locomo
 from inference_core.ingestion.extraction_schema import ExtractedMemories
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.testing import ScriptedChatModel, call_tool

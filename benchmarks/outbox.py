@@ -26,8 +26,8 @@ from inference_core.effects import Operation, in_thread
 from inference_core.effects import run as run_plan
 from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Outbox, Partition
-from inference_core.ingestion.partitions import Waiting
+from inference_core.ingestion.outbox import Outbox
+from inference_core.ingestion.partitions import Partition, Waiting
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 

@@ -12,7 +12,8 @@ from inference_core.clock import Clock
 from inference_core.effects import Operation, run
 from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
+from inference_core.ingestion.outbox import Claim, Limits, Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import BatchReport, Pipeline
 
 ADA = Partition("ada")

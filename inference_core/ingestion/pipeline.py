@@ -17,7 +17,8 @@ from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
+from inference_core.ingestion.outbox import Claim, Limits, Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import MemoryScope

@@ -20,7 +20,8 @@ from inference_core.ingestion import queue
 from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Claim, Limits, Outbox, Partition
+from inference_core.ingestion.outbox import Claim, Limits, Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
 from inference_core.services.operations.scope import MemoryScope

@@ -22,7 +22,7 @@ from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.dispatch import Dispatcher
 from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.testing import ScriptedChatModel

@@ -25,7 +25,8 @@ from inference_core.ingestion import queue, worker
 from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.jobs import jobs
 from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.outbox import Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.testing import FrozenClock

@@ -26,7 +26,7 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
 from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool

@@ -17,7 +17,8 @@ from work import TaskHandler, watched_connect
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.ingestion import queue
-from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.outbox import Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.memory.record import MemoryRecord

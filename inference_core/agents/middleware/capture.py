@@ -18,7 +18,8 @@ from inference_core.agents.middleware.calls import OperationMiddleware, Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD, Message, Role
-from inference_core.ingestion.outbox import Limits, Outbox, Partition
+from inference_core.ingestion.outbox import Limits, Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker

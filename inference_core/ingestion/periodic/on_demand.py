@@ -8,8 +8,8 @@ from datetime import datetime
 
 from inference_core.effects import Operation
 from inference_core.ingestion.messages import Message, session_name
-from inference_core.ingestion.outbox import Outbox, Partition
-from inference_core.ingestion.partitions import Waiting
+from inference_core.ingestion.outbox import Outbox
+from inference_core.ingestion.partitions import Partition, Waiting
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.sessions import all_said, content_of
 from inference_core.ingestion.periodic.tasks import insight_work, session_work

@@ -24,7 +24,8 @@ from inference_core.ingestion.candidates import (
 )
 from inference_core.ingestion.jobs import jobs, undo
 from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Outbox, Partition
+from inference_core.ingestion.outbox import Outbox
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin, Trust

@@ -17,7 +17,7 @@ from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import queue, worker
 from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
 from inference_core.testing import FrozenClock
 
@@ -255,7 +255,7 @@ PROGRAM = """
 import time
 from outbox_support import pipeline_on, put, said
 from inference_core import open_store
-from inference_core.ingestion.outbox import Partition
+from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
 
 asked = []
