@@ -30,6 +30,7 @@ ASKED: Final = "Hi again! I'm hungry. What should a pastry for me be free of, an
 FIRST: Final = "first"
 SECOND: Final = "second"
 _LOADING_S: Final = 30.0
+_RECALL_S: Final = 10.0
 _BLOCK: Final = re.compile(r"<(user_profile|user_memory_context)>\n.*?</\1>", re.DOTALL)
 
 
@@ -71,7 +72,8 @@ def talk(name: str, url: str) -> Session:
         agent: Any = create_agent(
             make_chat_model(settings, None if settings.model else ScriptedChatModel(turns=script)),
             store=store,
-            middleware=[MemoryMiddleware(), *guards(settings), keep_prompt],
+            # The default deadline, 300 ms, is for agents that answer people; a busy machine may miss it.
+            middleware=[MemoryMiddleware(recall_timeout=_RECALL_S), *guards(settings), keep_prompt],
             context_schema=MemoryContext,
         )
         result = agent.invoke({"messages": [("user", said)]}, context={"user_id": USER})
