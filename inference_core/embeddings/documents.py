@@ -56,9 +56,9 @@ def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_to
 def _packed(
     parts: Sequence[Sequence[str]], encodings: Sequence[TextEncoding], *, with_tokens: bool
 ) -> list[DocumentVectors]:
-    import numpy as np  # noqa: PLC0415 - keeps the import of the package light, as do the next two
+    import numpy as np  # noqa: PLC0415 - keeps the import of the package light
 
-    from inference_core.retrieval.vectors import pack_tokens, pack_vectors  # noqa: PLC0415
+    from inference_core.retrieval.vectors import pack_tokens, pack_vectors  # noqa: PLC0415 - imports numpy
 
     left = iter(encodings)
     found: list[DocumentVectors] = []

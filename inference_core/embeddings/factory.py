@@ -31,7 +31,7 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
         return spec
     if isinstance(spec, Embeddings):
         return Embedder(spec, _fingerprint(spec))
-    if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise ConfigurationError(f"embeddings must be a name, an Embeddings object or None, not {type(spec).__name__}")
     if spec != "auto":
         return _local(spec) if spec in _LOCAL else _provider(spec)
@@ -43,8 +43,7 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
 
 
 def _local(name: str) -> Embedder:
-    # here, as numpy takes time to import
-    from inference_core.embeddings.local import (  # noqa: PLC0415
+    from inference_core.embeddings.local import (  # noqa: PLC0415 - imports numpy, which takes time
         BY_LANGUAGE_FINGERPRINT,
         FINGERPRINT,
         MULTILINGUAL_FINGERPRINT,

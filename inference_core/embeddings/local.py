@@ -192,7 +192,7 @@ def _projection() -> NDArray[np.float32]:
 def _tokenizer() -> Any:
     from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and slow to import
 
-    tokenizer: Any = Tokenizer.from_buffer(checked_content(*TOKENIZER, EXTRA))  # pyright: ignore[reportUnknownMemberType]
+    tokenizer: Any = Tokenizer.from_buffer(checked_content(*TOKENIZER, EXTRA))  # pyright: ignore[reportUnknownMemberType] - it has no type stubs
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.no_padding()
     return tokenizer
@@ -201,7 +201,7 @@ def _tokenizer() -> Any:
 def _session() -> Any:
     import onnxruntime  # noqa: PLC0415 - an extra, and slow to import
 
-    options: Any = onnxruntime.SessionOptions()  # pyright: ignore[reportUnknownVariableType]
+    options: Any = onnxruntime.SessionOptions()  # pyright: ignore[reportUnknownVariableType] - it has no type stubs
     options.intra_op_num_threads = min(4, os.cpu_count() or 1)
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

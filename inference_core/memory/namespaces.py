@@ -41,7 +41,7 @@ def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
     surrogates, or has more than 512 bytes.
     """
     name = str(owner) if isinstance(owner, UUID) else owner
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidId(f"{what} must be a string or a UUID, not {type(name).__name__}")
     if _PLAIN.match(name) and name not in _RESERVED:
         return name

@@ -118,7 +118,8 @@ def canonical_metadata(metadata: object) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, Mapping):
         raise InvalidMemory(f"extra_metadata must be a mapping, not {type(metadata).__name__}")
-    return json.loads(canonical_json(dict(metadata), what="extra_metadata", max_bytes=MAX_METADATA_BYTES))  # pyright: ignore[reportUnknownArgumentType]
+    given = dict(cast("Mapping[str, Any]", metadata))
+    return json.loads(canonical_json(given, what="extra_metadata", max_bytes=MAX_METADATA_BYTES))
 
 
 def canonical_id(memory_id: object) -> str:
@@ -182,13 +183,14 @@ def text_field(value: Mapping[str, Any], name: str) -> str | None:
 def texts_field(value: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """The strings in a list field."""
     found = value.get(name)
-    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    items = cast("Sequence[Any]", found) if isinstance(found, list | tuple) else ()
+    return tuple(item for item in items if isinstance(item, str))
 
 
 def mapping_field(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A copy of a mapping field, else an empty dict."""
     found = value.get(name)
-    return dict(found) if isinstance(found, Mapping) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
 
 
 def copied(value: Any) -> Any:

@@ -73,7 +73,7 @@ class MemorySource:
 
 def check_write(source: MemorySource, category: MemoryCategory) -> None:
     """Raises UntrustedWrite if ``source`` may not write ``category``: external text never becomes a rule."""
-    if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
     if category is MemoryCategory.PROCEDURAL and source.trust is Trust.EXTERNAL:
         raise UntrustedWrite(

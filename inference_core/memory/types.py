@@ -133,12 +133,12 @@ def get_types_for_category(category: MemoryCategory) -> list[str]:
 
 def get_memory_type_literal() -> Any:
     """``typing.Literal`` of all type names, for schemas."""
-    return Literal[*MEMORY_TYPES]  # pyright: ignore[reportInvalidTypeForm, reportInvalidTypeArguments, reportUnknownVariableType]
+    return Literal[*MEMORY_TYPES]  # pyright: ignore[reportInvalidTypeForm, reportInvalidTypeArguments, reportUnknownVariableType] - made at run time
 
 
 def get_memory_category_literal() -> Any:
     """``typing.Literal`` of all category names, for schemas."""
-    return Literal[*MEMORY_CATEGORIES]  # pyright: ignore[reportInvalidTypeForm, reportInvalidTypeArguments, reportUnknownVariableType]
+    return Literal[*MEMORY_CATEGORIES]  # pyright: ignore[reportInvalidTypeForm, reportInvalidTypeArguments, reportUnknownVariableType] - made at run time
 
 
 def format_memory_types_for_description() -> str:

@@ -121,7 +121,7 @@ class Matches(NamedTuple):
 
     def only(self, positions: NDArray[np.intp]) -> Matches:
         """The evidence at some positions."""
-        return Matches(*(None if values is None else values[positions] for values in self))  # pyright: ignore[reportArgumentType]
+        return Matches(*(None if values is None else values[positions] for values in self))  # pyright: ignore[reportArgumentType] - fields in their order
 
 
 def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
