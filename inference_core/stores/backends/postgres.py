@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -97,11 +97,10 @@ class PostgresBackend(SqlBackend):
         super().__init__(clock)
         self.name = shown_url(url)
         self._connections = PostgresConnections(url, durable=durable)
-        try:
+        with ExitStack() as opened:
+            opened.callback(self.close)
             self._connections.attempt(migrate)
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for, from ranges of an index.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
@@ -174,12 +174,10 @@ class PostgresConnections:
             connection = psycopg.Connection[Any].connect(**self._parameters, autocommit=True)
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
-        try:
-            with translated(connection):
-                connection.execute(_SETTINGS, (self._durable,))
-        except BaseException:
-            connection.close()
-            raise
+        with ExitStack() as opened, translated(connection):
+            opened.callback(connection.close)
+            connection.execute(_SETTINGS, (self._durable,))
+            opened.pop_all()
         return connection
 
     def _drop_idle(self) -> None:

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice, repeat
@@ -68,7 +68,8 @@ class RedisBackend:
         self._keys = Layout(address.prefix)
         self._server = Server(address)
         self.name = self._server.name
-        try:
+        with ExitStack() as opened:
+            opened.callback(self.close)
             version = self.get_meta(_SCHEMA)
             check_schema(int(version or 0), VERSION)
             if version is None:
@@ -80,9 +81,7 @@ class RedisBackend:
             self.capabilities = Capabilities(
                 durable=durable, atomic=True, compare_and_set=True, change_feed=True, single_writer=True
             )
-        except BaseException:
-            self.close()
-            raise
+            opened.pop_all()
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies each batch with one script, all in one round trip; batches that lost a race are tried again."""

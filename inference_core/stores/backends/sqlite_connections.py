@@ -95,7 +95,6 @@ class SqliteConnections:
         self._durable = durable
         self._idle: list[sqlite3.Connection] = []
         self._write_lock = threading.Lock()
-        self._opened = ExitStack()
         self._closed = False
         self.is_writable = not read_only
         touched = (self._path, self._path.parent) if self._path.is_file() and self.is_writable else ()
@@ -104,17 +103,15 @@ class SqliteConnections:
             self.is_writable = False
         self._mode = "mode=rw" if self.is_writable else "mode=ro"
         try:
-            if self.is_writable:
-                self._open_for_writing()
-            else:
-                self._open_for_reading()
-            self._file = self._found()
+            with ExitStack() as opened:
+                if self.is_writable:
+                    self._open_for_writing(opened)
+                else:
+                    self._open_for_reading()
+                self._file = self._found()
+                self._opened = opened.pop_all()
         except (OSError, ValueError, StoreUnavailable) as error:
-            self._opened.close()
             raise ConfigurationError(f"Cannot open the store at {path}: {error}. Is the folder writable?") from error
-        except BaseException:
-            self._opened.close()
-            raise
 
     @contextmanager
     def reader(self, *, is_patient: bool = False) -> Generator[sqlite3.Connection]:
@@ -182,13 +179,13 @@ class SqliteConnections:
             while True:
                 self._idle.pop().close()
 
-    def _open_for_writing(self) -> None:
+    def _open_for_writing(self, opened: ExitStack) -> None:
         if self._path.is_dir():
             raise IsADirectoryError("it is a folder")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._turns = self._opened.enter_context(closing(FileLock(self._path.with_name(self._path.name + ".lock"))))
+        self._turns = opened.enter_context(closing(FileLock(self._path.with_name(self._path.name + ".lock"))))
         with self._turns:
-            self._writer = self._opened.enter_context(closing(self._connect("mode=rwc")))
+            self._writer = opened.enter_context(closing(self._connect("mode=rwc")))
             with translated():
                 migrate(self._writer)
             self._writer.text_factory = _decoded  # a damaged row can be replaced, too
@@ -219,19 +216,17 @@ class SqliteConnections:
             return checked_version(connection)
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        with translated():
+        with translated(), ExitStack() as opened:
             connection = sqlite3.connect(
                 f"{self._path.as_uri()}?{mode}", uri=True, isolation_level=None, check_same_thread=False
             )
-            try:
-                connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-                connection.execute("PRAGMA foreign_keys = ON")
-                # FULL: a commit survives a power loss.
-                connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
-            except BaseException:
-                connection.close()
-                raise
-        return connection
+            opened.callback(connection.close)
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            # FULL: a commit survives a power loss.
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            opened.pop_all()
+            return connection
 
     def _found(self) -> tuple[int, ...] | None:
         """The identity of the file at the path; of an immutable one also its size and time."""
