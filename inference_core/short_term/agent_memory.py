@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,19 +11,27 @@ from itertools import chain
 from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
-from langchain_core.messages import AnyMessage, MessageLikeRepresentation, SystemMessage, convert_to_openai_messages
+from langchain_core.messages import (
+    AnyMessage,
+    MessageLikeRepresentation,
+    SystemMessage,
+    convert_to_openai_messages,
+    message_to_dict,
+    messages_from_dict,
+)
 from langgraph.store.base import BaseStore
 
 from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
 from inference_core.effects import Operation
-from inference_core.errors import ConfigurationError, InferenceCoreError, VersionConflict
+from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidMemory, VersionConflict
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_json, encode_json
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import retried
-from inference_core.short_term import sessions
 from inference_core.short_term.blocks.extractive import ExtractiveMemory
 from inference_core.short_term.blocks.memory import (
     Block,
@@ -39,6 +48,7 @@ from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, view
+from inference_core.stores.backend import MAX_VALUE_BYTES, Delete, Put, Row, Write
 from inference_core.stores.factory import open_store
 
 MemoryForm = Literal["memory", "coala"]
@@ -46,6 +56,10 @@ SessionId = str | UUID
 DEFAULT_TIMEOUT_S: Final = 60.0
 TIMESTAMP: Final = "timestamp"
 """The key in a message's ``additional_kwargs`` of the time at which it was stored, in ISO 8601."""
+SESSIONS: Final = "short_term"
+"""The second label, below the user, of the namespaces of sessions."""
+_WINDOW: Final = "window"
+_SYSTEM: Final = "system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +182,8 @@ class AgentMemory:
         ``into_system_prompt``, the system message ends with what was recalled.
         """
         conversation = self._owners.conversation(session_id)
-        system = yield from sessions.read_system(self._system_scope, conversation)
-        stored = yield from sessions.read(self._scope, conversation)
+        system = yield from read_system(self._system_scope, conversation)
+        stored = yield from read_window(self._scope, conversation)
         asked = last_of_user(stored.messages) if message is None else one_message(message)
         recalled, notices = yield from recalled_for(self._policy.blocks, self._scope, conversation, asked)
         content = MemoryContent(
@@ -196,13 +210,13 @@ class AgentMemory:
         conversation = self._owners.conversation(session_id)
         added = _stamped(one_message(message), self._scope.clock.now().isoformat())
         if isinstance(added, SystemMessage):
-            yield from sessions.write_system(self._system_scope, conversation, added)
+            yield from write_system(self._system_scope, conversation, added)
             return None
 
-        def attempt() -> Operation[sessions.StoredWindow]:
-            stored = yield from sessions.read(self._scope, conversation)
+        def attempt() -> Operation[StoredWindow]:
+            stored = yield from read_window(self._scope, conversation)
             messages = {one.id: one for one in stored.messages} | {added.id: added}
-            return (yield from sessions.replace(self._scope, conversation, stored, list(messages.values())))
+            return (yield from replace_window(self._scope, conversation, stored, list(messages.values())))
 
         stored = yield from retried(attempt)
         return (yield from self._handle_overflow(conversation, stored))
@@ -215,15 +229,15 @@ class AgentMemory:
                 if not block.is_read_only:
                     yield from block.forget(block.scope(self._scope), conversation)
         for scope in {id(one.engine): one for one in (self._scope, self._system_scope)}.values():
-            yield from sessions.remove(scope, conversation)
+            yield from remove_session(scope, conversation)
 
     get, aget = synchronous(_get), asynchronous(_get)
     update, aupdate = synchronous(_update), asynchronous(_update)
     delete, adelete = synchronous(_delete), asynchronous(_delete)
 
-    def _handle_overflow(self, conversation: Conversation, stored: sessions.StoredWindow) -> Operation[str | None]:
+    def _handle_overflow(self, conversation: Conversation, stored: StoredWindow) -> Operation[str | None]:
         """Handles overflow; returns a notice of what failed."""
-        system = yield from sessions.read_system(self._system_scope, conversation)
+        system = yield from read_system(self._system_scope, conversation)
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
         result = yield from self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
         if result.evicted:
@@ -234,7 +248,7 @@ class AgentMemory:
                 messages = [new if one is result.summary else one for one in messages]
             # Whoever changed the session meanwhile has handled the overflow too: a conflict needs no other try.
             with suppress(VersionConflict):
-                yield from sessions.replace(self._scope, conversation, stored, messages)
+                yield from replace_window(self._scope, conversation, stored, messages)
         return result.notice
 
 
@@ -246,3 +260,100 @@ def _stamped(message: AnyMessage, now: str) -> AnyMessage:
             "additional_kwargs": {TIMESTAMP: now, **message.additional_kwargs},
         }
     )
+
+
+# A session is stored as a row for each message and one that lists the messages in the window. The list is replaced as a
+# whole and alone decides, so that no reader sees a session half changed, on any store.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWindow:
+    """The messages of a session, the oldest first, with their keys and the list's version (0: no list)."""
+
+    messages: list[AnyMessage]
+    keys: list[str]
+    version: int
+
+
+def session_namespace(conversation: Conversation) -> Namespace:
+    """The namespace of this session."""
+    return (encode_label(conversation.user_id), SESSIONS, encode_label(conversation.session_id, what="session_id"))
+
+
+def read_window(scope: MemoryScope, conversation: Conversation) -> Operation[StoredWindow]:
+    """The session's window. Raises StoreError."""
+    namespace = session_namespace(conversation)
+    while True:
+        (listed,) = yield from scope.engine.get([(namespace, _WINDOW)])
+        if listed is None:
+            return StoredWindow([], [], 0)
+        keys = [str(key) for key in listed.value.get("messages", [])]
+        rows = yield from scope.engine.get([(namespace, key) for key in keys])
+        there = [row for row in rows if row is not None]
+        if len(there) == len(keys):
+            return StoredWindow([_message(row) for row in there], keys, listed.version)
+        # Rows are missing: either the list has changed since it was read, or they are lost and the rest counts.
+        (again,) = yield from scope.engine.get([(namespace, _WINDOW)])
+        if again is not None and again.version == listed.version:
+            return StoredWindow([_message(row) for row in there], [row.key for row in there], listed.version)
+
+
+def replace_window(
+    scope: MemoryScope, conversation: Conversation, old: StoredWindow, messages: Sequence[AnyMessage]
+) -> Operation[StoredWindow]:
+    """Replaces the session's window by ``messages``, which have ids, durably, if it is still ``old``.
+
+    Raises VersionConflict if the session has changed meanwhile, InvalidMemory for a message that is too large,
+    StoreError.
+    """
+    namespace = session_namespace(conversation)
+    before = dict(zip(old.keys, old.messages, strict=True))
+    ids = [str(message.id).encode("utf-8", "surrogatepass") for message in messages]
+    after = {f"m-{hashlib.sha256(one).hexdigest()[:32]}": message for one, message in zip(ids, messages, strict=True)}
+    now = scope.clock.now()
+    changed = {key: message for key, message in after.items() if before.get(key) is not message}
+    puts = [Put(namespace=namespace, key=key, value=_value(one), updated_at=now) for key, one in changed.items()]
+    listing = encode_json({"messages": list(after)}, what="window")
+    writes: list[Write] = [
+        *puts,
+        Put(namespace=namespace, key=_WINDOW, value=listing, updated_at=now, expected=old.version),
+        *(Delete(namespace=namespace, key=key) for key in before if key not in after),
+    ]
+    versions = yield from scope.engine.write(writes)
+    return StoredWindow(list(after.values()), list(after), versions[len(puts)])
+
+
+def read_system(scope: MemoryScope, conversation: Conversation) -> Operation[AnyMessage | None]:
+    """The session's system message. Raises StoreError."""
+    (row,) = yield from scope.engine.get([(session_namespace(conversation), _SYSTEM)])
+    return None if row is None else _message(row)
+
+
+def write_system(scope: MemoryScope, conversation: Conversation, message: AnyMessage) -> Operation[None]:
+    """Replaces the session's system message, durably. Raises InvalidMemory, StoreError."""
+    namespace = session_namespace(conversation)
+    put = Put(namespace=namespace, key=_SYSTEM, value=_value(message), updated_at=scope.clock.now())
+    yield from scope.engine.write([put])
+
+
+def remove_session(scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+    """Removes everything stored for the session. Raises StoreError."""
+    namespace = session_namespace(conversation)
+    while rows := (yield from scope.engine.page([namespace], limit=500)):
+        yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])
+
+
+def _value(message: AnyMessage) -> str:
+    """``message`` as JSON; without the artifact of a tool if that is no JSON data."""
+    try:
+        return canonical_json(message_to_dict(message), what="message", max_bytes=MAX_VALUE_BYTES)
+    except InvalidMemory:
+        if getattr(message, "artifact", None) is None:
+            raise
+        return _value(message.model_copy(update={"artifact": None}))
+
+
+def _message(row: Row) -> AnyMessage:
+    value: dict[str, Any] = row.value
+    message: Any = messages_from_dict([value])[0]
+    return message

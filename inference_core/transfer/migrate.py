@@ -197,16 +197,14 @@ def migrate_flat(
     return report
 
 
+@dataclass(frozen=True, slots=True)
 class Migration:
-    """One run onto ``backend``, counted in ``report``; a dry run's report writes nothing."""
+    """One run onto ``backend``, counted in ``report``; if that is of a dry run, nothing is written."""
 
-    def __init__(
-        self, backend: Backend, namespaces: MemoryNamespaceBuilder, report: MigrationReport, max_content_bytes: int
-    ) -> None:
-        self._backend = backend
-        self._namespaces = namespaces
-        self._report = report
-        self._max_content_bytes = max_content_bytes
+    backend: Backend
+    namespaces: MemoryNamespaceBuilder
+    report: MigrationReport
+    max_content_bytes: int
 
     def migrate(
         self, sources: Sequence[LegacySource], user_ids: Sequence[str] | None = None, progress: Progress | None = None
@@ -217,41 +215,41 @@ class Migration:
             while batch := list(islice(records, BATCH)):
                 self._migrate(batch)
                 if progress:
-                    progress(self._report.found, max(total, self._report.found))
+                    progress(self.report.found, max(total, self.report.found))
 
     def _records(self, sources: Sequence[LegacySource], user_ids: Sequence[str] | None) -> Generator[MemoryRecord]:
         for at, source in enumerate(sources):
             last = ""
             for item in source.items(user_ids):
-                self._report.found += 1
+                self.report.found += 1
                 try:
-                    record = record_of_legacy(item, self._namespaces, self._max_content_bytes)
+                    record = record_of_legacy(item, self.namespaces, self.max_content_bytes)
                 except Unusable as error:
-                    self._report.count_skipped(item.user_id, item.key, error.reason, str(error))
+                    self.report.count_skipped(item.user_id, item.key, error.reason, str(error))
                     continue
                 if record.namespace[0] != last:
                     last = record.namespace[0]
                     user = [decode_label(last)]
-                    self._report.users += not any(next(earlier.items(user), None) for earlier in sources[:at])
+                    self.report.users += not any(next(earlier.items(user), None) for earlier in sources[:at])
                 yield record
 
     def _migrate(self, records: Sequence[MemoryRecord]) -> None:
-        marks = self._backend.get([_mark_of(record) for record in records])
+        marks = self.backend.get([_mark_of(record) for record in records])
         new = [record for record, mark in zip(records, marks, strict=True) if mark is None]
-        self._report.already_there += len(records) - len(new)
+        self.report.already_there += len(records) - len(new)
         scopes: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
         for label in {record.namespace[0] for record in new}:
-            known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
+            known = [name for name in self.backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
             scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
-        if not self._report.is_dry_run:
+        if not self.report.is_dry_run:
             self._write(new, scopes)
             return
         for record in new:
             places = {*scopes[record.namespace[0]], record.namespace}
-            if any(self._backend.get([(place, record.id) for place in places])):
-                self._report.already_there += 1
+            if any(self.backend.get([(place, record.id) for place in places])):
+                self.report.already_there += 1
             else:
-                self._report.by_category[record.category.value] += 1
+                self.report.by_category[record.category.value] += 1
 
     def _write(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
         """All in one transaction, each with its mark, unless it was migrated before or its id stands anywhere."""
@@ -260,18 +258,18 @@ class Migration:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
             absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
             groups.append([_mark(record), *absent, put_of(record, expected=0)])
-        outcomes = self._backend.apply(groups) if groups else []
+        outcomes = self.backend.apply(groups) if groups else []
         taken: list[MemoryRecord] = []
         for record, outcome in zip(records, outcomes, strict=True):
             if isinstance(outcome, VersionConflict):
                 taken.append(record)
             elif isinstance(outcome, Exception):
-                self._report.count_failed(record, outcome)
+                self.report.count_failed(record, outcome)
             else:
-                self._report.by_category[record.category.value] += 1
+                self.report.by_category[record.category.value] += 1
         if taken:
-            self._backend.apply([[_mark(record)] for record in taken])
-            self._report.already_there += len(taken)
+            self.backend.apply([[_mark(record)] for record in taken])
+            self.report.already_there += len(taken)
 
 
 def _mark(record: MemoryRecord) -> Put:

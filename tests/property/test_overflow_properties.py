@@ -44,9 +44,9 @@ from inference_core import (
     open_store,
 )
 from inference_core.effects import run
+from inference_core.short_term.agent_memory import read_window
 from inference_core.short_term.blocks.memory import Conversation, scope_of
 from inference_core.short_term.policy import OverflowPolicy, OverflowResult
-from inference_core.short_term.sessions import read
 from inference_core.short_term.strategies import Eviction, OverflowStrategy
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user, is_summary, view
 from inference_core.stores.engine import StoreEngine
@@ -368,7 +368,7 @@ def agent_memory_loses_nothing(case: Case):
             memory.update(SESSION, message)
             content = memory.get(SESSION)
             check_valid(content.messages)
-        kept = run(read(scope_of(sessions_store), Conversation(USER, SESSION))).messages
+        kept = run(read_window(scope_of(sessions_store), Conversation(USER, SESSION))).messages
         check_shown(memory.get(SESSION).messages, kept, case.room)
         tools.heal()
         gone = markers(one for one in told if not is_summary(one)) - markers(kept)

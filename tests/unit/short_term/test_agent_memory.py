@@ -45,7 +45,7 @@ from inference_core.errors import (
     VersionConflict,
 )
 from inference_core.services.operations.update import ATTEMPTS
-from inference_core.short_term import agent_memory, sessions
+from inference_core.short_term import agent_memory
 from inference_core.short_term.agent_memory import TIMESTAMP
 from inference_core.short_term.blocks.memory import Conversation, scope_of
 from inference_core.stores.engine import StoreEngine
@@ -177,7 +177,7 @@ def test_threads_that_update_one_session_lose_nothing(store: MemoryStore):
         return [memory.update("s1", message) for message in dialogue(5, first=10 * at)]
 
     assert in_threads(*(lambda at=at: talk(at) for at in range(8))) == [[None] * 10] * 8
-    kept = run(sessions.read(scope_of(store), Conversation(USER, "s1"))).messages
+    kept = run(agent_memory.read_window(scope_of(store), Conversation(USER, "s1"))).messages
     passages = stored_texts(store)
     assert len(passages) == len(set(passages))
     assert {*texts(kept), *passages} == {one.text for one in dialogue(40)}
