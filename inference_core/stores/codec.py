@@ -18,7 +18,7 @@ from inference_core.memory.text import is_text
 from inference_core.stores.backend import Expiry
 
 if TYPE_CHECKING:
-    from inference_core.stores.backend import Row
+    from inference_core.stores.backend import Key, Row
 
 
 MIN_MICROS: Final = -62_135_596_800_000_000
@@ -61,6 +61,14 @@ def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
 def pack_namespace(namespace: Namespace) -> str:
     """A namespace as text; different namespaces give different texts."""
     return _COMPACT.encode(namespace)
+
+
+def by_namespace(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
+    """The distinct ``keys`` of each namespace, in their order."""
+    found: dict[Namespace, dict[str, None]] = {}
+    for namespace, key in keys:
+        found.setdefault(namespace, {})[key] = None
+    return {namespace: list(names) for namespace, names in found.items()}
 
 
 @lru_cache(maxsize=4_096)

@@ -45,7 +45,7 @@ from inference_core.stores.backends.redis_layout import (
 )
 from inference_core.stores.backends.redis_server import Server, parse_address
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
-from inference_core.stores.codec import Cursor, PageRequest, check_schema, pack_namespace, to_micros
+from inference_core.stores.codec import Cursor, PageRequest, by_namespace, check_schema, pack_namespace, to_micros
 
 _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
@@ -104,7 +104,7 @@ class RedisBackend:
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key."""
         now = self._clock.now()
-        wanted = _by_scope(keys)
+        wanted = by_namespace(keys)
         questions: list[tuple[Any, ...]] = []
         for scope, names in wanted.items():
             # Numbers first: a write in between then gives a newer row with an older number, which caches read again,
@@ -270,8 +270,11 @@ class RedisBackend:
         nothing = Stored()
         writes = WriteSet(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())
         versions = writes.apply(batch)
-        if lost := next((key for _, key in writes.states if known.get((_, key), nothing).is_lost), None):
-            raise StoreError(f"What is stored under {lost!r} cannot be read; inference-core repair removes it")
+        for address in writes.states:
+            if known.get(address, nothing).is_lost:
+                raise StoreError(
+                    f"What is stored under {address[1]!r} cannot be read; inference-core repair removes it"
+                )
         changes = [
             Changed(address, known.get(address, nothing), cell, new_stamp()) for address, cell in writes.states.items()
         ]
@@ -282,7 +285,7 @@ class RedisBackend:
 
     def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
         """The fields of ``keys`` in the scopes' hashes."""
-        wanted = _by_scope(keys)
+        wanted = by_namespace(keys)
         questions = [("HMGET", self._keys.of(what, *scope), *map(encoded, fields)) for scope, fields in wanted.items()]
         found = {
             (scope, key): field
@@ -331,13 +334,6 @@ class RedisBackend:
     def _later(self) -> bytes:
         """The end, exclusive, of the expired members in a set by expiry."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
-
-
-def _by_scope(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
-    wanted: dict[Namespace, dict[str, None]] = {}
-    for namespace, key in keys:
-        wanted.setdefault(namespace, {})[key] = None
-    return {namespace: list(names) for namespace, names in wanted.items()}
 
 
 def has_store(url: str) -> bool:

@@ -38,7 +38,7 @@ from inference_core.stores.backends.sql_rows import (
     state_of,
 )
 from inference_core.stores.backends.sqlite_connections import SqliteConnections
-from inference_core.stores.codec import Cursor, PageRequest, Place, pack_namespace, unpack_namespace
+from inference_core.stores.codec import Cursor, PageRequest, Place, by_namespace, pack_namespace, unpack_namespace
 
 _MAX_VARIABLES: Final = 500
 _LARGEST: Final = 2**63 - 1
@@ -242,13 +242,9 @@ class SqliteBackend(SqlBackend):
     def _of_keys(
         self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        wanted: dict[Namespace, dict[str, None]] = {}
-        for namespace, key in keys:
-            wanted.setdefault(namespace, {})[key] = None
-        for namespace, names in wanted.items():
-            distinct = list(names)
-            for start in range(0, len(distinct), _MAX_VARIABLES):
-                among, given = self._among("r.key", distinct[start : start + _MAX_VARIABLES])
+        for namespace, names in by_namespace(keys).items():
+            for start in range(0, len(names), _MAX_VARIABLES):
+                among, given = self._among("r.key", names[start : start + _MAX_VARIABLES])
                 given |= {"now": self._now(), "name": pack_namespace(namespace)}
                 query = f"SELECT {selection} FROM {ROWS} WHERE {condition} AND s.namespace = :name AND {among}"
                 yield from (select or self._select)(query, given)
