@@ -75,11 +75,7 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
         # The reader has gone; the interpreter must not find that out again when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
-    except Exception as error:
-        from pydantic import ValidationError  # slow to import
-
-        if not isinstance(error, InferenceCoreError | ValidationError | OSError):
-            raise
+    except (InferenceCoreError, OSError) as error:
         fail(str(error))
         return _NOT_FOUND if isinstance(error, MemoryNotFound) else _FAILED
     return 0

@@ -43,6 +43,7 @@ def ingest(
     chosen = format_of(file) if form == _AUTO else form
     transcript = load_transcript(chosen, file)
     report = IngestReport()
+    is_over = False
     try:
         with (
             target.open(embeds=True, creates=True) as memory,
@@ -52,15 +53,14 @@ def ingest(
             for report in ingested(memory.service.scope, target.user, transcript):
                 show(report.done, transcript.total)
                 check()
+        is_over = True
     except KeyboardInterrupt:
-        _print_ingested(target, report, chosen)
+        is_over = True
         note("Interrupted. What was written is kept; run the same command again to continue")
         raise typer.Exit(_INTERRUPTED) from None
-    except Exception:
-        if report.done:
+    finally:
+        if is_over or report.done:
             _print_ingested(target, report, chosen)
-        raise
-    _print_ingested(target, report, chosen)
 
 
 def _print_ingested(target: Target, report: IngestReport, form: str) -> None:

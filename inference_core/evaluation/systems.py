@@ -9,6 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -95,12 +96,11 @@ class MemoryService(System):
 
     def __init__(self, embeddings: str | None, *, links: bool = False, **options: Any) -> None:
         self.links = links
-        self._folder = tempfile.TemporaryDirectory()
-        try:
-            self._store = open_store(f"sqlite:///{self._folder.name}/memory.db", embeddings=embeddings, **options)
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            self._store = open_store(f"sqlite:///{folder}/memory.db", embeddings=embeddings, **options)
+            stack.callback(self._store.close)
+            self._opened = stack.pop_all()
         if embeddings is not None and self._store.engine.embedder is None:
             _LOG.warning("No embedding model is installed (extra: local): recall is by words alone")
         self._service = AgentMemoryStoreService(self._store, max_content_bytes=MAX_CONTENT_BYTES, timeout=None)
@@ -153,8 +153,7 @@ class MemoryService(System):
 
     def close(self) -> None:
         """Closes the store and deletes its file."""
-        self._store.close()
-        self._folder.cleanup()
+        self._opened.close()
 
 
 class LangGraphInMemory(System):

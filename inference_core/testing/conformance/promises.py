@@ -113,7 +113,7 @@ def is_refused(method: Callable[..., object], *arguments: Any, **options: Any) -
     """Whether a call raises, whatever the error: stores refuse in their own ways."""
     try:
         method(*arguments, **options)
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - any error refuses
         return True
     return False
 
