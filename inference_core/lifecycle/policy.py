@@ -14,18 +14,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from math import log2
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from inference_core.errors import ConfigurationError, InvalidInput
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import text_tokens
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_category
+from inference_core.settings import MemorySettings
 from inference_core.stores.backend import Key
 from inference_core.stores.maintenance import Usage
-
-if TYPE_CHECKING:
-    from inference_core.settings import MemorySettings
-
 
 EVERY_TYPE: Final = "all"
 """The key of a budget for all of a user's memories together."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, tzinfo
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
@@ -62,10 +62,8 @@ from inference_core.services.user_memories import (
     purge_user_long_term_memory,
     purge_user_memories,
 )
+from inference_core.settings import MemorySettings
 from inference_core.stores.factory import engine_of
-
-if TYPE_CHECKING:
-    from inference_core.settings import MemorySettings
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -30,6 +30,7 @@ from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.list import PageRequest, by_category, page_of
 from inference_core.services.operations.scope import UserId, present_as, record_of
+from inference_core.settings import MemorySettings, read_settings
 from inference_core.stores.backend import Delete, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import any_engine_of, open_configured_store
@@ -66,8 +67,6 @@ class UserEntry(TypedDict):
 @contextmanager
 def open_memory_store() -> Generator[BaseStore]:
     """The store that the environment names (`MemorySettings.store_url`), closed at the end; without embeddings."""
-    from inference_core.settings import MemorySettings, read_settings  # noqa: PLC0415 - slow to import, seldom needed
-
     with open_configured_store(read_settings(MemorySettings), embeddings=None) as store:
         yield store
 

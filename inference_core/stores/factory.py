@@ -21,13 +21,13 @@ from inference_core.clock import Clock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
-    from inference_core.settings import MemorySettings
     from inference_core.stores.backends.postgres import PostgresBackend
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Unpack, get_args
+from typing import Annotated, Any, Final, Literal, NotRequired, Unpack, get_args
 
 from langchain.agents.middleware.types import AgentState, ModelRequest, OmitFromSchema, PrivateStateAttr
 from langchain_core.tools import BaseTool
@@ -35,11 +35,9 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
+from inference_core.settings import MemorySettings
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.search import RecallMode
-
-if TYPE_CHECKING:
-    from inference_core.settings import MemorySettings
 
 _LOG = logging.getLogger(__name__)
 RECALL_TIMEOUT_S: Final = 0.3
