@@ -784,6 +784,17 @@ def test_a_deleted_row_keeps_nothing_of_its_situation(sqlite: SqliteBackend):
     assert kept == [tuple(DocumentMetadata())]
 
 
+@pytest.mark.parametrize("column", ["session", "terms", "analyzer", "kind", "value"])
+def test_a_damaged_row_gets_its_vector(sqlite: SqliteBackend, column: str):
+    """Else it waits for ever, and no other text gets one in its transaction."""
+    done(sqlite, put("a", text="tea"), put("b", text="mate"))
+    with sqlite.connections.transaction() as writer:
+        writer.execute(f"UPDATE memory_rows SET {column} = CAST(x'ff' AS TEXT) WHERE key = 'a'")
+    done(sqlite, vector("a", 1), vector("b", 1))
+    assert sqlite.pending("m1", 9) == []
+    assert one(sqlite, "b") is not None
+
+
 def test_an_offset_beyond_all_rows(sqlite: SqliteBackend):
     done(sqlite, put("a"))
     assert sqlite.page(PageRequest([USER], limit=1, offset=10**30)) == []

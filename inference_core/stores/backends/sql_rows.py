@@ -56,10 +56,110 @@ STATE: Final = (
     "r.session, r.by_assistant, r.happened, r.importance, r.model"
 )
 _BYTES: Final = (bytes, type(None))
-_TEXT: Final = (str, type(None))
 _ROW_COLUMNS: Final = ROW.count(",") + 1
 Heads = dict[Namespace, tuple[int, int]]
 """The id of each scope that exists, and the sequence number of its last write."""
+
+
+def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
+    """The row in the columns ``ROW``; None if they cannot be parsed, or, ``strictly``, raises one of ``UNREADABLE``."""
+    try:
+        namespace, key, value, version, seq, created, updated, expires, ttl = found
+        # SQLite stores any type in any column, so a damaged row may have a number for a text.
+        if type(key) is not str or not type(version) is type(seq) is int:
+            raise WrongType
+        return Row(
+            namespace=unpack_namespace(namespace),
+            key=key,
+            value=unpack_value(value),
+            version=version,
+            seq=seq,
+            created_at=from_micros(created),
+            updated_at=from_micros(updated),
+            expiry=expiry_of(expires, ttl),
+        )
+    except UNREADABLE:
+        if strictly:
+            raise
+        return None
+
+
+def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
+    """The change in the columns ``CHANGE``, model and vector.
+
+    A row that cannot be parsed counts as deleted; None if not even its key can be. ``strictly``: raises one of
+    ``UNREADABLE`` instead.
+    """
+    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, model, vector = found
+    try:
+        if not type(key) is type(kind) is type(session) is str or type(seq) is not int:
+            raise WrongType
+        if not MIN_MICROS <= created <= MAX_MICROS:
+            raise OverflowError
+        if text is None:
+            return Change(seq, key, kind, created / 1e6, None, bool(is_there))
+        if not type(text) is type(terms) is type(analyzer) is type(model) is str or type(vector) not in _BYTES:
+            raise WrongType
+        if happened is not None and not MIN_SECONDS <= happened <= MAX_SECONDS:  # also if it is NaN
+            raise OverflowError
+        metadata = DocumentMetadata(session, bool(reply), happened, weight + 0.0)
+        return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, metadata, model, vector))
+    except UNREADABLE:
+        if strictly:
+            raise
+        return Change(seq, key, "", 0.0, None) if type(seq) is int and type(key) is str else None
+
+
+def cursor_of(found: tuple[Any, ...]) -> Cursor:
+    """The cursor behind the row in the columns ``ROW``, whose namespace, key and creation can be parsed."""
+    return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
+
+
+def pending_of(found: tuple[Any, ...]) -> Pending | None:
+    """The pending text in the columns namespace, key, version and text; None if they are damaged."""
+    namespace = namespace_of(found[0])
+    _, key, version, text = found
+    is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
+    return Pending(namespace, key, version, text) if namespace and is_sound else None
+
+
+def address_of(found: tuple[Any, ...]) -> Key | None:
+    """The key in the columns namespace and key; None if they are damaged."""
+    namespace, key = namespace_of(found[0]), found[1]
+    return (namespace, key) if namespace and type(key) is str else None
+
+
+def namespace_of(packed: object) -> Namespace | None:
+    """The namespace that was packed; None if it cannot be parsed."""
+    try:
+        return unpack_namespace(packed) if type(packed) is str else None
+    except UNREADABLE:
+        return None
+
+
+def state_of(found: Sequence[Any]) -> RowState:
+    """The state in the columns ``STATE``; a `lost` one if they cannot be parsed."""
+    # A damaged column goes back as it came, as bytes if need be: SQLite takes no other form of it.
+    columns: list[Any] = [column.raw if type(column) is Undecodable else column for column in found]
+    seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *metadata, model = columns
+    try:
+        if not type(seq) is type(version) is int:
+            raise WrongType
+        document = None if text is None else Document(text, terms, analyzer, DocumentMetadata(*metadata), model)
+        times = from_micros(created), from_micros(updated)
+        return RowState(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
+    except UNREADABLE:
+        return lost(seq, version)
+
+
+def columns_of(state: RowState) -> tuple[Any, ...]:
+    """The columns ``WRITTEN`` behind the key and the numbers."""
+    expiry = (to_micros(state.expiry.at), micros_of(state.expiry.ttl)) if state.expiry else (None, None)
+    of_text: tuple[Any, ...] = (None, None, None, *DocumentMetadata(), "", None)
+    if state.document is not None:
+        text, terms, analyzer, metadata, model, vector, _ = state.document
+        of_text = (text, terms, analyzer, *metadata, model, vector)
+    return (to_micros(state.created_at), to_micros(state.updated_at), state.kind, state.value, *of_text, *expiry)
 
 
 class Decision(NamedTuple):
@@ -91,103 +191,10 @@ def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key
     return decision
 
 
-def state_of(found: Sequence[Any]) -> RowState:
-    """The state in the columns ``STATE``; a `lost` one if they cannot be parsed."""
-    seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *metadata, model = found
-    try:
-        if not type(seq) is type(version) is int or type(value) not in _TEXT:
-            raise WrongType
-        if text is not None and not type(text) is type(terms) is type(analyzer) is type(model) is str:
-            raise WrongType
-        document = None if text is None else Document(text, terms, analyzer, DocumentMetadata(*metadata), model)
-        times = from_micros(created), from_micros(updated)
-        return RowState(seq, version, kind, *times, value, document, expiry_of(expires, ttl))
-    except UNREADABLE:
-        return lost(seq, version)
-
-
 class Undecodable(NamedTuple):
     """Stands for a text that is not UTF-8."""
 
     raw: bytes
-
-
-def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
-    """The row in the columns ``ROW``; None if they cannot be parsed, or, ``strictly``, raises one of ``UNREADABLE``."""
-    try:
-        namespace, key, value, version, seq, created, updated, expires, ttl = found
-        # SQLite stores any type in any column, so a damaged row may have a number for a text.
-        if type(key) is not str or not type(version) is type(seq) is int:
-            raise WrongType
-        return Row(
-            namespace=unpack_namespace(namespace),
-            key=key,
-            value=unpack_value(value),
-            version=version,
-            seq=seq,
-            created_at=from_micros(created),
-            updated_at=from_micros(updated),
-            expiry=expiry_of(expires, ttl),
-        )
-    except UNREADABLE:
-        if strictly:
-            raise
-        return None
-
-
-def columns_of(state: RowState) -> tuple[Any, ...]:
-    """The columns ``WRITTEN`` behind the key and the numbers."""
-    expiry = (to_micros(state.expiry.at), micros_of(state.expiry.ttl)) if state.expiry else (None, None)
-    of_text: tuple[Any, ...] = (None, None, None, *DocumentMetadata(), "", None)
-    if state.document is not None:
-        text, terms, analyzer, metadata, model, vector, _ = state.document
-        of_text = (text, terms, analyzer, *metadata, model, vector)
-    return (to_micros(state.created_at), to_micros(state.updated_at), state.kind, state.value, *of_text, *expiry)
-
-
-def cursor_of(found: tuple[Any, ...]) -> Cursor:
-    """The cursor behind the row in the columns ``ROW``, whose namespace, key and creation can be parsed."""
-    return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
-
-
-def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
-    """The change in the columns ``CHANGE``, model and vector.
-
-    A row that cannot be parsed counts as deleted; None if not even its key can be. ``strictly``: raises one of
-    ``UNREADABLE`` instead.
-    """
-    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, model, vector = found
-    try:
-        if not type(key) is type(kind) is type(session) is str or type(seq) is not int:
-            raise WrongType
-        if not MIN_MICROS <= created <= MAX_MICROS:
-            raise OverflowError
-        if text is None:
-            return Change(seq, key, kind, created / 1e6, None, bool(is_there))
-        if not type(text) is type(terms) is type(analyzer) is type(model) is str or type(vector) not in _BYTES:
-            raise WrongType
-        if happened is not None and not MIN_SECONDS <= happened <= MAX_SECONDS:  # also if it is NaN
-            raise OverflowError
-        metadata = DocumentMetadata(session, bool(reply), happened, weight + 0.0)
-        return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, metadata, model, vector))
-    except UNREADABLE:
-        if strictly:
-            raise
-        return Change(seq, key, "", 0.0, None) if type(seq) is int and type(key) is str else None
-
-
-def pending_of(found: tuple[Any, ...]) -> Pending | None:
-    """The pending text in the columns namespace, key, version and text; None if they are damaged."""
-    namespace = namespace_of(found[0])
-    _, key, version, text = found
-    is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
-    return Pending(namespace, key, version, text) if namespace and is_sound else None
-
-
-def address_of(found: tuple[Any, ...]) -> Key | None:
-    """The key in the columns namespace and key; None if they are damaged."""
-    namespace, key = namespace_of(found[0]), found[1]
-    return (namespace, key) if namespace and type(key) is str else None
 
 
 class DamagedRow(NamedTuple):
@@ -223,11 +230,3 @@ def inspected(root: object, row_id: int, found: Sequence[Any]) -> Row | Unreadab
     shown = key if type(key) is str else f"({type(key).__name__})"
     is_read = row is not None
     return Unreadable(root=label, namespace=namespace, key=shown, reason=reason, only_index=is_read, place=place)
-
-
-def namespace_of(packed: object) -> Namespace | None:
-    """The namespace that was packed; None if it cannot be parsed."""
-    try:
-        return unpack_namespace(packed) if type(packed) is str else None
-    except UNREADABLE:
-        return None
