@@ -16,6 +16,8 @@ from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_categ
 S = TypeVar("S", bound=BaseSettings)
 STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 """What AGENT_SHORT_TERM may name."""
+RECALL_TIMEOUT_S: Final = 0.3
+"""Seconds that a reply may wait for its memories, unless it is set otherwise."""
 _NO_EMBEDDINGS: Final = ("", "none", "off")
 
 
@@ -35,7 +37,9 @@ class MemorySettings(BaseSettings):
         description="Embedding model: auto (the local ones that are installed), local, local-multilingual, "
         "local-by-language, provider:model, or none for recall by words alone.",
     )
-    late_interaction: bool = Field(default=True, description="Keep and compare token vectors, if the model gives them.")
+    late_interaction: bool = Field(
+        default=True, description="Keep and compare token vectors, if the model produces them."
+    )
     index_mb: int = Field(default=512, ge=1, description="Megabytes that the indexes of all users may take together.")
     auto_recall: bool = Field(default=True, description="Put memories that fit into the prompt of each run.")
     max_results: int = Field(
@@ -48,24 +52,27 @@ class MemorySettings(BaseSettings):
         default=True, description="Give each named agent its own episodic and procedural memory."
     )
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
-    recall_timeout: float = Field(default=0.3, gt=0, description="Seconds that a reply may wait for its memories.")
+    recall_timeout: float = Field(
+        default=RECALL_TIMEOUT_S, gt=0, description="Seconds that a reply may wait for its memories."
+    )
     placement: Literal["last_user", "system"] = Field(
         default="last_user",
-        description="Where what was recalled stands: last_user (behind the user's last message, so that prompt caches "
+        description="Where what was recalled stands: last_user (after the user's last message, so that prompt caches "
         "keep what is before it) or system (at the end of the system prompt).",
     )
     profile: bool = Field(
-        default=True, description="Tell preferences, instructions and pinned memories in the same words all thread."
+        default=True,
+        description="Show preferences, instructions and pinned memories in the same words throughout a thread.",
     )
     max_tokens: int = Field(
         default=2_000, ge=1, description="Tokens that all memories in a prompt may take, profile included."
     )
     engineer: bool = Field(
         default=True,
-        description="Of what was recalled, tell only what may answer the question, without repeats and contradictions.",
+        description="Of what was recalled, show only what may answer the question, without repeats and contradictions.",
     )
     receipts: bool = Field(
-        default=True, description="Keep which memories each call of a model was told, and why; not what they say."
+        default=True, description="Record which memories each model call was shown, and why; not what they say."
     )
     receipt_days: float = Field(default=30.0, gt=0, description="Days for which these receipts are kept.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")

@@ -24,7 +24,8 @@ Written by `python scripts/settings_reference.py` from `inference_core/settings.
 The environment is read when `MemorySettings()` or `AgentSettings()` is made: by `AgentService`, by the command line, by
 `MemoryMiddleware.from_settings` and by `AgentMemoryStoreService.from_settings`; never on import. A `.env` file is read
 where you ask for it: `inference-core --env-file .env …`, or `inference_core.settings.load_env_file(Path(".env"))`.
-Variables that are set already go before the file. A value that makes no sense is refused with the variable's name.
+Variables already set in the environment override the file. A value that makes no sense is refused, with the name of the
+variable.
 """
 
 

@@ -76,7 +76,8 @@ def check_write(source: MemorySource, category: MemoryCategory) -> None:
     if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
     if category is MemoryCategory.PROCEDURAL and source.trust is Trust.EXTERNAL:
+        place = "the web" if source.origin is Origin.WEB else f"a {source.origin.value}"
         raise UntrustedWrite(
-            f"Text from a {source.origin.value} cannot become procedural memory; "
+            f"Text from {place} cannot become procedural memory; "
             "save it as 'facts', or let the user or the application state the rule"
         )

@@ -35,15 +35,19 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
-from inference_core.settings import MemorySettings
+from inference_core.settings import RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.search import RecallMode
 
 _LOG = logging.getLogger(__name__)
-RECALL_TIMEOUT_S: Final = 0.3
 RECEIPT_DAYS: Final = 30.0
 DEFAULT_ENGINEER: Final = ContextEngineer()
 _WAIT_SHARE: Final = 0.7
+"""Of the timeout, how long recall waits for the question's vectors from a server, or builds an index.
+
+If that takes longer, recall goes on by words alone. The rest of the time is for ranking and rendering: with a share of
+1, a slow server would use up the whole timeout, and the run would have no memory at all.
+"""
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
 """Where memories outside the profile go."""
@@ -110,7 +114,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         tool_instructions_enabled: Whether the system prompt explains the tools.
         session_id: The session that saved memories are marked with. None: the run's thread.
         recall_timeout: Seconds that a reply may wait for memories.
-        placement: Where memories outside the profile go: ``"last_user"``, behind the user's last message, so that
+        placement: Where memories outside the profile go: ``"last_user"``, after the user's last message, so that
             everything before it stays cached, or ``"system"``, at the end of the system prompt.
         profile: Whether to keep a profile.
         profile_tokens: At most so many tokens of profile, and never more than half of ``max_tokens``.

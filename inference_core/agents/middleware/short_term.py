@@ -13,12 +13,13 @@ from langgraph.runtime import Runtime
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, thread_of
 from inference_core.agents.middleware.calls import OperationMiddleware, Update, with_system_text
-from inference_core.agents.middleware.memory import RECALL_TIMEOUT_S, profile_text
+from inference_core.agents.middleware.memory import profile_text
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.settings import RECALL_TIMEOUT_S
 from inference_core.short_term.agent_memory import recalled_for
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.short_term.policy import Overflow, OverflowPolicy, OverflowResult

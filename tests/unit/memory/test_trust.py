@@ -35,9 +35,11 @@ def test_what_was_stated_outranks_what_was_inferred_or_read():
     assert Trust.STATED > Trust.INFERRED > Trust.EXTERNAL
 
 
-@pytest.mark.parametrize("origin", OUTSIDE)
-def test_outside_text_never_becomes_a_rule(origin: Origin):
-    with pytest.raises(UntrustedWrite, match=f"Text from a {origin.value} cannot become procedural memory"):
+@pytest.mark.parametrize(
+    ("origin", "place"), [(Origin.TOOL, "a tool"), (Origin.DOCUMENT, "a document"), (Origin.WEB, "the web")]
+)
+def test_outside_text_never_becomes_a_rule(origin: Origin, place: str):
+    with pytest.raises(UntrustedWrite, match=f"^Text from {place} cannot become procedural memory"):
         check_write(MemorySource(origin=origin), MemoryCategory.PROCEDURAL)
 
 
