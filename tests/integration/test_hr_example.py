@@ -247,8 +247,11 @@ def test_the_scripts_know_nothing_of_themselves(
     hr.flushing_agent(getattr(hr, listing), store)
     assistant, extractor = models
     given = [HumanMessage("I keep falcons")]
-    assert assistant.turns[-1](given) == "I cannot tell: how long have you been with us?"
-    assert extractor.turns[0](given).tool_calls[0]["args"] == {"facts": []}
+    assert (
+        ScriptedChatModel(turns=[assistant.turns[-1]]).invoke(given).text
+        == "I cannot tell: how long have you been with us?"
+    )
+    assert ScriptedChatModel(turns=[extractor.turns[0]]).invoke(given).tool_calls[0]["args"] == {"facts": []}
 
 
 PATIENTLY = """
