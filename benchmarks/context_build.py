@@ -16,8 +16,8 @@ from report import Row, publish
 from timing import quantile
 
 from inference_core import AgentMemoryStoreService, ContextBuilder, ContextRequest, OwnSource, open_store
-from inference_core.services.context.builder import DEFAULT_SOURCES
-from inference_core.services.context.source import ContextSource
+from inference_core.services.context_builder.builder import DEFAULT_SOURCES
+from inference_core.services.context_builder.source import ContextSource
 
 TIMES: Final = 30
 WARM_UP: Final = 3

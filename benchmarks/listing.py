@@ -24,7 +24,7 @@ from timing import by_turns, quantile, scratch, watched
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run as run_plan
-from inference_core.ingestion import queue
+from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.outbox import Outbox
 from inference_core.ingestion.partitions import Partition

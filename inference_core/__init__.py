@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.services.context.builder import ContextBuilder
-    from inference_core.services.context.source import ContextRequest, ContextSource, OwnSource
+    from inference_core.services.context_builder.builder import ContextBuilder
+    from inference_core.services.context_builder.source import ContextRequest, ContextSource, OwnSource
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
     from inference_core.short_term.agent_memory import AgentMemory, MemoryContent
     from inference_core.short_term.blocks.extractive import ExtractiveMemory
@@ -56,11 +56,11 @@ _HOMES = {
     "AgentSettings": "inference_core.settings",
     "AssembledContext": "inference_core.context.items",
     "CaptureMiddleware": "inference_core.agents.middleware.capture",
-    "ContextBuilder": "inference_core.services.context.builder",
+    "ContextBuilder": "inference_core.services.context_builder.builder",
     "ContextEngineer": "inference_core.context.engineer",
     "ContextItem": "inference_core.context.items",
-    "ContextRequest": "inference_core.services.context.source",
-    "ContextSource": "inference_core.services.context.source",
+    "ContextRequest": "inference_core.services.context_builder.source",
+    "ContextSource": "inference_core.services.context_builder.source",
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
     "ExtractiveMemory": "inference_core.short_term.blocks.extractive",
@@ -84,7 +84,7 @@ _HOMES = {
     "MemoryType": "inference_core.memory.types",
     "ModelExtractor": "inference_core.ingestion.extraction",
     "Origin": "inference_core.memory.trust",
-    "OwnSource": "inference_core.services.context.source",
+    "OwnSource": "inference_core.services.context_builder.source",
     "Pruning": "inference_core.context.relevance",
     "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",

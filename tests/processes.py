@@ -15,7 +15,7 @@ CONTEXT.set_forkserver_preload(
         "langchain.agents",
         "inference_core.agents.checkpoints",
         "inference_core.agents.middleware.capture",
-        "inference_core.ingestion.dispatch",
+        "inference_core.ingestion.procrastinate_dispatch",
         "inference_core.ingestion.verbatim",
         "inference_core.transfer.migrate",
         "inference_core.stores.snapshot",

@@ -15,7 +15,7 @@ from inference_core.effects import run
 from inference_core.embeddings.factory import make_embedder
 from inference_core.evaluation.conversations import Conversation, Question
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.context.builder import ContextBuilder
+from inference_core.services.context_builder.builder import ContextBuilder
 from inference_core.services.operations.turn import TurnOptions, build_turn_context
 from inference_core.stores.factory import open_store
 

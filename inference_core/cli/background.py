@@ -141,7 +141,7 @@ def queue(
 
     status counts them, list shows the failed ones and why, retry puts these back, drop deletes them.
     """
-    from inference_core.ingestion import queue as outbox_queue
+    from inference_core.ingestion import outbox_status as outbox_queue
     from inference_core.ingestion.outbox import Outbox
 
     if keys and action in ("status", "list"):

@@ -23,6 +23,7 @@ from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
 from inference_core.stores.maintenance import (
     ACCESS_INTERVAL_S,
     AccessCounts,
@@ -31,7 +32,6 @@ from inference_core.stores.maintenance import (
     with_their_usage,
 )
 from inference_core.stores.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
-from inference_core.stores.vectors import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
 from inference_core.stores.writer import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.writer import MAX_BATCHES, Breaker, DeferredWriter, GroupWriter
 

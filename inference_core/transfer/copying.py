@@ -17,9 +17,9 @@ from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import EMBEDDING_META, Backend, Put, Row, Unreadable
 from inference_core.stores.codec import unpack_value
+from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
+from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.factory import open_backend
-from inference_core.stores.vectors import DIMENSIONS_META, VectorSpace, fill
-from inference_core.stores.vectors import PORTION as EMBEDDING_PORTION
 from inference_core.stores.writer import GroupWriter
 
 Progress = Callable[[int, int], None]

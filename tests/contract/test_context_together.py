@@ -23,9 +23,9 @@ from inference_core.effects import Operation, run
 from inference_core.errors import StoreUnavailable
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.ranking import LazyRanking, Ranking
-from inference_core.services.context.builder import DEFAULT_SOURCES
-from inference_core.services.context.memories import Memories, search_for
-from inference_core.services.context.source import OwnSource, SearchingSource
+from inference_core.services.context_builder.builder import DEFAULT_SOURCES
+from inference_core.services.context_builder.memories import Memories, search_for
+from inference_core.services.context_builder.source import OwnSource, SearchingSource
 from inference_core.stores import snapshot
 from inference_core.stores.search import Search
 from inference_core.testing import FrozenClock

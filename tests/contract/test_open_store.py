@@ -32,9 +32,9 @@ from inference_core.stores import factory
 from inference_core.stores.backend import Pending, Put
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.embedding import fill
 from inference_core.stores.factory import engine_of
 from inference_core.stores.search import RecallMode, Search
-from inference_core.stores.vectors import fill
 from inference_core.stores.writer import GroupWriter
 from inference_core.transfer.copying import reembed
 

@@ -16,7 +16,7 @@ from outbox_support import ADA, Scripted, claiming, contents, pipeline_on, put, 
 from inference_core import open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
-from inference_core.ingestion import queue
+from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.messages import Message

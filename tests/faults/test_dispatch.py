@@ -20,10 +20,10 @@ from processes import Forked
 from inference_core import MemoryContext, MemoryStore, open_store
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.ingestion.candidates import Extraction, KnownMemory
-from inference_core.ingestion.dispatch import Dispatcher
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Pipeline
+from inference_core.ingestion.procrastinate_dispatch import Dispatcher
 from inference_core.ingestion.worker import Worker
 from inference_core.testing import ScriptedChatModel
 

@@ -56,7 +56,7 @@ def pending(store: MemoryStore) -> int:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.vectors.EMBED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("inference_core.stores.embedding.EMBED_TIMEOUT_S", 0.1)
     model = FAULTS[fault]()
     with open_store(sqlite_url, embeddings=model) as store:
         service = AgentMemoryStoreService(store)

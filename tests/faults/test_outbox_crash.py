@@ -21,7 +21,8 @@ from inference_core import open_store
 from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.effects import Operation, run
 from inference_core.errors import DeadlineExceeded, ModelError, StoreError, StoreUnavailable, VersionConflict
-from inference_core.ingestion import queue, worker
+from inference_core.ingestion import outbox_status as queue
+from inference_core.ingestion import worker
 from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.jobs import jobs
 from inference_core.ingestion.messages import Message

@@ -16,7 +16,7 @@ from work import TaskHandler, watched_connect
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
-from inference_core.ingestion import queue
+from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion.outbox import Outbox
 from inference_core.ingestion.partitions import Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder

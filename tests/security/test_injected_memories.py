@@ -29,7 +29,7 @@ from inference_core import (
 from inference_core.cli import main
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
-from inference_core.ingestion.queue import dead_letters
+from inference_core.ingestion.outbox_status import dead_letters
 from inference_core.ingestion.worker import Worker
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import Trust

@@ -14,7 +14,8 @@ from outbox_support import Scripted, claiming, contents, pipeline_on, put, said,
 from inference_core import MemoryStore
 from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
-from inference_core.ingestion import queue, worker
+from inference_core.ingestion import outbox_status as queue
+from inference_core.ingestion import worker
 from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.messages import Message
 from inference_core.ingestion.partitions import Partition

@@ -13,8 +13,8 @@ from langchain_core.embeddings import Embeddings
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingMismatch
+from inference_core.stores.embedding import DIMENSIONS_META
 from inference_core.stores.factory import open_backend
-from inference_core.stores.vectors import DIMENSIONS_META
 from inference_core.transfer.copying import reembed
 
 

@@ -13,7 +13,8 @@ from periodic_support import DAY, QUIET, Life, citing_all, names_in, summarizer,
 from inference_core import MemorySource, MemoryStore, Origin, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.ingestion import jobs, queue
+from inference_core.ingestion import jobs
+from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.messages import NO_THREAD, Role
 from inference_core.ingestion.partitions import Partition

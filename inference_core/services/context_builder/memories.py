@@ -17,7 +17,7 @@ from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import text_field
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
-from inference_core.services.context.source import ContextRequest
+from inference_core.services.context_builder.source import ContextRequest
 from inference_core.services.operations.recall import asks, newest
 from inference_core.services.operations.scope import record_of
 from inference_core.stores.backend import Row

@@ -22,7 +22,7 @@ from inference_core.errors import ConfigurationError, DeadlineExceeded, Identity
 from inference_core.memory.namespaces import encode_label, global_namespace
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
-from inference_core.services.context.memories import (
+from inference_core.services.context_builder.memories import (
     AssociatedMemories,
     Entities,
     Memories,
@@ -32,7 +32,12 @@ from inference_core.services.context.memories import (
     goals,
     ideas,
 )
-from inference_core.services.context.source import ContextRequest, ContextSource, SearchingSource, SharedSearches
+from inference_core.services.context_builder.source import (
+    ContextRequest,
+    ContextSource,
+    SearchingSource,
+    SharedSearches,
+)
 from inference_core.services.operations.scope import UserId
 from inference_core.stores.search import Search
 

@@ -11,11 +11,7 @@ from itertools import islice
 from typing import Final
 
 from inference_core.effects import Operation, WorkerPool, run
-from inference_core.embeddings.documents import (
-    embed_documents,
-    embed_documents_now,
-    embed_query,
-)
+from inference_core.embeddings.documents import embed_documents, embed_documents_now, embed_query
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
