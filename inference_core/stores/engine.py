@@ -36,7 +36,6 @@ from inference_core.stores.writer import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.writer import MAX_BATCHES, Breaker, DeferredWriter, GroupWriter
 
 if TYPE_CHECKING:
-    from inference_core.stores.indexes import IndexCache
     from inference_core.stores.snapshot import Snapshot
 
 P = ParamSpec("P")
@@ -52,34 +51,6 @@ SWEEP_INTERVAL_S: Final = 60.0
 _INDEXES, _DEFERRED, _ACCESSES = "indexes", "deferred writes", "access counts"
 _EXPIRED, _VECTORS = "expired rows", "pending vectors"
 """The chores of a store."""
-
-
-class LazyIndexes:
-    """Makes the index cache when it is needed for the first time, as numpy is slow to import.
-
-    Chores hold this and not the engine, which they would keep alive.
-    """
-
-    def __init__(self, backend: Backend, model: str, max_bytes: int, wake: Callable[[float], None]) -> None:
-        self.made: IndexCache | None = None
-        self._given = backend, model, max_bytes, wake
-        self._lock = threading.Lock()
-
-    def cache(self) -> IndexCache:
-        """The one cache."""
-        with self._lock:
-            if self.made is None:
-                from inference_core.stores.indexes import IndexCache  # noqa: PLC0415 - numpy is slow to import
-
-                self.made = IndexCache(*self._given)
-            return self.made
-
-    def follow(self) -> bool:
-        """Chore: brings an index up to date; the first time, loads what the first search needs."""
-        from inference_core.retrieval.analysis import analyze  # noqa: PLC0415 - its word lists take time
-
-        analyze("loads the stemmer")
-        return self.cache().follow()
 
 
 class StoreEngine:
@@ -121,7 +92,13 @@ class StoreEngine:
         self._content_key_lock = threading.Lock()
         self.maintenance = Maintenance()
         model = embedder.fingerprint if embedder else ""
-        self._indexes = LazyIndexes(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
+        # These import numpy, which is slow, so the package is imported without them. They are imported here, before the
+        # model loads in a thread of its own: the first recall has only 0.3 s.
+        from inference_core.stores.indexes import IndexCache  # noqa: PLC0415
+        from inference_core.stores.snapshot import Snapshot  # noqa: PLC0415
+
+        self._snapshot_type = Snapshot
+        self._indexes = IndexCache(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
         self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
         self._add_chores(sweep_interval_s, access_interval_s)
@@ -155,9 +132,7 @@ class StoreEngine:
         """
         embedded = yield from self._texts.prepared(batch, embeds=embeds)
         written = yield from self._written(with_their_usage(embedded))
-        if self._indexes.made:
-            texts = [write.namespace for write in embedded if isinstance(write, Put) and write.document]
-            self._indexes.made.note_written(texts)
+        self._indexes.note_written(write.namespace for write in embedded if isinstance(write, Put) and write.document)
         if embeds and any(map(waits_for_vector, embedded)):
             self.embed_later()
         return written[: len(batch)]
@@ -359,13 +334,11 @@ class StoreEngine:
         return (yield from self._read(body, question))
 
     def _snapshot(self, scopes: Sequence[Namespace], question: QuestionVectors, wait_seconds: float) -> Snapshot:
-        from inference_core.stores.snapshot import Snapshot  # noqa: PLC0415 - numpy is slow to import
-
-        return Snapshot(self.backend, self._indexes.cache(), scopes, question, wait_seconds, self._reranker)
+        return self._snapshot_type(self.backend, self._indexes, scopes, question, wait_seconds, self._reranker)
 
     def _searched(self, searches: Sequence[Search], question: QuestionVectors) -> list[SearchResult]:
         """What each search finds; the scopes of several users are ranked one user after the other."""
-        from inference_core.stores.indexes import one_user_at_a_time  # noqa: PLC0415 - numpy is slow to import
+        from inference_core.stores.indexes import one_user_at_a_time  # noqa: PLC0415 - see __init__
         from inference_core.stores.snapshot import merged, within  # noqa: PLC0415
 
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)

@@ -116,7 +116,7 @@ def test_the_fill_keeps_to_the_kinds(full: Backend):
     for _ in range(2):
         found = asked(engine, **search).groups[0]
         assert [one.row.key for one in found] == [f"k{MANY + 1}", f"k{MANY}"]
-        engine._indexes.cache().views([USER])
+        engine._indexes.views([USER])
     engine.close()
 
 

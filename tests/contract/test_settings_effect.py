@@ -87,7 +87,7 @@ def test_access_counts(opened: Any):
 
 def test_the_size_of_the_indexes(opened: Any):
     store = opened("INDEX_MB", "1")
-    indexes = store.engine._indexes.cache()
+    indexes = store.engine._indexes
     assert indexes._max_bytes + indexes.rows._max_bytes == 1024 * 1024
     assert indexes._max_bytes > 4 * indexes.rows._max_bytes > 0
 

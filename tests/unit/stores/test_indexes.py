@@ -122,7 +122,7 @@ def test_many_read_while_one_writes():
         finally:
             is_over.set()
         assert all(reader.result(60) for reader in readers)
-    grown, afresh = engine._indexes.cache(), cache_of(backend)
+    grown, afresh = engine._indexes, cache_of(backend)
     assert shown(grown) == shown(afresh)
     engine.close()
 
