@@ -38,11 +38,11 @@ from inference_core.cli import main as command_line
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
 from inference_core.ingestion.extraction_schema import ExtractedMemories
-from inference_core.ingestion.outbox import OUTBOX
-from inference_core.ingestion.verbatim import MARKS
 from inference_core.memory.namespaces import QUEUE_ROOT
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory
+from inference_core.outbox.outbox import OUTBOX
+from inference_core.outbox.partitions import MARKS
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import ScriptedChatModel, call_tool

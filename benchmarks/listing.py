@@ -24,11 +24,11 @@ from timing import by_turns, quantile, scratch, watched
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run as run_plan
-from inference_core.ingestion import outbox_status as queue
-from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
+from inference_core.outbox import status as queue
+from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.receipts import keep_receipt
 
 CALLS: Final = 30

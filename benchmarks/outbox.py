@@ -24,12 +24,12 @@ from writing import bar, plain
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, in_thread
 from inference_core.effects import run as run_plan
-from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
-from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Outbox
-from inference_core.ingestion.partitions import Partition, Waiting
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
+from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import Partition, Waiting
 
 RATIO_BAR: Final = 1.5
 TURNS: Final = 500

@@ -10,11 +10,11 @@ from typing import Any
 from inference_core import AgentMemoryStoreService
 from inference_core.clock import Clock
 from inference_core.effects import Operation, run
-from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
-from inference_core.ingestion.messages import Message, Role
-from inference_core.ingestion.outbox import Claim, Limits, Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import BatchReport, Pipeline
+from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.outbox import Claim, Limits, Outbox
+from inference_core.outbox.partitions import Partition
 
 ADA = Partition("ada")
 Script = Callable[[Sequence[Message], Sequence[KnownMemory]], Extraction]

@@ -10,9 +10,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from outbox_support import Scripted, put, said, service_on, word_for_word
 
-from inference_core.ingestion.messages import Role
-from inference_core.ingestion.outbox import Limits, Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.periodic.sessions import SUMMARY, Summarizer
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
@@ -20,6 +17,9 @@ from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.outbox.messages import Role
+from inference_core.outbox.outbox import Limits, Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 QUIET = timedelta(minutes=30)

@@ -17,11 +17,11 @@ from inference_core.agents.middleware.calls import AsyncHandler, Handler
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError, in_one_line
-from inference_core.ingestion.outbox import Limits
 from inference_core.ingestion.periodic.insights import ModelInsights
 from inference_core.ingestion.periodic.sessions import Summarizer
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor
+from inference_core.outbox.outbox import Limits
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings
 from inference_core.short_term.policy import Overflow

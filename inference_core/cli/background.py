@@ -141,8 +141,8 @@ def queue(
 
     status counts them, list shows the failed ones and why, retry puts these back, drop deletes them.
     """
-    from inference_core.ingestion import outbox_status as outbox_queue
-    from inference_core.ingestion.outbox import Outbox
+    from inference_core.outbox import status as outbox_queue
+    from inference_core.outbox.outbox import Outbox
 
     if keys and action in ("status", "list"):
         raise typer.BadParameter(f"{action} takes no keys")

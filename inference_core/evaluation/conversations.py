@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.messages import Message, Role
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.messages import Message, Role
 
 T = TypeVar("T")
 

@@ -30,10 +30,10 @@ from inference_core.evaluation.conversations import (
     parse_json,
 )
 from inference_core.ingestion import FORMATS
-from inference_core.ingestion.messages import Transcript
 from inference_core.ingestion.transcripts import read_messages
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import validate_memory_type
+from inference_core.outbox.messages import Transcript
 
 ADVERSARIAL: Final = "5"
 """LoCoMo's category of questions that attribute something to the wrong speaker; reported beside the headline."""

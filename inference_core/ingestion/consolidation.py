@@ -13,8 +13,12 @@ from typing import Any, Final
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, UntrustedWrite
-from inference_core.ingestion.candidates import Action, Candidate, KnownMemory
-from inference_core.ingestion.messages import (
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
+from inference_core.memory.text import canonical_text, digest_of
+from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
+from inference_core.memory.types import get_category_for_type
+from inference_core.outbox.candidates import Action, Candidate, KnownMemory
+from inference_core.outbox.messages import (
     Grounding,
     Message,
     Role,
@@ -24,10 +28,6 @@ from inference_core.ingestion.messages import (
     session_name,
     traced,
 )
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
-from inference_core.memory.text import canonical_text, digest_of
-from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
-from inference_core.memory.types import get_category_for_type
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.save import MAX_TAGS
 from inference_core.services.operations.scope import MemoryScope, checked_moment, find, put_of, record_of

@@ -19,7 +19,6 @@ from inference_core.clock import in_zone
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.extraction_schema import (
     EXTRACTED_TYPES,
     MAX_CONTENT,
@@ -30,10 +29,11 @@ from inference_core.ingestion.extraction_schema import (
     ExtractedMemory,
     quoted,
 )
-from inference_core.ingestion.messages import Grounding, Message, Role, traced
 from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, shown, structured
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import GUIDING_TYPES, MemoryTypeDescription
+from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Grounding, Message, Role, traced
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)

@@ -25,11 +25,11 @@ from pydantic import (
 )
 
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.candidates import STATES, Action, Entity, Relation
-from inference_core.ingestion.messages import mended
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import canonical_text
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import STATES, Action, Entity, Relation
+from inference_core.outbox.messages import mended
 from inference_core.retrieval.time_expressions import interval_of
 
 MAX_MEMORIES: Final = 50

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, WOULD_END, Effects
-from inference_core.ingestion.messages import mended, session_label, session_name
-from inference_core.ingestion.outbox import DEAD_LIST, RESULT
-from inference_core.ingestion.partitions import DEAD, OUTBOX, STATE
 from inference_core.lifecycle.archive import restore
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
+from inference_core.outbox.candidates import Extraction
+from inference_core.outbox.messages import mended, session_label, session_name
+from inference_core.outbox.outbox import DEAD_LIST, RESULT
+from inference_core.outbox.partitions import DEAD, OUTBOX, STATE
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row, Write

@@ -13,14 +13,14 @@ from typing import Final, Protocol
 from inference_core.clock import time_zone
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
-from inference_core.ingestion.candidates import Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Claim, Limits, Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.outbox.candidates import Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Claim, Limits, Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
 

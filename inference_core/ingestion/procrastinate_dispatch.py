@@ -13,8 +13,8 @@ from typing import Any, Final
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued
 
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
+from inference_core.outbox.partitions import Partition
 
 QUEUE: Final = "inference_core"
 """Procrastinate's queue of these jobs; others may share the tables."""

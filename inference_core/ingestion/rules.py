@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from inference_core.clock import in_zone
 from inference_core.effects import Operation
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.ingestion.messages import FENCE, SIGNS, Message, Role
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import FENCE, SIGNS, Message, Role
 from inference_core.slots.clauses import expanded
 from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of

@@ -25,9 +25,9 @@ from inference_core.asking import ask
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ModelError
-from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.extraction_schema import CONTENT, LISTS, TYPES, Entry, first_of, folded, folded_keys
 from inference_core.memory.text import text_tokens
+from inference_core.outbox.candidates import Candidate, Extraction
 
 T = TypeVar("T")
 PROMPTS: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(

@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn, cast
 
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
 from inference_core.memory.text import MAX_LABEL_BYTES
+from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _ARRAY: Final = re.compile(rb"\[\s*[\[{\]]")

@@ -7,52 +7,32 @@ or deleted, so that another run neither reverts nor restores them; purging the u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from inference_core.clock import Clock
 from inference_core.effects import Operation, run
 from inference_core.embeddings.documents import embed_documents_now
 from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory
-from inference_core.ingestion.messages import EMPTY, OTHER_PARTS, Message, Transcript, mended, session_label, split_text
-from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Transcript, mended, session_label, split_text
+from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Put
 from inference_core.stores.engine import StoreEngine
 
-MARKS: Final = "ingested"
-"""Second label of the namespace, below the user, that holds the marks."""
 _MESSAGES_AT_ONCE: Final = 32
 _CHARACTERS_AT_ONCE: Final = 4_000
 _MAX_FAILURES: Final = 3
 _NO_LIMIT: Final = 1 << 40
 _TICK: Final = timedelta(microseconds=1)
-
-
-def marks_of(user_id: UserId) -> Namespace:
-    """The namespace of the marks of this user's messages."""
-    return (encode_label(user_id), MARKS)
-
-
-def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
-    """The write that marks a message as taken in; it fails if the message is marked already."""
-    return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
-
-
-def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Operation[list[str]]:
-    """Those of ``keys`` without a mark among ``marks``. Raises StoreError."""
-    asked = list(keys)
-    rows = yield from engine.get([(marks, key) for key in asked])
-    return [key for key, row in zip(asked, rows, strict=True) if row is None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Final
 
 from inference_core.effects import WorkerPool, run
 from inference_core.errors import StoreError
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Pipeline
+from inference_core.outbox.partitions import Partition
 
 _LOG = logging.getLogger(__name__)
 INTERVAL_S: Final = 30.0

@@ -16,14 +16,14 @@ from outbox_support import ADA, Scripted, claiming, contents, pipeline_on, put, 
 from inference_core import open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
-from inference_core.ingestion import outbox_status as queue
-from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
 from inference_core.ingestion.consolidation import Effects
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Claim, Limits, Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
+from inference_core.outbox import status as queue
+from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Claim, Limits, Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.factory import engine_of
 from inference_core.testing import FrozenClock
@@ -246,7 +246,7 @@ def test_a_partition_leaves_the_list_when_it_is_done_unless_a_message_comes_in_b
 def test_what_is_known_of_the_list_is_bounded(
     store: BaseStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference_core.ingestion.outbox._MAX_LISTED", 2)
+    monkeypatch.setattr("inference_core.outbox.outbox._MAX_LISTED", 2)
     outbox = outbox_on(store, clock)
     users = [Partition(f"user{number}") for number in range(5)]
     for text in ("one", "two"):

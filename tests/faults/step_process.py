@@ -25,10 +25,10 @@ from inference_core import AgentMemoryStoreService, MemoryContext, open_store
 from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.effects import Operation, run
-from inference_core.ingestion.candidates import Extraction, KnownMemory
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Limits
 from inference_core.ingestion.pipeline import Pipeline
+from inference_core.outbox.candidates import Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Limits
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 LIMITS = Limits(max_tries=1_000_000)

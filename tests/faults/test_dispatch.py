@@ -19,12 +19,12 @@ from processes import Forked
 
 from inference_core import MemoryContext, MemoryStore, open_store
 from inference_core.agents.middleware.capture import CaptureMiddleware
-from inference_core.ingestion.candidates import Extraction, KnownMemory
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.procrastinate_dispatch import Dispatcher
 from inference_core.ingestion.worker import Worker
+from inference_core.outbox.candidates import Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.partitions import Partition
 from inference_core.testing import ScriptedChatModel
 
 USERS = [f"user{number}" for number in range(3)]

@@ -10,7 +10,8 @@ from processes import Forked
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.ingestion.transcripts import read_messages
-from inference_core.ingestion.verbatim import MARKS, IngestReport, ingest
+from inference_core.ingestion.verbatim import IngestReport, ingest
+from inference_core.outbox.partitions import MARKS
 
 MESSAGES = 3_000
 

@@ -21,15 +21,15 @@ from inference_core import open_store
 from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.effects import Operation, run
 from inference_core.errors import DeadlineExceeded, ModelError, StoreError, StoreUnavailable, VersionConflict
-from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion import worker
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.jobs import jobs
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.outbox import Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
+from inference_core.outbox import status as queue
+from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 
 FAULTS = [StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt()]

@@ -15,9 +15,9 @@ from step_process import everything_said, step_through
 from inference_core import open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run
-from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion.jobs import jobs
-from inference_core.ingestion.outbox import Outbox
+from inference_core.outbox import status as queue
+from inference_core.outbox.outbox import Outbox
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -14,10 +14,10 @@ from test_outbox_crash import FAULTS, with_fault
 from inference_core import open_store
 from inference_core.effects import run
 from inference_core.ingestion import jobs
-from inference_core.ingestion import outbox_status as queue
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.ingestion.periodic.sessions import all_said
+from inference_core.outbox import status as queue
+from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 
 NUMBERS = count()

@@ -24,10 +24,10 @@ from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.asking import ask as ask_model
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreUnavailable
-from inference_core.ingestion.candidates import Candidate, Extraction, KnownMemory
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
+from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.partitions import Partition
 from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 

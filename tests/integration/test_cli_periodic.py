@@ -13,7 +13,7 @@ from periodic_support import insight, summary
 from inference_core import open_store
 from inference_core.agents import from_settings as capture
 from inference_core.cli import main
-from inference_core.ingestion.outbox import Outbox
+from inference_core.outbox.outbox import Outbox
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 

@@ -12,9 +12,9 @@ from inference_core import open_store
 from inference_core.cli import main
 from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.ingestion.jobs import jobs
-from inference_core.ingestion.messages import Message
+from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message
 
 HOSTILE = "bad \x1b[31mred\u202e"
 

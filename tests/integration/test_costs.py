@@ -16,13 +16,13 @@ from work import TaskHandler, watched_connect
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
-from inference_core.ingestion import outbox_status as queue
-from inference_core.ingestion.outbox import Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryType, get_category_for_type
+from inference_core.outbox import status as queue
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.codec import PageRequest

@@ -17,12 +17,12 @@ from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSo
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
-from inference_core.ingestion.messages import NO_THREAD, Message, Role
-from inference_core.ingestion.outbox import Limits, Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
+from inference_core.outbox.messages import NO_THREAD, Message, Role
+from inference_core.outbox.outbox import Limits, Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user
 from inference_core.stores.factory import any_engine_of

@@ -17,7 +17,7 @@ from inference_core.agents.middleware.memory import profile_text
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
-from inference_core.ingestion.messages import NO_THREAD
+from inference_core.outbox.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.settings import RECALL_TIMEOUT_S
 from inference_core.short_term.agent_memory import recalled_for

@@ -16,12 +16,12 @@ from inference_core.errors import InvalidMemory
 from inference_core.ingestion.consolidation import JOB, Effects
 from inference_core.ingestion.extraction import short, stamp
 from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
-from inference_core.ingestion.messages import Message, Role, mended
-from inference_core.ingestion.outbox import Claim
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryType, get_category_for_type
+from inference_core.outbox.messages import Message, Role, mended
+from inference_core.outbox.outbox import Claim
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 
 _MAX_NAMED: Final = 1_000

@@ -18,12 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, ModelError
-from inference_core.ingestion.candidates import Candidate, Extraction
 from inference_core.ingestion.consolidation import JOB, Effects
 from inference_core.ingestion.extraction_schema import MAX_CONTENT
-from inference_core.ingestion.messages import mended
-from inference_core.ingestion.outbox import Claim, Outbox
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.derived import (
     Shown,
     Source,
@@ -39,6 +35,10 @@ from inference_core.memory.record import CITES, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, encode_json, mapping_field
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.candidates import Candidate, Extraction
+from inference_core.outbox.messages import mended
+from inference_core.outbox.outbox import Claim, Outbox
+from inference_core.outbox.partitions import Partition
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.operations.recall import newest
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from inference_core.effects import Operation
-from inference_core.ingestion.messages import Message, session_name
-from inference_core.ingestion.outbox import Outbox
-from inference_core.ingestion.partitions import Partition, Waiting
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.sessions import all_said, content_of
 from inference_core.ingestion.periodic.tasks import insight_work, session_work
 from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
 from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.outbox.messages import Message, session_name
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope
 

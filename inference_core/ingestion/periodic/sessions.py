@@ -12,16 +12,16 @@ from typing import Any, Final, Protocol
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.candidates import Candidate, Entity, Extraction
 from inference_core.ingestion.consolidation import JOB, Effects
-from inference_core.ingestion.messages import mended, session_name, split_text
-from inference_core.ingestion.outbox import Claim, Outbox
-from inference_core.ingestion.partitions import Partition, Waiting
 from inference_core.ingestion.periodic.derived import Source, derived_record, lowest_origin, write_derived
 from inference_core.memory.record import CITES, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, moment_field, optional_text, text_field
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import Candidate, Entity, Extraction
+from inference_core.outbox.messages import mended, session_name, split_text
+from inference_core.outbox.outbox import Claim, Outbox
+from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.stores.backend import Delete, Row, Write
 

@@ -18,10 +18,8 @@ from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory
-from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.extraction import short
 from inference_core.ingestion.extraction_schema import MAX_LABEL, end_of, first_of, folded, start_of, texts_of
-from inference_core.ingestion.messages import Role, mended
 from inference_core.ingestion.periodic.derived import (
     Shown,
     Source,
@@ -33,6 +31,8 @@ from inference_core.ingestion.periodic.derived import (
 from inference_core.ingestion.periodic.sessions import SessionContent, SummaryDraft, candidate_of
 from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, structured
 from inference_core.memory.text import text_tokens
+from inference_core.outbox.candidates import Extraction
+from inference_core.outbox.messages import Role, mended
 from inference_core.retrieval.analysis import analyze
 
 MAX_SUMMARY: Final = 2_000

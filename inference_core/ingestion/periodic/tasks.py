@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from inference_core.effects import Operation
-from inference_core.ingestion.candidates import Extraction
 from inference_core.ingestion.consolidation import Effects
-from inference_core.ingestion.messages import NO_THREAD, Message, Role
-from inference_core.ingestion.outbox import Claim, Outbox
-from inference_core.ingestion.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.ingestion.periodic.insights import InsightWork, ModelInsights
 from inference_core.ingestion.periodic.sessions import SessionWork, Summarizer
+from inference_core.outbox.candidates import Extraction
+from inference_core.outbox.messages import NO_THREAD, Message, Role
+from inference_core.outbox.outbox import Claim, Outbox
+from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
 

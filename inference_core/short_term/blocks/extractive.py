@@ -15,13 +15,13 @@ from pydantic import BaseModel, Field
 from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
-from inference_core.ingestion.messages import label, mended, session_label, split_text
-from inference_core.ingestion.verbatim import mark, marks_of, unmarked
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.messages import label, mended, session_label, split_text
+from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of

@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
 
 from inference_core.effects import Operation
-from inference_core.ingestion.messages import Message, Role, label, traced
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory
+from inference_core.outbox.messages import Message, Role, label, traced
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, put_of

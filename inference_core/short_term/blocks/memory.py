@@ -19,10 +19,10 @@ from langgraph.store.base import BaseStore
 
 from inference_core.effects import Operation, arun, in_thread, run
 from inference_core.errors import BlockFailed, ConfigurationError, IdentityError, InferenceCoreError, in_one_line
-from inference_core.ingestion.verbatim import mark, marks_of, unmarked
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import digest_of
+from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope, present_as
 

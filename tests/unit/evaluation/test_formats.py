@@ -14,8 +14,8 @@ from support import DATA
 from inference_core.errors import InvalidInput
 from inference_core.evaluation import DATASETS
 from inference_core.evaluation.formats import load_atomic, load_beam, load_dataset, load_locomo, load_transcript
-from inference_core.ingestion.messages import Role
 from inference_core.memory.trust import Origin
+from inference_core.outbox.messages import Role
 
 FOLDER = DATA / "evaluation"
 PATHS = {

@@ -10,9 +10,9 @@ from outbox_support import Scripted, answering, pipeline_on, put, said, service_
 from inference_core import open_store
 from inference_core.effects import run
 from inference_core.ingestion.analytics import MemoryStatistics, NamedUsage, statistics
-from inference_core.ingestion.candidates import Action, Candidate, Extraction
-from inference_core.ingestion.messages import Role
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import Action, Candidate, Extraction
+from inference_core.outbox.messages import Role
 from inference_core.testing import FrozenClock
 
 NOTHING = MemoryStatistics(0, {}, {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0)

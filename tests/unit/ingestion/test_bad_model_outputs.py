@@ -12,8 +12,8 @@ from support import load
 
 from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.candidates import Candidate
 from inference_core.ingestion.extraction import ModelExtractor
+from inference_core.outbox.candidates import Candidate
 from inference_core.testing import ScriptedChatModel
 
 CASES = load("bad_model_outputs.json")

@@ -20,12 +20,12 @@ from support import expanded, load
 
 from inference_core.effects import Effect, run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.ingestion.candidates import Action, Entity, Extraction, KnownMemory, Relation
 from inference_core.ingestion.extraction import MAX_MESSAGE, ModelExtractor
 from inference_core.ingestion.extraction_schema import EXTRACTED_TYPES, ExtractedMemories
-from inference_core.ingestion.messages import Role
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import Action, Entity, Extraction, KnownMemory, Relation
+from inference_core.outbox.messages import Role
 from inference_core.testing import ScriptedChatModel
 
 DRIVERS = pytest.mark.parametrize("drive", [run, arun_now], ids=["run", "arun"])

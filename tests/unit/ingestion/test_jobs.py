@@ -14,8 +14,8 @@ from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion import jobs
-from inference_core.ingestion.candidates import Action, Candidate
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.outbox.candidates import Action, Candidate
 from inference_core.testing import FrozenClock
 
 LISBON, PORTO, FARO, CAT = "Lives in Lisbon", "Lives in Porto", "Lives in Faro", "Has a cat"

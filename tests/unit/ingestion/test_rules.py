@@ -7,10 +7,10 @@ from time import process_time
 
 import pytest
 
-from inference_core.ingestion.candidates import Action, Candidate, KnownMemory
-from inference_core.ingestion.messages import Message, Role
 from inference_core.ingestion.rules import extract_by_rules
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import Action, Candidate, KnownMemory
+from inference_core.outbox.messages import Message, Role
 
 NOW = datetime(2026, 6, 15, tzinfo=UTC)
 

@@ -12,8 +12,8 @@ from support import DATA
 
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import transcripts
-from inference_core.ingestion.messages import OTHER_PARTS, Message, Role
 from inference_core.ingestion.transcripts import format_of, read_messages
+from inference_core.outbox.messages import OTHER_PARTS, Message, Role
 
 FOLDER = DATA / "evaluation"
 NOON = datetime(2025, 3, 4, 12, tzinfo=UTC)

@@ -14,9 +14,9 @@ from support import FailingEmbeddings, HashingEmbeddings
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, StoreError
-from inference_core.ingestion.messages import Message, Role, Transcript
 from inference_core.ingestion.verbatim import IngestReport, ingest
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.outbox.messages import Message, Role, Transcript
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import Outcome, Write
 from inference_core.testing import FrozenClock

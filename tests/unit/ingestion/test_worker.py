@@ -14,12 +14,12 @@ from outbox_support import Scripted, claiming, contents, pipeline_on, put, said,
 from inference_core import MemoryStore
 from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
-from inference_core.ingestion import outbox_status as queue
 from inference_core.ingestion import worker
-from inference_core.ingestion.candidates import Extraction, KnownMemory
-from inference_core.ingestion.messages import Message
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.worker import Worker
+from inference_core.outbox import status as queue
+from inference_core.outbox.candidates import Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 
 USERS = [Partition(f"user{number}") for number in range(8)]
@@ -256,7 +256,7 @@ PROGRAM = """
 import time
 from outbox_support import pipeline_on, put, said
 from inference_core import open_store
-from inference_core.ingestion.partitions import Partition
+from inference_core.outbox.partitions import Partition
 from inference_core.ingestion.worker import Worker
 
 asked = []

@@ -14,10 +14,6 @@ from inference_core import MemorySource, MemoryStore, Origin, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs
-from inference_core.ingestion import outbox_status as queue
-from inference_core.ingestion.candidates import Candidate, Extraction
-from inference_core.ingestion.messages import NO_THREAD, Role
-from inference_core.ingestion.partitions import Partition
 from inference_core.ingestion.periodic.derived import Source
 from inference_core.ingestion.periodic.sessions import MAX_CITED, all_said
 from inference_core.ingestion.periodic.sessions import SessionContent as Content
@@ -28,6 +24,10 @@ from inference_core.ingestion.periodic.summaries import (
     ModelSummarizer,
 )
 from inference_core.memory.trust import Trust
+from inference_core.outbox import status as queue
+from inference_core.outbox.candidates import Candidate, Extraction
+from inference_core.outbox.messages import NO_THREAD, Role
+from inference_core.outbox.partitions import Partition
 from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 

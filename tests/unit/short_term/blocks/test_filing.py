@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, SystemMessage
 from short_term_support import result
 
-from inference_core.ingestion.messages import Role
+from inference_core.outbox.messages import Role
 from inference_core.short_term.blocks.filing import is_call, passage, passages
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.ingestion.messages import split_text
+from inference_core.outbox.messages import split_text
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from inference_core.ingestion.messages import mended
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
+from inference_core.outbox.messages import mended
 
 STATES: Final = ("open", "done", "dropped")
 

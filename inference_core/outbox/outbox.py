@@ -17,12 +17,11 @@ from typing import Any, Final, NamedTuple
 from inference_core.clock import Clock
 from inference_core.effects import Operation
 from inference_core.errors import StoreError, VersionConflict
-from inference_core.ingestion.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.ingestion.messages import Message, mended
-from inference_core.ingestion.partitions import CLOSING, OUTBOX, Partition, Waiting, places
-from inference_core.ingestion.verbatim import marks_of
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
 from inference_core.memory.text import digest_of, encode_json, text_tokens
+from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
+from inference_core.outbox.messages import Message, mended
+from inference_core.outbox.partitions import CLOSING, OUTBOX, Partition, Waiting, marks_of, places
 from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 

@@ -10,8 +10,8 @@ from typing import Final
 from inference_core.clock import Clock
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
-from inference_core.ingestion.outbox import DEAD_LIST, Outbox
-from inference_core.ingestion.partitions import Partition, Waiting
+from inference_core.outbox.outbox import DEAD_LIST, Outbox
+from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.stores.backend import Delete, Row, Write
 from inference_core.stores.engine import StoreEngine
 

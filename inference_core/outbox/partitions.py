@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
-from inference_core.ingestion.messages import Message, Role, mended, session_name
+from inference_core.clock import Clock
+from inference_core.effects import Operation
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, moment_field
+from inference_core.outbox.messages import Message, Role, mended, session_name
 from inference_core.stores.backend import Put, Row
+from inference_core.stores.engine import StoreEngine
 
 OUTBOX: Final = "outbox"
 """Second label of the namespaces, below the user, that hold waiting messages."""
 DEAD: Final = "outbox_dead"
 """Second label of the namespaces, below the user, that hold dead letters."""
+MARKS: Final = "ingested"
+"""Second label of the namespace, below the user, that holds the marks of messages that were taken in."""
 SESSIONS: Final = "sessions"
 """The task of summarizing sessions."""
 INSIGHTS: Final = "insights"
@@ -157,3 +163,20 @@ class Waiting:
         """The write that puts it into the outbox."""
         value = encode_json(self.to_json(), what="outbox")
         return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
+
+
+def marks_of(user_id: str | UUID) -> Namespace:
+    """The namespace of the marks of this user's messages."""
+    return (encode_label(user_id), MARKS)
+
+
+def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
+    """The write that marks a message as taken in; it fails if the message is marked already."""
+    return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
+
+
+def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Operation[list[str]]:
+    """Those of ``keys`` without a mark among ``marks``. Raises StoreError."""
+    asked = list(keys)
+    rows = yield from engine.get([(marks, key) for key in asked])
+    return [key for key, row in zip(asked, rows, strict=True) if row is None]
