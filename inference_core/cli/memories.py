@@ -28,6 +28,15 @@ from inference_core.memory.types import MemoryType
 
 Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
 _SHOWN: Final = 60
+_Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TEXT", help="Only those with this tag; may be given several times."),
+]
+_Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")]
+_After = Annotated[
+    datetime | None, typer.Option("--created-after", metavar="DATE", help="Only those stored since then.")
+]
+_Before = Annotated[datetime | None, typer.Option("--created-before", metavar="DATE", help="Only those stored before.")]
 _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
 
 
@@ -96,6 +105,13 @@ def recall(
     diversity: Annotated[
         float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Prefer hits that differ from each other.")
     ] = 0.0,
+    tags: _Tags = None,
+    session: _Session = None,
+    created_after: _After = None,
+    created_before: _Before = None,
+    min_relevance: Annotated[
+        float, typer.Option("--min-relevance", metavar="X", min=0, max=1, help="Leave out what is less likely to help.")
+    ] = 0.0,
 ) -> None:
     """Find the memories that answer a question, the best first."""
     with target.open(embeds=True) as memory:
@@ -109,6 +125,11 @@ def recall(
             explain=explain,
             max_characters=max_characters,
             diversity=diversity,
+            tags=tags or (),
+            session_id=session,
+            created_after=created_after and created_after.replace(tzinfo=memory.zone),
+            created_before=created_before and created_before.replace(tzinfo=memory.zone),
+            min_relevance=min_relevance,
         )
         took = (time.perf_counter() - started) * 1000
     if target.json:
@@ -158,10 +179,13 @@ def list_memories(
     kind: Kind = None,
     category: Category = None,
     search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that contain it.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
+    session: _Session = None,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue behind a page, by its cursor.")
     ] = None,
+    tags: _Tags = None,
+    created_after: _After = None,
+    created_before: _Before = None,
 ) -> None:
     """List memories, the newest first."""
     with target.open() as memory:
@@ -174,6 +198,9 @@ def list_memories(
             offset=offset,
             session_id=session,
             after=after,
+            tags=tags or (),
+            created_after=created_after and created_after.replace(tzinfo=memory.zone),
+            created_before=created_before and created_before.replace(tzinfo=memory.zone),
         )
     if target.json:
         found = {"total": total, "offset": offset, "next_cursor": page.next_cursor}
@@ -199,14 +226,44 @@ def update(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TEXT", help='The new topic; "" removes it.')] = None,
     category: NewCategory = None,
     metadata: Metadata = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="TEXT", help='Replaces all tags; may be given several times; "" removes them.'),
+    ] = None,
+    importance: Annotated[
+        float | None, typer.Option("--importance", metavar="X", min=0, max=1, help="From 0 to 1.")
+    ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option("--expires-at", metavar="DATE", help="When to forget it, as 2026-12-31, or never.")
+    ] = None,
 ) -> None:
     """Change the given fields of a memory and keep the others."""
-    if content is None and kind is None and topic is None and category is None and metadata is None:
-        raise typer.BadParameter("Nothing to change: give --content, --type, --topic, --category or --metadata")
+    if all(one in (None, []) for one in (content, kind, topic, category, metadata, tags, importance, expires_at)):
+        raise typer.BadParameter(
+            "Nothing to change: give --content, --type, --topic, --category, --metadata, --tag, --importance or "
+            "--expires-at"
+        )
+    try:
+        moment = datetime.fromisoformat(expires_at) if expires_at not in (None, "never") else None
+    except ValueError as error:
+        raise typer.BadParameter("--expires-at takes a date such as 2026-12-31, or never") from error
     given = json_object(metadata)
     text = None if content is None else _text(content)
     with target.open(embeds=True) as memory:
-        done = memory.sync.update_memory(target.user, memory_id, text, kind, topic, category, given)
+        done = memory.sync.update_memory(
+            target.user,
+            memory_id,
+            text,
+            kind,
+            topic,
+            category,
+            given,
+            tags=[tag for tag in tags if tag] if tags else None,
+            importance=importance,
+            expires_at="never"
+            if expires_at == "never"
+            else moment and moment.replace(tzinfo=moment.tzinfo or memory.zone),
+        )
     if not done:
         raise MemoryNotFound(memory_id)
     target.print({"id": memory_id, "updated": True}, f"Updated {memory_id}")

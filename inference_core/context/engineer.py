@@ -25,6 +25,7 @@ from inference_core.context.render import (
 )
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
@@ -101,10 +102,10 @@ class ContextEngineer:
 
     def assemble(
         self,
-        items: Iterable[ContextItem],
+        items: Iterable[ContextItem | MemoryStoreDocument],
         *,
         query: str | None = None,
-        now: datetime,
+        now: datetime | None = None,
         zone: tzinfo = UTC,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         preamble: bool | None = None,
@@ -112,15 +113,17 @@ class ContextEngineer:
         """The context of those ``items`` that help to answer ``query``. Pure: the same items give the same text.
 
         Args:
-            items: In any order; `by_value` decides. What stands in them never raises.
+            items: Items, or what recall gave, in any order; `by_value` decides. What stands in them never raises.
             query: The question, if there is one.
-            now: The time that the block shows, aware.
+            now: The time that the block shows, aware. None: the computer's.
             zone: The user's time zone, for dates and days.
             max_tokens: The size of the text, by the engineer's counter. Without room for a line the text is "".
             preamble: Overrides the engineer's own.
         """
         with_preamble = self.preamble if preamble is None else preamble
-        given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in items])
+        found = [ContextItem.of_document(one) if isinstance(one, MemoryStoreDocument) else one for one in items]
+        given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in found])
+        moment = now or datetime.now(UTC)
         units, dropped = self._selected(given, query) if self.selects else ([(item,) for item in given], [])
 
         def render(kept: Sequence[Unit]) -> AssembledContext:
@@ -129,7 +132,7 @@ class ContextEngineer:
                 conflicts=[unit for unit in kept if len(unit) > 1],
                 untrusted=at_both_ends([unit[0] for unit in kept if unit[0].trust <= Trust.EXTERNAL]),
             )
-            text = self._render(context, now, zone, with_preamble) if kept else ""
+            text = self._render(context, moment, zone, with_preamble) if kept else ""
             return replace(context, text=text, tokens=self.counter(text) if text else 0)
 
         context, over = self._fitted(units, render, zone, max_tokens)

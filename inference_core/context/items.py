@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
+
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,20 @@ class ContextItem:
             signals=signals or {},
             record=record,
         )
+
+    @classmethod
+    def of_document(cls, document: MemoryStoreDocument) -> ContextItem:
+        """The item of a recalled memory, as relevant as recall found it."""
+        record = MemoryRecord.from_value(
+            document.value,
+            memory_id=document.id,
+            namespace=("", document.memory_category or "", document.value.get("agent_name") or ""),
+            stored_at=document.created_at or _UNKNOWN,
+            updated_at=document.updated_at or document.created_at or _UNKNOWN,
+            version=document.version,
+        )
+        score, signals = document.score or 0.0, document.explanation
+        return cls.of(record, source="recall", relevance=document.relevance, score=score, signals=signals)
 
 
 def section_of(category: MemoryCategory) -> str:

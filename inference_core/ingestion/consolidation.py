@@ -29,8 +29,7 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.save import MAX_TAGS
-from inference_core.services.operations.scope import MemoryScope, checked_moment, find, put_of, record_of
+from inference_core.services.operations.scope import MAX_TAGS, MemoryScope, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Put
 
 OFFERED: Final = 20

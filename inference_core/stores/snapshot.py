@@ -39,6 +39,7 @@ from inference_core.stores.search import (
 )
 
 _SPARE: Final = 2
+_LARGEST_PORTION: Final = 500
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
 _FIRST_PINNED: Final = 2_000
@@ -316,7 +317,9 @@ class Snapshot:
         offered = selection.keys()
         hits = (hit for hit in hits if not offered or ranked.key(hit.place) not in offered)
         rows_at = self._rows_at(ranked)
-        while selection.missing > 0 and (portion := list(islice(hits, selection.missing + _SPARE))):
+        size = 0
+        while selection.missing > 0 and (portion := list(islice(hits, max(size, selection.missing + _SPARE)))):
+            size = min(2 * len(portion), _LARGEST_PORTION)  # larger and larger, as a search may reject nearly all
             for row, hit in zip(rows_at([hit.place for hit in portion]), portion, strict=True):
                 if row is not None and selection.missing > 0:
                     shares = hit.shares if search.explains else {}

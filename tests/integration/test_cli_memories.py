@@ -47,6 +47,32 @@ def test_what_is_saved_is_recalled_listed_changed_and_deleted(capsys: Capture):
     assert said(capsys, "context") == ("", "no memories\n")
 
 
+def test_tags_sessions_times_and_what_an_update_changes(capsys: Capture):
+    """recall took none of these filters, list only the session, and update none of these fields."""
+    answer(capsys, "save", *ADA, "Green tea", "--tag", "tea", "--tag", "hot", "--session", "s1", "--id", "green")
+    answer(capsys, "save", *ADA, "Iced tea", "--tag", "tea", "--session", "s2", "--id", "iced")
+
+    def found(*narrow: str) -> list[str]:
+        recalled = answer(capsys, "recall", *ADA, "tea", *narrow)["memories"]
+        assert [one["id"] for one in answer(capsys, "list", *ADA, *narrow)["memories"]][::-1] == sorted(
+            one["id"] for one in recalled
+        )
+        return sorted(one["id"] for one in recalled)
+
+    assert found("--tag", "tea", "--tag", "hot") == found("--session", "s1") == ["green"]
+    assert found("--created-after", "2020-01-01") == ["green", "iced"]
+    assert found("--created-before", "2020-01-01") == []
+    assert answer(capsys, "recall", *ADA, "tea", "--min-relevance", "1")["memories"] == []
+    change = ("--tag", "cold", "--importance", "0.9", "--expires-at", "2020-01-01")
+    assert said(capsys, "update", "green", *change)[1] == "Updated green\n"
+    assert found("--tag", "hot") == []
+    assert answer(capsys, "recall", *ADA, "tea")["memories"][0]["id"] == "iced"
+    assert said(capsys, "update", "green", "--tag", "", "--expires-at", "never")[1] == "Updated green\n"
+    assert found("--created-after", "2020-01-01") == ["green", "iced"]
+    assert main(["update", "green", "--expires-at", "soon", *ADA]) == 2
+    assert "2026-12-31" in capsys.readouterr().err
+
+
 def test_people_read_the_same(capsys: Capture):
     memory_id = said(capsys, "save", "Lives in Lisbon", "--type", "facts")[0].strip()
     out, err = said(capsys, "recall", "Lisbon", "--explain")

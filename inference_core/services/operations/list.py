@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 from inference_core.effects import Operation
@@ -13,7 +14,15 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_field
 from inference_core.memory.types import MemoryCategory, validate_memory_type
-from inference_core.services.operations.scope import MemoryScope, UserId, find, is_known, record_of, records_of
+from inference_core.services.operations.scope import (
+    MemoryScope,
+    UserId,
+    find,
+    is_known,
+    record_of,
+    records_of,
+    row_filter,
+)
 from inference_core.stores.backend import Row
 from inference_core.stores.codec import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
@@ -27,7 +36,7 @@ class PageRequest:
 
     memory_type: str | None = None
     search: str | None = None
-    session_id: str | None = None
+    matches: Callable[[Row], bool] | None = None
     limit: int | None = None
     offset: int = 0
     after: str | None = None
@@ -67,6 +76,9 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     offset: int = 0,
     session_id: str | None = None,
     after: str | None = None,
+    tags: Sequence[str] = (),
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
 ) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
     """A page of the memories that the agent reads, the newest first, and how many match in all.
 
@@ -80,13 +92,21 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
         session_id: Only those of this session. Reads all memories.
         after: The ``next_cursor`` of the page before. Every memory that nobody touches meanwhile comes exactly once,
             and a page costs the same wherever it is.
+        tags: Only those that have all of these. Reads all memories, as do the following.
+        created_after: Only those stored at this time or later.
+        created_before: Only those stored before it.
 
     Raises:
         InvalidInput: An argument is not usable.
         StoreUnavailable: The database did not answer in time.
     """
     request = PageRequest(
-        memory_type=memory_type, search=search, session_id=session_id, limit=limit, offset=offset, after=after
+        memory_type=memory_type,
+        search=search,
+        matches=row_filter(tags, session_id, created_after, created_before),
+        limit=limit,
+        offset=offset,
+        after=after,
     )
 
     def document(row: Row) -> MemoryStoreDocument:
@@ -119,29 +139,28 @@ def page_of(
     engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: PageRequest
 ) -> Operation[tuple[MemoryPage[T], int]]:
     """A page of what ``make`` gives of the rows in exactly ``scopes``, the newest first, and how many match in all."""
-    limit, offset, session_id = request.limit, request.offset, request.session_id
+    limit, offset, wanted = request.limit, request.offset, request.matches
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")
     if offset and request.after is not None:
         raise InvalidInput("A page begins after a cursor or at an offset, not at both: leave out one of them")
     cursor = None if request.after is None else Cursor.decode(request.after)
     kinds = None if request.memory_type is None else frozenset({validate_memory_type(request.memory_type)})
-    wanted = None if limit is None else limit + 1  # one more tells whether there is another page
-    if not request.search and session_id is None:
+    if not request.search and wanted is None:
         total = yield from engine.count(scopes, kinds=kinds)
         if offset:  # the database passes over them, which is quicker than to read them
             passed = yield from engine.page(scopes, kinds=kinds, limit=1, offset=offset - 1)
             if not passed:
                 return MemoryPage(), total
             cursor = Cursor.of(passed[0])
-        rows = yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=wanted, after=cursor)
+        end = None if limit is None else limit + 1  # one more tells whether there is another page
+        rows = yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor)
     else:
         needle = (request.search or "").casefold()
 
         def matches(row: Row) -> bool:
             searched = f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()
-            is_in_session = session_id in (None, text_field(row.value, "session_id"))
-            return is_in_session and needle in searched and is_known(row)
+            return needle in searched and (wanted is None or wanted(row)) and is_known(row)
 
         found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
         total = len(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,13 +13,21 @@ from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_type
-from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, is_known, record_of
+from inference_core.services.operations.scope import (
+    MemoryScope,
+    UserId,
+    checked_moment,
+    is_known,
+    record_of,
+    row_filter,
+)
 from inference_core.stores.backend import Row
-from inference_core.stores.search import Found, Search
+from inference_core.stores.search import Found, LeftOut, Search
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
 DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
+_FILTERED: Final = "filtered"
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -40,10 +48,16 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     as_of: datetime | None = None,
     ignore_session: bool = False,
     links: bool = False,
+    tags: Sequence[str] = (),
+    session_id: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    min_relevance: float = 0.0,
 ) -> Operation[RecalledMemories]:
     """Finds the memories that answer ``query`` best, the best first.
 
-    Type, category and validity are applied before the best are chosen. A blank query gives the newest memories.
+    What narrows the memories down is applied before the best are chosen, ``min_relevance`` after that. A blank query
+    gives the newest memories.
 
     Args:
         user_id: Whose memories to search.
@@ -62,6 +76,11 @@ def recall(  # noqa: D417 - callers of the service pass no scope
             recall.
         links: Raises memories that share a name, a tag or rare words with the query or the best hits; ``links`` of a
             document names them.
+        tags: Only memories that have all of these.
+        session_id: Only memories of this session.
+        created_after: Only memories stored at this time or later.
+        created_before: Only memories stored before it.
+        min_relevance: From 0 to 1. Leaves out memories that are less likely to answer the query.
 
     Raises:
         InvalidInput: An argument is not usable.
@@ -72,20 +91,27 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         raise InvalidInput(f"max_characters must be at least 1, not {max_characters}")
     if not 0 <= diversity <= MAX_DIVERSITY:
         raise InvalidInput(f"diversity must be from 0 to {MAX_DIVERSITY}, not {diversity}")
+    if not 0 <= min_relevance <= 1:
+        raise InvalidInput(f"min_relevance must be from 0 to 1, not {min_relevance}")
+    matches = row_filter(tags, session_id, created_after, created_before)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
     now = scope.clock.now()
     then = checked_moment(as_of, "as_of")
     if not asks(query):
-        rows = yield from newest(scope, scopes, kinds, limit, now, then)
+        rows = yield from newest(scope, scopes, kinds, limit, now, then, matches)
         scope.note_recalled(((row.namespace, row.key) for row in rows), now)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
+
+    def reject(row: Row) -> str | None:
+        return _FILTERED if matches and not matches(row) else why_invalid(row.value, now, then)
+
     search = Search(
         groups=[scopes],
         text=query,
         limit=limit,
         kinds=kinds,
-        reject=lambda row: why_invalid(row.value, now, then),
+        reject=reject,
         deduplicate=True,
         max_characters=max_characters,
         diversity=diversity,
@@ -97,8 +123,9 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         now=in_zone(now, scope.zone),
     )
     result = yield from scope.engine.search(search)
+    hits = [found for found in result.groups[0] if (found.relevance or 0.0) >= min_relevance]
     if not ignore_session:
-        scope.note_recalled(((found.row.namespace, found.row.key) for found in result.groups[0]), now)
+        scope.note_recalled(((found.row.namespace, found.row.key) for found in hits), now)
 
     def document(found: Found) -> MemoryStoreDocument:
         made = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
@@ -107,12 +134,13 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         made.links = found.links
         return made
 
-    recalled = RecalledMemories(map(document, result.groups[0]))
+    recalled = RecalledMemories(map(document, hits))
     if sort_by_time:
         recalled.sort(key=lambda one: one.created_at or _DAWN, reverse=True)
     if explain:
-        known = [one for one in result.left_out if is_known(one.found.row)]
-        recalled.left_out = [(document(one.found), one.reason) for one in known]
+        known = [one for one in result.left_out if is_known(one.found.row) and one.reason != _FILTERED]
+        unlikely = [LeftOut(found, "below min_relevance") for found in result.groups[0] if found not in hits]
+        recalled.left_out = [(document(one.found), one.reason) for one in (*known, *unlikely)]
     return recalled
 
 
@@ -163,11 +191,15 @@ def newest(
     limit: int,
     now: datetime,
     as_of: datetime | None = None,
+    matches: Callable[[Row], bool] | None = None,
 ) -> Operation[list[Row]]:
-    """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``."""
+    """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``.
+
+    ``matches`` narrows them down.
+    """
 
     def holds(row: Row) -> bool:
-        return why_invalid(row.value, now, as_of) is None
+        return (matches is None or matches(row)) and why_invalid(row.value, now, as_of) is None
 
     return (yield from scope.engine.scan(scopes, kinds=kinds, accepts=holds, limit=limit))
 

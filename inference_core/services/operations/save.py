@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidMemory, VersionConflict
+from inference_core.errors import VersionConflict
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.text import (
     canonical_id,
@@ -27,10 +27,13 @@ from inference_core.memory.types import (
     validate_memory_type,
 )
 from inference_core.services.operations.scope import (
+    MAX_TAGS,
     MemoryScope,
     UserId,
     category_of,
+    checked_importance,
     checked_moment,
+    checked_tags,
     find,
     put_of,
     record_of,
@@ -38,7 +41,6 @@ from inference_core.services.operations.scope import (
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete
 
-MAX_TAGS = 32
 _SAME: Final = 3
 """So many memories of the same words may stand beside each other before a save looks no further."""
 
@@ -101,10 +103,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
         UntrustedWrite: Its source may not write rules.
         StoreUnavailable: The database did not answer. WriteUnknown, a kind of it, leaves open whether it was stored.
     """
-    if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-        raise InvalidMemory(f"importance must be a number from 0 to 1, not {importance!r}")
-    if not isinstance(tags, list | tuple) or len(tags) > MAX_TAGS:
-        raise InvalidMemory(f"tags must be a list of at most {MAX_TAGS} short texts")
+    worth, labels = checked_importance(importance), checked_tags(tags)
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
     origin = source or MemorySource()
@@ -124,9 +123,9 @@ def save(  # noqa: D417 - callers of the service pass no scope
         extra_metadata=canonical_metadata(extra_metadata),
         source=origin,
         trust=origin.trust,
-        importance=float(importance),
+        importance=worth,
         pinned=bool(pinned),
-        tags=tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags)),
+        tags=labels,
         valid_from=checked_moment(valid_from, "valid_from"),
         expires_at=checked_moment(expires_at, "expires_at"),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from langgraph.store.base import BaseStore
@@ -17,7 +17,15 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord, is_of_known_schema
-from inference_core.memory.text import MAX_CONTENT_BYTES, canonical_id, encode_json
+from inference_core.memory.text import (
+    MAX_CONTENT_BYTES,
+    canonical_id,
+    canonical_text,
+    encode_json,
+    optional_text,
+    text_field,
+    texts_field,
+)
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
@@ -25,6 +33,7 @@ from inference_core.stores.backend import Key, Put, Row
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
+MAX_TAGS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +150,45 @@ def checked_moment(moment: datetime | None, what: str) -> datetime | None:
         return aware(moment)
     except (AttributeError, OverflowError) as error:
         raise InvalidMemory(f"{what} must be a datetime within the calendar, not {moment!r:.80}") from error
+
+
+def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """``tags``, each once. Raises InvalidMemory unless it is a list of at most 32 short texts."""
+    if not isinstance(tags, list | tuple) or len(tags) > MAX_TAGS:
+        raise InvalidMemory(f"tags must be a list of at most {MAX_TAGS} short texts")
+    return tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags))
+
+
+def checked_importance(importance: float) -> float:
+    """``importance``. Raises InvalidMemory unless it is a number from 0 to 1."""
+    if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidMemory(f"importance must be a number from 0 to 1, not {importance!r}")
+    return float(importance)
+
+
+def row_filter(
+    tags: Sequence[str] = (),
+    session_id: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> Callable[[Row], bool] | None:
+    """Whether the memory in a row has all ``tags``, is of the session and was stored from one instant to the other.
+
+    None if nothing is asked for. Raises InvalidInput.
+    """
+    wanted, session = set(checked_tags(tags)), optional_text(session_id, what="session_id")
+    start, end = checked_moment(created_after, "created_after"), checked_moment(created_before, "created_before")
+    if start and end and start >= end:
+        raise InvalidInput(f"created_after ({start}) must be earlier than created_before ({end})")
+    if not wanted and session is None and start is None and end is None:
+        return None
+
+    def matches(row: Row) -> bool:
+        if (start is not None and row.created_at < start) or (end is not None and row.created_at >= end):
+            return False
+        return session in (None, text_field(row.value, "session_id")) and wanted <= {*texts_field(row.value, "tags")}
+
+    return matches
 
 
 def present_as(method: Callable[..., object], operation: Callable[..., object], *first: Parameter) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
@@ -12,7 +13,17 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import MemoryType, validate_memory_type
-from inference_core.services.operations.scope import MemoryScope, UserId, category_of, check_version, find, put_of
+from inference_core.services.operations.scope import (
+    MemoryScope,
+    UserId,
+    category_of,
+    check_version,
+    checked_importance,
+    checked_moment,
+    checked_tags,
+    find,
+    put_of,
+)
 from inference_core.stores.backend import Delete, Write
 
 T = TypeVar("T")
@@ -32,6 +43,9 @@ def update(  # noqa: D417 - callers of the service pass no scope
     pinned: bool | None = None,
     source: MemorySource | None = None,
     expected_version: int | None = None,
+    tags: Sequence[str] | None = None,
+    importance: float | None = None,
+    expires_at: datetime | Literal["never"] | None = None,
 ) -> Operation[bool]:
     """Changes what is given of a memory and keeps the rest; False if the agent reads no memory with this id.
 
@@ -48,6 +62,9 @@ def update(  # noqa: D417 - callers of the service pass no scope
         pinned: Belongs to the profile that every prompt begins with; never forgotten.
         source: Who says so; it becomes the memory's source if content or type are given.
         expected_version: Changes the memory only at this version, and then does not retry.
+        tags: All tags that it has from now on; an empty list removes them.
+        importance: From 0 to 1.
+        expires_at: From then on it is not found; "never" removes the end.
 
     Raises:
         InvalidInput: An argument is not usable, nothing is to be changed, or the id is taken where it would move to.
@@ -55,9 +72,16 @@ def update(  # noqa: D417 - callers of the service pass no scope
         VersionConflict: The memory is not at ``expected_version``, or others keep changing it.
         StoreUnavailable: The database did not answer; WriteUnknown leaves open whether it was changed.
     """
-    if all(given is None for given in (content, memory_type, topic, category, extra_metadata, pinned)):
-        raise InvalidInput("Nothing to update: give content, memory_type, topic, category, extra_metadata or pinned")
-    change = _Change(content, memory_type, topic, category, extra_metadata, pinned, source)
+    labels = None if tags is None else checked_tags(tags)
+    worth = None if importance is None else checked_importance(importance)
+    end = expires_at if expires_at == "never" else checked_moment(expires_at, "expires_at")
+    changes = (content, memory_type, topic, category, extra_metadata, pinned, labels, worth, end)
+    if all(given is None for given in changes):
+        raise InvalidInput(
+            "Nothing to update: give content, memory_type, topic, category, extra_metadata, pinned, tags, importance "
+            "or expires_at"
+        )
+    change = _Change(*changes, source)
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)
@@ -105,6 +129,9 @@ class _Change:
     category: str | None
     extra_metadata: Mapping[str, Any] | None
     pinned: bool | None
+    tags: tuple[str, ...] | None
+    importance: float | None
+    expires_at: datetime | Literal["never"] | None
     source: MemorySource | None
 
     def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> MemoryRecord:
@@ -118,6 +145,9 @@ class _Change:
             topic=old.topic if topic is None else optional_text(topic, what="topic"),
             extra_metadata=canonical_metadata({**old.extra_metadata, **canonical_metadata(self.extra_metadata)}),
             pinned=old.pinned if pinned is None else bool(pinned),
+            tags=old.tags if self.tags is None else self.tags,
+            importance=old.importance if self.importance is None else self.importance,
+            expires_at=None if self.expires_at == "never" else self.expires_at or old.expires_at,
             updated_at=scope.clock.now(),
         )
         if self.category is not None or kind is not old.memory_type:
