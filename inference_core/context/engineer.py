@@ -35,6 +35,8 @@ Counter = Callable[[str], int]
 """How many tokens a text takes."""
 Unit = tuple[ContextItem, ...]
 """What is given together or not at all: one item, or the items of a conflict."""
+SPEAKERS: Final = ("user", "assistant", "tool")
+"""The kinds of items that are messages of a conversation."""
 DEFAULT_MAX_TOKENS: Final = 2_000
 UNJUDGED: Final = 0.5
 """What an item is worth that no source has judged."""
@@ -256,8 +258,8 @@ def at_both_ends(best_first: Sequence[T]) -> list[T]:
 def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     """``items`` by section: those of the categories in the documents' order, then the others by their most valuable.
 
-    The best items stand at both ends of their section. A section that no source has judged is ordered by time: memories
-    with the newest first, a conversation as it went.
+    The best items stand at both ends of their section. A section that no source has judged is ordered by score, then
+    with the newest first; a conversation as it went.
     """
     sections: dict[str, list[ContextItem]] = {}
     for item in by_value(items):
@@ -266,10 +268,8 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     for name, best_first in sections.items():
         if any(item.relevance is not None for item in best_first):
             sections[name] = at_both_ends(best_first)
-        else:
-            sections[name] = sorted(best_first, key=_when, reverse=True)
-            if not all(item.record for item in best_first):
-                sections[name].reverse()
+        elif all(item.kind in SPEAKERS for item in best_first):
+            sections[name] = sorted(best_first, key=lambda item: (_when(item), item.score))
     return {name: sections[name] for name in (*_IN_ORDER, *others) if name in sections}
 
 

@@ -31,7 +31,7 @@ from inference_core.ingestion.extraction_schema import (
 )
 from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, shown, structured
 from inference_core.memory.trust import Origin
-from inference_core.memory.types import GUIDING_TYPES, MemoryTypeDescription
+from inference_core.memory.types import GUIDING_TYPES, IDEA, MemoryTypeDescription
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import Grounding, Message, Role, traced
 
@@ -39,7 +39,12 @@ DEFAULT_MAX_MEMORIES: Final = 30
 _MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)
 EXTRACTION_PROMPT: Final = PROMPTS["extraction"]["prompt"]
 """What is worth remembering, and how to word it. Rules and the form of the answer are appended."""
-_TYPES: Final = "\n".join(f"- {kind.value}: {MemoryTypeDescription[kind.name].value}" for kind in EXTRACTED_TYPES)
+_IDEAS: Final = (
+    "What the user plays with and has not decided on; it is open until it is taken up or given up.\n"
+    "Examples: a podcast about bees; painting the hall green."
+)
+_DESCRIPTIONS: Final = {kind.value: MemoryTypeDescription[kind.name].value for kind in EXTRACTED_TYPES} | {IDEA: _IDEAS}
+_TYPES: Final = "\n".join(f"- {name}: {description}" for name, description in _DESCRIPTIONS.items())
 MAX_MESSAGE: Final = 60_000
 """Characters of a message that the model is shown."""
 
@@ -240,7 +245,7 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         content=memory.content,
         memory_type=memory.type,
         topic=memory.topic if memory.topic and is_kept(memory.topic) else None,
-        tags=tuple(filter(is_kept, memory.tags)),
+        tags=tuple(tag for tag in memory.tags if tag == IDEA or is_kept(tag)),
         importance=memory.importance,
         valid_from=start,
         valid_to=end,

@@ -27,7 +27,7 @@ from pydantic import (
 from inference_core.errors import InvalidMemory
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import canonical_text
-from inference_core.memory.types import MemoryType
+from inference_core.memory.types import IDEA, MemoryType
 from inference_core.outbox.candidates import STATES, Action, Entity, Relation
 from inference_core.outbox.messages import mended
 from inference_core.retrieval.time_expressions import interval_of
@@ -61,6 +61,8 @@ CONTENT: Final[Sequence[str]] = _FIELDS["ExtractedMemory"]["content"]
 """Names that models give to the text of a memory, the one in the schema first."""
 TYPES: Final[Mapping[str, MemoryType]] = {name: MemoryType(kind) for name, kind in _meanings("types").items()}
 """Types by the folded names that models use; a session summary becomes context."""
+_IDEAS: Final = frozenset({"idea", "ideas", "shorttermidea", "shorttermideas"})
+"""Folded types that become goals with the tag IDEA."""
 _ACTIONS: Final = _meanings("actions")
 """Deletions and the like are "", which is refused: a model cannot delete memories."""
 _STATES: Final = _meanings("states")
@@ -190,6 +192,8 @@ class _Form(BaseModel):
             return dict(zip(cls.model_fields, cast("list[Any]", value), strict=False))
         given = {"name": value} if isinstance(value, str) else folded_keys(value)
         found = {name: first_of(given, names) for name, names in _FIELDS[cls.__name__].items()}
+        if folded(found.get("type")) in _IDEAS:
+            found["tags"] = [IDEA, *texts_of(found.get("tags") or [])]
         return {name: part for name, part in found.items() if part is not None}
 
 
@@ -233,7 +237,7 @@ class ExtractedMemory(_Form):
     type: Annotated[
         MemoryType,
         _or_noted(lambda value: TYPES.get(folded(value)), MemoryType.GENERAL),
-        _one_of(*(kind.value for kind in EXTRACTED_TYPES)),
+        _one_of(*(kind.value for kind in EXTRACTED_TYPES), IDEA),
     ] = MemoryType.FACTS
     sources: Annotated[list[str], BeforeValidator(lambda value: list(islice(texts_of(value), MAX_SOURCES)))] = Field(
         default=[], max_length=MAX_SOURCES, description="Names of the messages that say it: m1, m2 and so on"

@@ -34,6 +34,10 @@ class MemoryType(str, Enum):
     SKILL = "skill"
 
 
+IDEA: Final = "idea"
+"""The tag of short-term ideas, which are goals or general memories."""
+
+
 class MemoryTypeDescription(str, Enum):
     """What each type is for: a sentence for tool descriptions, then examples."""
 

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -95,6 +96,36 @@ class TestSources:
                 "consolidated_memory": ["Talked about Berlin", "Travels a lot to Berlin"],
             }
 
+    def test_regression_goals_ideas_and_entities_are_shown_whatever_the_question(
+        self, service: AgentMemoryStoreService, clock: FrozenClock
+    ):
+        """An open goal was dropped as irrelevant to "What are her goals?"; the document wants all, by priority."""
+        ada = {"entities": [{"name": "Ada", "kind": "person"}]}
+        for at, (text, importance) in enumerate((("Read more", 0.2), ("Run a marathon", 0.9), ("Learn Greek", 0.2))):
+            service.sync.save_memory(USER, text, "goals", importance=importance, extra_metadata=ada if at else None)
+            service.sync.save_memory(USER, f"Podcast {at}", "goals", importance=importance, tags=["idea"])
+            clock.advance(timedelta(days=1))
+        service.sync.save_memory(USER, "Rex barks", "facts", extra_metadata={"entities": [{"name": "Rex"}]})
+        sections = ContextBuilder(service, deadline=PATIENT).sync.build(USER, "Who won the cup in 1954?").sections
+        in_order = ["Run a marathon", "Learn Greek", "Read more"]
+        assert [one.text for one in sections["goals"]] == in_order
+        assert [one.text for one in sections["ideas"]] == ["Podcast 1", "Podcast 2", "Podcast 0"]
+        assert [one.text for one in sections["entities"]] == ["Ada (person)", "Rex"]
+        asked = [goals(judged=True), ideas(judged=True), Entities(judged=True)]
+        assert built(service, asked, "cup of 1954", engineer=None).text == ""
+
+    @pytest.mark.parametrize("judged", [True, False])
+    def test_regression_a_limit_is_not_split_over_categories_that_have_nothing(
+        self, service: AgentMemoryStoreService, judged: bool
+    ):
+        """`consolidated_memories(10)` of 15 summaries gave 5, as half was kept for a category without any."""
+        for at in range(15):
+            service.sync.save_memory(USER, f"Talked about Berlin, part {at}", "session_summary")
+        for at in range(120):
+            service.sync.save_memory(USER, f"Saw Berlin {at} times", "general")
+        context = built(service, [consolidated_memories(10, judged=judged)], max_tokens=20_000)
+        assert len(told(context)["consolidated_memory"]) == 10
+
     def test_what_belongs_to_the_best_memories(self, service: AgentMemoryStoreService):
         service.sync.save_memory(USER, "Berlin is where Ida works as a florist", "facts")
         service.sync.save_memory(USER, "Ida is a sister who loves tulips", "facts")
@@ -102,9 +133,10 @@ class TestSources:
         context = built(service, [AssociatedMemories()])
         assert told(context) == {"associated_memory": ["Ida is a sister who loves tulips"]}
         assert 0 < (context.sections["associated_memory"][0].relevance or 0) < 0.2
-        assert told(built(service, [AssociatedMemories(), Entities()], None)) == {}
+        assert told(built(service, [AssociatedMemories(), Entities(judged=True)], None)) == {}
 
-    def test_entities_of_one_trust_stay_together(self, service: AgentMemoryStoreService):
+    @pytest.mark.parametrize("judged", [True, False])
+    def test_entities_of_one_trust_stay_together(self, service: AgentMemoryStoreService, judged: bool):
         ida = {"name": "Ida", "kind": "person"}
         noted: list[dict[str, Any]] = [
             {"entities": [ida, "nonsense", {"kind": "x"}], "relations": [["Ida", "lives_in", "Berlin"], ["odd"]]},
@@ -115,7 +147,7 @@ class TestSources:
             service.sync.save_memory(USER, f"Berlin note {at}", "facts", extra_metadata=metadata)
         web = MemorySource(origin=Origin.WEB)
         service.sync.save_memory(USER, "Berlin page", "facts", extra_metadata={"entities": [ida]}, source=web)
-        context = built(service, [Entities()])
+        context = built(service, [Entities(judged=judged)])
         (person, city) = sorted(context.sections["entities"], key=lambda one: one.text, reverse=True)
         assert person.text.casefold().startswith("ida (person): ida ")
         assert {"lives in", "sister of"} <= {part for part in ("lives in", "sister of") if part in person.text}
@@ -157,6 +189,11 @@ class TestSources:
         context = built(service, [own])
         assert told(context) == {"own": ["First"], "semantic_memory": ["Second"]}
         assert {one.source for section in context.sections.values() for one in section} == {"own"}
+
+    def test_regression_texts_of_ones_own_keep_their_order(self, service: AgentMemoryStoreService):
+        """They were taken for a conversation whose newest message comes first, and reversed."""
+        context = built(service, [OwnSource(name="own", find=lambda _: ["First", "Second", "Third"])])
+        assert [one.text for one in context.sections["own"]] == ["First", "Second", "Third"]
 
     def test_by_default_all_are_asked(self, service: AgentMemoryStoreService):
         context = built(service, DEFAULT_SOURCES)

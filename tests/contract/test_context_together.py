@@ -99,7 +99,7 @@ def test_a_store_that_is_away_is_named_for_each(service: AgentMemoryStoreService
     monkeypatch.setattr(service.scope.engine, "search_together", fails)
     context = built(service, [*DEFAULT_SOURCES, OwnSource(name="own", find=lambda _: ["There"])])
     assert [one.text for one in context.sections["own"]] == ["There"]
-    assert set(context.left_out) == {"memories", "entities", "associated", "consolidated", "goals", "ideas"}
+    assert set(context.left_out) == {"memories", "associated", "consolidated"}
 
 
 def test_a_source_may_be_asked_without_a_builder(service: AgentMemoryStoreService):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, Final, cast
 
 from langchain_core.messages import SystemMessage
@@ -16,7 +17,7 @@ from inference_core.memory.namespaces import Namespace, global_namespace
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import text_field
 from inference_core.memory.trust import Trust
-from inference_core.memory.types import MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
+from inference_core.memory.types import IDEA, MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
 from inference_core.services.context_builder.source import ContextRequest
 from inference_core.services.operations.recall import asks, newest
 from inference_core.services.operations.scope import record_of
@@ -25,9 +26,8 @@ from inference_core.stores.search import Found, Search
 
 Accepts = Callable[[MemoryRecord], bool]
 """Whether a source gives this memory."""
-IDEA: Final = "idea"
-"""The tag of short-term ideas, whatever their type."""
-_LOOKED_AT: Final = 100
+_READ: Final = 1_000
+"""So many of a category's newest memories are read to list what does not depend on a question."""
 _WAIT_S: Final = 2.0
 _OVER: Final = ("done", "dropped")
 _QUERY_CHARACTERS: Final = 2_000
@@ -40,11 +40,12 @@ _OTHERS: Final = ("tool", Trust.EXTERNAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memories:
-    """The memories that fit the question best, ``limit`` in all, shared out between the ``categories``.
+    """The memories that fit the question best, ``limit`` in all.
 
-    ``types`` narrow them down before that, ``accepts`` after a hundred of each category were found. ``section`` "":
-    each in that of its category. With ``judged`` off, or without a question, they are the newest ones, which are shown
-    whatever the question. Its fetch raises InvalidInput, StoreUnavailable.
+    The ``categories`` take turns, the best of each first; where one has no more, the others fill up. ``types`` and
+    ``accepts`` narrow them down before that. ``section`` "": each in that of its category. With ``judged`` off, or
+    without a question, they are the newest ones, or with ``by_importance`` the most important, among the thousand
+    newest of each category; these are shown whatever the question. Its fetch raises InvalidInput, StoreUnavailable.
     """
 
     name: str = "memories"
@@ -52,35 +53,35 @@ class Memories:
     limit: int = 30
     categories: Sequence[str | MemoryCategory] = tuple(MemoryCategory)
     types: Sequence[str | MemoryType] | None = None
-    accepts: Accepts | None = None
+    accepts: Accepts = lambda _: True
     judged: bool = True
+    by_importance: bool = False
 
     def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
-        """The memories, category by category."""
-        each, groups, search = self._each, list[Sequence[Found]](), self.question(request)
-        if search is None:
-            for scopes in self._groups(request):
-                rows = yield from newest(request.scope, scopes, self._kinds(), self._looked_at, request.now)
-                groups.append([Found(row, 0.0) for row in rows])
-        else:
+        """The memories, the best of each category first."""
+        groups, search = list[Sequence[Found]](), self.question(request)
+        if search is not None:
             groups += (yield from request.search(self.name, search)).groups
-        accepts: Accepts = self.accepts or (lambda _: True)
-        accepted = [[one for one in found if accepts(record_of(one.row))][:each] for found in groups]
-        return [item_of(one, self.name, self.section) for found in accepted for one in found]
+        else:
+            for scopes in self._groups(request):
+                rows = yield from newest(request.scope, scopes, self._kinds(), _READ, request.now)
+                found = [Found(row, self._rank(record)) for row in rows if self.accepts(record := record_of(row))]
+                groups.append(sorted(found, key=lambda one: one.score, reverse=True))
+        in_turn = [one for place in zip_longest(*groups) for one in place if one is not None]
+        return [item_of(one, self.name, self.section) for one in in_turn[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks; None if it gives the newest. Raises InvalidInput."""
+        """What it asks; None if it gives the newest or the most important. Raises InvalidInput."""
         if not self.judged or request.question is None:
             return None
-        return search_for(request, request.question, self._groups(request), self._looked_at, self._kinds())
 
-    @property
-    def _each(self) -> int:
-        return -(-self.limit // len(self.categories))
+        def rejects(row: Row) -> str | None:
+            return None if self.accepts(record_of(row)) else "not of this source"
 
-    @property
-    def _looked_at(self) -> int:
-        return self._each if self.accepts is None else max(self._each, _LOOKED_AT)
+        return search_for(request, request.question, self._groups(request), self.limit, self._kinds(), rejects)
+
+    def _rank(self, record: MemoryRecord) -> float:
+        return record.importance if self.by_importance else 0.0
 
     def _groups(self, request: ContextRequest) -> list[list[Namespace]]:
         names = map(validate_memory_category, self.categories)
@@ -127,30 +128,39 @@ class AssociatedMemories:
         return search_in_all(request, max(self.known, self.seeds))
 
 
-def goals(limit: int = 10, *, judged: bool = True) -> Memories:
-    """The user's goals that are still open, those that fit the question; with ``judged`` off the newest, always."""
+def goals(limit: int = 20, *, judged: bool = False) -> Memories:
+    """The user's open goals, the most important first; with ``judged`` those that fit the question."""
     return Memories(
         name="goals",
         section="goals",
         limit=limit,
         categories=(MemoryCategory.SEMANTIC,),
         types=(MemoryType.GOALS,),
-        accepts=lambda record: text_field(record.extra_metadata, "state") not in _OVER,
+        accepts=lambda record: _is_open(record) and IDEA not in record.tags,
         judged=judged,
+        by_importance=True,
     )
 
 
-def ideas(limit: int = 10, *, judged: bool = True) -> Memories:
-    """What will pass: the user's circumstances (type "context"), and goals and general memories tagged "idea"."""
+def ideas(limit: int = 20, *, judged: bool = False) -> Memories:
+    """The user's open ideas and passing circumstances, the most important first; with ``judged`` those that fit.
+
+    Ideas are goals and general memories tagged "idea"; circumstances have the type "context".
+    """
     return Memories(
         name="ideas",
         section="ideas",
         limit=limit,
         categories=(MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC),
         types=(MemoryType.CONTEXT, MemoryType.GOALS, MemoryType.GENERAL),
-        accepts=lambda record: record.memory_type is MemoryType.CONTEXT or IDEA in record.tags,
+        accepts=lambda record: _is_open(record) and (record.memory_type is MemoryType.CONTEXT or IDEA in record.tags),
         judged=judged,
+        by_importance=True,
     )
+
+
+def _is_open(record: MemoryRecord) -> bool:
+    return text_field(record.extra_metadata, "state") not in _OVER
 
 
 def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
@@ -174,18 +184,26 @@ class _Entity:
     kind: str
     trust: Trust
     newest: MemoryRecord
-    relevance: float = 0.0
+    relevance: float | None = None
     score: float = 0.0
+    mentions: int = 0
     relations: dict[str, None] = field(default_factory=dict[str, None])
 
     def add(self, found: Found, record: MemoryRecord) -> None:
         self.newest = max(self.newest, record, key=lambda known: known.happened_at)
-        self.relevance = max(self.relevance, found.relevance or 0.0)
+        self.mentions += 1
+        if found.relevance is not None:
+            self.relevance = max(self.relevance or 0.0, found.relevance)
         self.score = max(self.score, found.score)
         for noted in map(_list, _list(record.extra_metadata.get("relations"))):
             relation = list(map(str, noted))
             if len(relation) == _RELATION_PARTS and self.name.casefold() in map(str.casefold, relation[::2]):
                 self.relations[" ".join(relation).replace("_", " ")] = None
+
+    def rank(self) -> tuple[float, float, datetime]:
+        """Orders entities: by relevance where a question was asked, else by how many memories name them."""
+        score = self.mentions if self.relevance is None else self.score
+        return self.relevance or 0.0, score, self.newest.happened_at
 
     def item(self, section: str, source: str) -> ContextItem:
         head = f"{self.name} ({self.kind})" if self.kind else self.name
@@ -198,28 +216,35 @@ class _Entity:
             happened_at=self.newest.happened_at,
             trust=self.trust,
             relevance=self.relevance,
-            score=self.score,
+            score=self.rank()[1],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entities:
-    """The entities of the ``read`` memories that fit the question best, each with its relations in one line.
+    """The entities that the user's memories name, each with its relations in one line.
 
-    An entity is as relevant as the most relevant memory that names it. Memories of different trust make different
-    entities. Its fetch raises StoreUnavailable.
+    Those that most memories name come first, the newest first among equals, as found in the thousand newest memories.
+    With ``judged`` they are those of the ``read`` memories that fit the question best: an entity is as relevant as the
+    most relevant memory that names it. Memories of different trust make different entities. Its fetch raises
+    StoreUnavailable.
     """
 
     name: str = "entities"
     section: str = "entities"
-    limit: int = 5
+    limit: int = 20
     read: int = 20
+    judged: bool = False
 
     def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
-        """The entities, the most relevant first; none without a question."""
+        """The entities, the best first; none with ``judged`` and without a question."""
         entities: dict[tuple[str, Trust], _Entity] = {}
-        search = self.question(request)
-        found = (yield from request.search(self.name, search)).groups[0] if search else []
+        if search := self.question(request):
+            found: Sequence[Found] = (yield from request.search(self.name, search)).groups[0]
+        else:
+            scopes = request.scope.namespaces.read_scopes(request.user_id)
+            rows = [] if self.judged else (yield from newest(request.scope, scopes, None, _READ, request.now))
+            found = [Found(row, 0.0) for row in rows]
         for one in found:
             record = record_of(one.row)
             for noted in _list(record.extra_metadata.get("entities")):
@@ -228,12 +253,12 @@ class Entities:
                     continue
                 unseen = _Entity(name, text_field(fields, "kind") or "", record.trust, record)
                 entities.setdefault((name.casefold(), record.trust), unseen).add(one, record)
-        best = sorted(entities.values(), key=lambda entity: (entity.relevance, entity.score), reverse=True)
+        best = sorted(entities.values(), key=_Entity.rank, reverse=True)
         return [entity.item(self.section, self.name) for entity in best[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks; None without a question."""
-        return search_in_all(request, self.read)
+        """What it asks; None if it does not depend on a question, or there is none."""
+        return search_in_all(request, self.read) if self.judged else None
 
 
 def _list(value: Any) -> list[Any]:

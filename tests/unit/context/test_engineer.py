@@ -212,7 +212,7 @@ class TestOrder:
 
     def test_the_best_section_is_first_and_a_conversation_is_in_its_order(self):
         said = [
-            item(text, relevance=None, score=at, source="recent", section="said", happened_at=None)
+            item(text, relevance=None, score=at, source="recent", section="said", kind="user", happened_at=None)
             for at, text in enumerate("zya")
         ]
         context = assembled(item("Fact", relevance=0.6), *said)

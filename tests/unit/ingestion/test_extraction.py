@@ -66,6 +66,14 @@ def test_a_memory_with_all_that_is_known_of_it(drive: Driver):
     assert (found.action, found.target) == (Action.SUPERSEDE, "memory-1")
 
 
+@pytest.mark.parametrize("kind", ["idea", "Short-term idea"])
+@pytest.mark.parametrize("tags", [None, "green, hall", ["green", "hall"]])
+def test_regression_an_idea_is_stored_as_an_idea(kind: str, tags: Any):
+    """It became a goal like any other, so that the section of ideas stayed empty."""
+    found = only(memories({"content": "Paint the hall green", "type": kind, "tags": tags, "sources": ["m1"]}))
+    assert (found.memory_type, found.tags) == (MemoryType.GOALS, ("idea", *(("green", "hall") if tags else ())))
+
+
 @DRIVERS
 def test_the_next_model_is_asked_when_one_fails(drive: Driver):
     first, second = ScriptedChatModel(turns=[TimeoutError("slow")]), ScriptedChatModel(turns=[memories(DOG)])
@@ -227,7 +235,7 @@ def test_the_schema_is_bounded_and_closed():
     parts = schema["$defs"]
     assert schema["properties"]["memories"]["maxItems"] == 50
     assert parts["ExtractedMemory"]["properties"]["content"]["maxLength"] == 500
-    assert parts["ExtractedMemory"]["properties"]["type"]["enum"] == [kind.value for kind in EXTRACTED_TYPES]
+    assert parts["ExtractedMemory"]["properties"]["type"]["enum"] == [*(kind.value for kind in EXTRACTED_TYPES), "idea"]
     assert set(MemoryType) - set(EXTRACTED_TYPES) == {MemoryType.SESSION_SUMMARY}
     assert not any(part["additionalProperties"] for part in [schema, *parts.values()])
 
