@@ -19,7 +19,6 @@ from langchain_core.messages import (
     message_to_dict,
     messages_from_dict,
 )
-from langgraph.store.base import BaseStore
 
 from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
 from inference_core.effects import Operation
@@ -29,7 +28,6 @@ from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_json, encode_json
 from inference_core.memory.types import MemoryCategory
-from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import retried
 from inference_core.short_term.blocks.extractive import ExtractiveMemory
@@ -38,6 +36,7 @@ from inference_core.short_term.blocks.memory import (
     Conversation,
     Owner,
     Owners,
+    StoreSource,
     asynchronous,
     one_message,
     scope_of,
@@ -47,7 +46,7 @@ from inference_core.short_term.blocks.static import StaticMemory
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
-from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, view
+from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, omissions, view
 from inference_core.stores.backend import MAX_VALUE_BYTES, Delete, Put, Row, Write
 from inference_core.stores.factory import open_store
 
@@ -66,7 +65,7 @@ _SYSTEM: Final = "system"
 class MemoryContent:
     """The messages of a session, the oldest first, and by section what was recalled for the turn, the best first.
 
-    ``notices`` name the blocks that failed, and why.
+    ``notices`` name the blocks that failed and the messages of the session that are hidden or shortened, and why.
     """
 
     messages: list[AnyMessage]
@@ -90,10 +89,17 @@ class MemoryContent:
         """What `VectorMemory` recalled."""
         return list(self.recalled.get(VectorMemory.section, ()))
 
-    def as_dicts(self) -> list[dict[str, Any]]:
-        """The messages as mappings with ``role`` and ``content``."""
-        given: Any = convert_to_openai_messages(self.messages)
-        return given
+    def as_dicts(self, *, timestamps: bool = True) -> list[dict[str, Any]]:
+        """The messages as mappings with ``role``, ``content`` and, if they were stored, ``timestamp`` in ISO 8601.
+
+        Without ``timestamps`` they are what OpenAI's API accepts.
+        """
+        entries: list[dict[str, Any]] = []
+        for message in self.messages:
+            made: Any = convert_to_openai_messages([message])
+            stamp = message.additional_kwargs.get(TIMESTAMP) if timestamps else None
+            entries += [{**entry, TIMESTAMP: stamp} if stamp else entry for entry in made]
+        return entries
 
     def render(self, form: MemoryForm = "memory") -> str:
         """What was recalled, escaped, as text for a prompt; "" if nothing was.
@@ -142,11 +148,12 @@ class AgentMemory:
     StoreError and IdentityError; a model or block that fails is reported as a notice.
 
     Args:
-        message_store: Where messages are kept. None: in this process only.
+        message_store: Where messages are kept: a store, a service, or anything that `open_store` takes, such as a URL,
+            a dict, a SQLAlchemy engine or a ``redis.Redis``. None: in this process only.
         system_message_store: Where system messages are kept. None: with the others.
         overflow: One strategy or several. None moves older messages into long-term memory word for word.
         max_tokens: The limit of a session's messages, in tokens.
-        user_id: The user of all sessions. Either this or ``owner`` is needed.
+        user_id: The user of all sessions. Either this or ``owner`` is needed, as memories belong to users.
         owner: A function that takes a session id and returns its user.
         token_counter: Counts the tokens of messages.
         timeout: Seconds that each call may take. None: no limit.
@@ -157,8 +164,8 @@ class AgentMemory:
 
     def __init__(
         self,
-        message_store: BaseStore | AgentMemoryStoreService | None = None,
-        system_message_store: BaseStore | AgentMemoryStoreService | None = None,
+        message_store: StoreSource | None = None,
+        system_message_store: StoreSource | None = None,
         overflow: Overflow = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         *,
@@ -168,6 +175,11 @@ class AgentMemory:
         timeout: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
         self.timeout = timeout
+        if user_id is None and owner is None:
+            raise ConfigurationError(
+                "AgentMemory needs to know whose sessions these are: pass user_id='ada@example.com' for one user, or "
+                "owner=, a function that takes a session id and returns its user"
+            )
         self._owners = Owners(user_id, owner)
         self._policy = OverflowPolicy(overflow, max_tokens, counter=token_counter)
         if any(isinstance(one, Summarize) and one.model is None for one in self._policy.strategies):
@@ -199,6 +211,7 @@ class AgentMemory:
         window = Window(stored.messages, self._policy.counter)
         shown = view(window, self._policy.room(system))
         content.messages.extend([*([system] if system else []), *shown])
+        notices += omissions(window, shown, self._policy.room(system))
         return content
 
     def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Operation[str | None]:

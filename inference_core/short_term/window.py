@@ -277,6 +277,26 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     return cut(limits[fitting - 1] if fitting else _LEAST_CHARACTERS)
 
 
+def omissions(window: Window, shown: Sequence[AnyMessage], room: int) -> list[str]:
+    """Which messages of ``window`` are not among ``shown`` or not as they were, by type and id, and why."""
+    there = {one.id: one for one in shown}
+    orphans = {one.id for unit in window.units if unit.is_orphan for one in unit.messages}
+    hidden = [one for one in window.messages if one.id not in there and one.id not in orphans]
+    too_many = f"as the messages have {window.tokens} tokens and there is room for {room}"
+    reasons = {
+        f"Hidden, {too_many}": hidden,
+        "Hidden, as their tool calls are not in the session": [one for one in window.messages if one.id in orphans],
+        f"Shortened, {too_many}": [
+            one
+            for one in window.messages
+            if isinstance(one, ToolMessage) and there.get(one.id, one).content != one.content
+        ],
+    }
+    return [
+        f"{reason}: {', '.join(f'{one.type} {one.id}' for one in named)}" for reason, named in reasons.items() if named
+    ]
+
+
 def _cut(text: str, limit: int) -> str:
     """At most ``limit`` characters of ``text``: three quarters from its start, the rest from its end."""
     if len(text) <= limit:

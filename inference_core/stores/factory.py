@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import atexit
 import sqlite3
+import sys
 import threading
 import weakref
+from collections.abc import MutableMapping
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from langgraph.store.base import BaseStore, TTLConfig
@@ -28,6 +30,8 @@ from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
+    from redis import Redis
+
     from inference_core.stores.backends.postgres import PostgresBackend
 
 
@@ -37,6 +41,8 @@ _MEGABYTE: Final = 1024 * 1024
 _open_engines: WeakSet[StoreEngine] = WeakSet()
 _foreign_engines: WeakKeyDictionary[BaseStore, dict[object, StoreEngine]] = WeakKeyDictionary()
 """By their embeddings: None, a name, or the id of an object that the engine's embedder keeps alive."""
+_given: WeakKeyDictionary[StoreEngine, object] = WeakKeyDictionary()
+"""Of engines that were opened on an object of the caller's, that object."""
 _embedders: WeakValueDictionary[object, Embedder] = WeakValueDictionary()
 _making = threading.Lock()
 
@@ -47,8 +53,13 @@ def _close_all() -> None:
         engine.close()
 
 
+Database = str | MutableMapping[str, Any] | Any
+"""Where a store may lie: a URL, a mapping, a SQLAlchemy engine or a ``redis.Redis``. The last two are optional
+packages, so their types cannot be named here."""
+
+
 def open_store(
-    url: str,
+    url: Database,
     *,
     embeddings: EmbeddingsSpec = "auto",
     ttl: TTLConfig | None = None,
@@ -67,12 +78,19 @@ def open_store(
     ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
     ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is.
     ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other stores refuse.
+    In place of a URL you may give an object that you have: a dict or another mutable mapping, such as a ``shelve``; a
+    SQLAlchemy engine or a ``redis.Redis``, whose database is then used over connections of the store's own. Who gives
+    the same object again gets the same engine, with the options of the first time.
     Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed
     at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
     cannot be reached, MissingExtra, EmbeddingMismatch.
     """
+    if not isinstance(url, str):
+        known = next((one for one, given in _given.items() if given is url and not one.is_closed), None)
+        if known:
+            return MemoryStore(known, ttl=ttl, clock=clock)
     durable = bool(options.pop("durable", True))
     backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
     if minutes := (ttl or {}).get("sweep_interval_minutes"):
@@ -84,6 +102,8 @@ def open_store(
         backend.close()
         raise
     _open_engines.add(engine)
+    if not isinstance(url, str):
+        _given[engine] = url
     return MemoryStore(engine, ttl=ttl, clock=clock)
 
 
@@ -108,7 +128,10 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngin
     if isinstance(store, MemoryStore):
         return store.engine
     if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"store must be a LangGraph BaseStore, not {type(store).__name__}; see open_store")
+        raise ConfigurationError(
+            f"store must be a LangGraph BaseStore, not {type(store).__name__}: pass open_store(…), which takes URLs, "
+            "mappings, SQLAlchemy engines and redis.Redis"
+        )
     key = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
     with _making:
         known = _foreign_engines.setdefault(store, {})
@@ -150,9 +173,13 @@ def _shared_embedder(key: object, embeddings: EmbeddingsSpec) -> Embedder | None
 
 
 def open_backend(
-    url: str, *, durable: bool = True, clock: Clock | None = None, encryption_key: str | bytes | None = None
+    url: Database, *, durable: bool = True, clock: Clock | None = None, encryption_key: str | bytes | None = None
 ) -> Backend:
     """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, StoreError."""
+    if not isinstance(url, str):
+        if encryption_key:
+            raise ConfigurationError("Only file stores are encrypted: use a URL such as 'file:///memories', or no key")
+        return _backend_on(url, durable=durable, clock=clock)
     parsed = parse_url(url)
     if encryption_key and parsed.scheme != "file":
         raise ConfigurationError("Only file stores are encrypted: use a URL such as 'file:///memories', or no key")
@@ -185,6 +212,26 @@ def open_backend(
             raise ConfigurationError(
                 f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, mongodb, file, memory"
             )
+
+
+def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend:
+    """The database that an object of the caller's stands for."""
+    if isinstance(given, MutableMapping):
+        from inference_core.stores.backends.mapping import MappingBackend  # noqa: PLC0415
+
+        return MappingBackend(cast("MutableMapping[str, Any]", given), clock)
+    redis = sys.modules.get("redis")  # whoever has a client has imported it
+    if redis and isinstance(given, redis.Redis):
+        from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
+
+        return RedisBackend(cast("Redis", given), clock=clock)
+    engine_url: Any = getattr(given, "url", None)
+    if not hasattr(engine_url, "render_as_string"):  # what a URL of SQLAlchemy has
+        raise ConfigurationError(
+            "A store's URL looks like 'sqlite:///memory.db' or 'memory://'. It also opens on a mutable mapping such "
+            f"as a dict, a SQLAlchemy engine or a redis.Redis; not on a {type(given).__name__}"
+        )
+    return open_backend(str(engine_url.render_as_string(hide_password=False)), durable=durable, clock=clock)
 
 
 def _postgres() -> type[PostgresBackend]:

@@ -9,7 +9,6 @@ from uuid import UUID
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import get_buffer_string
-from langgraph.store.base import BaseStore
 from pydantic import BaseModel, Field
 
 from inference_core.asking import MODEL_TIMEOUT_S, ask
@@ -22,7 +21,6 @@ from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
-from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 from inference_core.services.operations.update import retried
@@ -33,6 +31,7 @@ from inference_core.short_term.blocks.memory import (
     Block,
     Conversation,
     Owner,
+    StoreSource,
     text_of,
 )
 from inference_core.stores.backend import Write
@@ -82,7 +81,7 @@ class ExtractiveMemory(Block):
     def __init__(
         self,
         model: BaseChatModel,
-        store: BaseStore | AgentMemoryStoreService | None = None,
+        store: StoreSource | None = None,
         *,
         name: str | None = None,
         extraction_prompt: str = DEFAULT_EXTRACTION_PROMPT,

@@ -25,6 +25,7 @@ from inference_core.memory.text import digest_of
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope, present_as
+from inference_core.stores.factory import Database, open_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +35,10 @@ DEFAULT_RESULTS: Final = 5
 DEFAULT_MAX_TOKENS: Final = 2_000
 Owner = Callable[[str], str | UUID | None]
 """Takes a session id and returns its user, None if it has none; may raise."""
+
+
+StoreSource = BaseStore | AgentMemoryStoreService | Database
+"""A store, a service on one, or what `open_store` opens: a URL, a mapping, a SQLAlchemy engine, a ``redis.Redis``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,8 @@ class Block(ABC):
     """A block on a LangGraph store. Each method has an async twin: `aget`, `aupdate`, `adelete`.
 
     Args:
-        store: Where it keeps memories. None: the store of the `AgentMemory` or agent that uses it.
+        store: Where it keeps memories: a store, a service, or anything that `open_store` takes. None: the store of the
+            `AgentMemory` or agent that uses it.
         name: Tells it from other blocks on the store. None: its `section`.
         max_results: Recall at most so many memories.
         max_tokens: Recall at most about so many tokens.
@@ -137,7 +143,7 @@ class Block(ABC):
 
     def __init__(
         self,
-        store: BaseStore | AgentMemoryStoreService | None = None,
+        store: StoreSource | None = None,
         *,
         name: str | None = None,
         max_results: int = DEFAULT_RESULTS,
@@ -201,9 +207,11 @@ class Block(ABC):
     delete, adelete = synchronous(_delete), asynchronous(_delete)
 
 
-def scope_of(store: BaseStore | AgentMemoryStoreService) -> MemoryScope:
-    """The scope of a service, or that of an agent without a name on ``store``."""
-    return (store if isinstance(store, AgentMemoryStoreService) else AgentMemoryStoreService(store)).scope
+def scope_of(store: StoreSource) -> MemoryScope:
+    """The scope of a service, or that of an agent without a name on ``store``. Raises what `open_store` raises."""
+    if isinstance(store, AgentMemoryStoreService):
+        return store.scope
+    return AgentMemoryStoreService(store if isinstance(store, BaseStore) else open_store(store)).scope
 
 
 def one_message(message: MessageLikeRepresentation) -> AnyMessage:

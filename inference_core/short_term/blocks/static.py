@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, NoReturn
 from weakref import WeakSet
 
 from langchain_core.messages import AnyMessage, BaseMessage
-from langgraph.store.base import BaseStore
 
 from inference_core.clock import in_zone
 from inference_core.effects import Operation
@@ -19,7 +18,6 @@ from inference_core.memory.namespaces import Namespace, global_namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_id, canonical_text
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.recall import MAX_RESULTS
 from inference_core.services.operations.scope import MemoryScope, put_of, records_of
@@ -28,6 +26,7 @@ from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,
     Block,
     Conversation,
+    StoreSource,
     asynchronous,
     synchronous,
     text_of,
@@ -61,7 +60,7 @@ class StaticMemory(Block):
     def __init__(
         self,
         facts: Sequence[StaticFact] | None = None,
-        store: BaseStore | AgentMemoryStoreService | None = None,
+        store: StoreSource | None = None,
         *,
         name: str | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,

@@ -118,7 +118,7 @@ class FileFormat:
                 body = json.loads(self.unseal(line, _place(name, generation, number)))
                 if number:
                     for entry in body["entries"]:
-                        table.set(*_unpacked(entry))
+                        table.set(*unpack_row(entry))
                 else:
                     root, generation, wanted = body["root"], body["generation"], body.get("lines", 1)
             except UNREADABLE as error:
@@ -271,7 +271,7 @@ def pack_row(key: Key, state: RowState) -> bytes:
         raise StoreError(f"A file store cannot hold this: {error}") from error
 
 
-def _unpacked(entry: dict[str, Any]) -> tuple[Key, RowState]:
+def unpack_row(entry: dict[str, Any]) -> tuple[Key, RowState]:
     """Decodes a row of `pack_row`. Raises one of ``UNREADABLE``."""
     document = None
     if fields := entry.get("document"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from inference_core.clock import Clock
 from inference_core.errors import StoreError, StoreUnavailable
-from inference_core.stores.backend import Capabilities, Outcome, Row, Unreadable, Write
-from inference_core.stores.backends.rows import Table, TableBackend, WriteSet
+from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
+from inference_core.stores.backends.rows import RowState, Table, TableBackend, WriteSet
 
 
 class InMemoryBackend(TableBackend):
@@ -32,10 +32,12 @@ class InMemoryBackend(TableBackend):
             for batch in batches:
                 writes = WriteSet(table.state, table.head, self._clock.now())
                 try:
-                    outcomes.append(writes.apply(batch))
+                    versions = writes.apply(batch)
+                    self._keep(writes.states)
                 except StoreError as error:
                     outcomes.append(error)
                 else:
+                    outcomes.append(versions)
                     for key, state in writes.states.items():
                         table.set(key, state)
         return outcomes
@@ -63,6 +65,9 @@ class InMemoryBackend(TableBackend):
     def close(self) -> None:
         """Later calls are refused."""
         self._closed = True
+
+    def _keep(self, states: Mapping[Key, RowState]) -> None:
+        """Makes ``states`` last longer than this object, in a subclass. Raises StoreError."""
 
     @contextmanager
     def _open(self) -> Generator[Table]:

@@ -43,7 +43,7 @@ from inference_core.stores.backends.redis_layout import (
     unpack_cell,
     unpack_change,
 )
-from inference_core.stores.backends.redis_server import Server, parse_address
+from inference_core.stores.backends.redis_server import Redis, Server, address_of, parse_address
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
 from inference_core.stores.codec import Cursor, PageRequest, by_namespace, check_schema, pack_namespace, to_micros
 
@@ -58,12 +58,14 @@ _PORTION: Final = 1_000
 class RedisBackend:
     """A Backend on the Redis at ``url``: ``redis://``, ``rediss://`` or ``unix://``, with ``?prefix=`` for its keys.
 
+    In place of a URL it takes a client, whose address and login it uses over connections of its own.
+
     Raises ConfigurationError for a URL or a server that cannot be used, StoreUnavailable if nothing answers,
     UnsupportedSchema if a newer version of the package wrote the store.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        address = parse_address(url)
+    def __init__(self, url: str | Redis, *, clock: Clock | None = None) -> None:
+        address = parse_address(url) if isinstance(url, str) else address_of(url)
         self._clock = clock or SystemClock()
         self._keys = Layout(address.prefix)
         self._server = Server(address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -11,7 +11,7 @@ from inference_core.errors import ConfigurationError, MissingExtra, StoreUnavail
 
 try:
     import redis
-    from redis import exceptions
+    from redis import Redis, exceptions
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 except ImportError as error:
@@ -23,6 +23,7 @@ _CONNECTIONS: Final = 50
 _OPTIONS: Final = frozenset(
     ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "health_check_interval")
 )
+_OF_CLIENT: Final = frozenset(("host", "port", "path", "db", "username", "password", "credential_provider"))
 _HELP: Final = "A Redis URL looks like 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path/redis.sock?db=0'"
 _NO_CLUSTER: Final = "a store needs one primary server: Redis Cluster does not apply a batch as a whole"
 _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
@@ -37,10 +38,11 @@ Command = Sequence[Any]
 
 
 class Address(NamedTuple):
-    """The URL of the server as redis-py takes it, and the prefix of the store's keys."""
+    """The URL of the server as redis-py takes it, the prefix of the store's keys, and what a client adds to the URL."""
 
     url: str
     prefix: str
+    options: Mapping[str, Any] = {}
 
 
 def parse_address(url: str) -> Address:
@@ -59,6 +61,18 @@ def parse_address(url: str) -> Address:
     return Address(f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(options)}", prefix)
 
 
+def address_of(client: Redis) -> Address:
+    """The server that ``client`` is connected to. Raises ConfigurationError if it follows a Sentinel or a cluster."""
+    pool = client.connection_pool
+    given: dict[str, Any] = dict(pool.connection_kwargs)
+    if not {"host", "path"} & given.keys() or "connection_pool" in given:
+        raise ConfigurationError(f"The address of this {type(client).__name__} is not known. {_HELP}")
+    is_encrypted = issubclass(pool.connection_class, redis.SSLConnection)
+    scheme = "unix" if "path" in given else "rediss" if is_encrypted else "redis"
+    options = {name: given[name] for name in given if name in _OF_CLIENT or name.startswith("ssl_")}
+    return Address(f"{scheme}://", DEFAULT_PREFIX, options)
+
+
 class Server:
     """A pool of connections to the server at ``address``; safe for threads.
 
@@ -71,6 +85,7 @@ class Server:
         try:
             self._pool = redis.BlockingConnectionPool.from_url(
                 address.url,
+                **address.options,
                 max_connections=_CONNECTIONS,
                 timeout=TIMEOUT_S,
                 socket_timeout=TIMEOUT_S,

@@ -67,7 +67,11 @@ def test_messages_are_kept_in_their_order_with_their_time(store: MemoryStore, cl
     kept = memory.get("s1").messages
     assert [(one.type, one.text) for one in kept] == [("human", "hello"), ("ai", "hi")]
     assert [one.additional_kwargs[TIMESTAMP][11:16] for one in kept] == ["12:00", "12:01"]
-    assert memory.get("s1").as_dicts() == [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    plain = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    stamps = ["2026-01-15T12:00:00+00:00", "2026-01-15T12:01:00+00:00"]
+    entries = [{**entry, "timestamp": stamp} for entry, stamp in zip(plain, stamps, strict=True)]
+    assert memory.get("s1").as_dicts() == entries
+    assert memory.get("s1").as_dicts(timestamps=False) == plain
     assert memory.get("s2").messages == []
 
 
@@ -163,6 +167,25 @@ def test_a_fact_that_the_user_deleted_does_not_come_back(store: MemoryStore):
     assert not any(marker(number) in text for number in range(4) for text in stored_texts(store))
 
 
+def test_notices_name_the_messages_that_are_hidden_or_shortened_and_why(store: MemoryStore):
+    """What the limit hides was silently missing: a caller could not tell a short session from a cut one."""
+    memory = memory_of(store, Summarize(model_of(ValueError("down"))), max_tokens=200)
+    given = [*dialogue(3), result("lost").model_copy(update={"id": "r0"})]
+    given += [HumanMessage("find it", id="q"), calls("a", id="c")]
+    for message in [*given, result("a", "x" * 4_000, id="r1")]:
+        memory.update("s1", message)
+    content = memory.get("s1")
+    shown = {one.id for one in content.messages}
+    hidden, orphaned, shortened = content.notices
+    assert hidden.startswith("Hidden, as the messages have ")
+    assert hidden.endswith(
+        f"room for 200: {', '.join(f'{one.type} {one.id}' for one in given if one.id not in shown and one.id != 'r0')}"
+    )
+    assert orphaned == "Hidden, as their tool calls are not in the session: tool r0"
+    assert (shortened.partition(",")[0], shortened[-8:]) == ("Shortened", " tool r1")
+    assert memory_of(store, user_id="bob").get("s1").notices == []
+
+
 def test_a_conversation_in_calls_is_valid_whenever_it_is_looked_at(store: MemoryStore):
     memory = memory_of(store, Trim(), max_tokens=60)
     for message in [*dialogue(1), HumanMessage("find it"), calls("a", "b"), result("a"), result("b", "x" * 4_000)]:
@@ -215,10 +238,11 @@ def markers_of_all(store: MemoryStore, user: str) -> set[str]:
         ({"user_id": "ada", "owner": str}, "not both"),
         ({"user_id": "ada", "overflow": Summarize()}, r"Summarize\(model="),
         ({"user_id": "ada", "max_tokens": 0}, "at least 1"),
-        ({"user_id": "ada", "message_store": {}}, "BaseStore"),
+        ({"user_id": "ada", "message_store": ["a list"]}, "not on a list"),
+        ({"user_id": "ada", "message_store": {"s1": ["hi"]}}, "holds something else under 's1'"),
         ({"user_id": ""}, "user_id"),
     ],
-    ids=["two users", "no model", "no tokens", "no store", "no name"],
+    ids=["two users", "no model", "no tokens", "no store", "a mapping in use", "no name"],
 )
 def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], error: str):
     with pytest.raises((ConfigurationError, InvalidId), match=error):
@@ -226,8 +250,8 @@ def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], error
 
 
 def test_a_session_needs_somebody(store: MemoryStore):
-    with pytest.raises(ConfigurationError, match="No user"):
-        AgentMemory(store).get("s1")
+    with pytest.raises(ConfigurationError, match=r"pass user_id='ada@example\.com' for one user, or owner="):
+        AgentMemory(store)
     with pytest.raises(IdentityError):
         AgentMemory(store, owner=lambda _: None).update("s1", "hi")
     memory = AgentMemory(store, owner={"s1": UUID(int=1), "s2": "bob"}.get)

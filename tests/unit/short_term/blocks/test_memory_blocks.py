@@ -91,7 +91,9 @@ def test_its_failure_keeps_messages_where_they_are(memory: AgentMemory, notebook
     notebook.fault = RuntimeError("no\n ink")
     notices = say(memory, 4)
     assert notices[-1] == "FlushToLongTerm: The block 'Note book' failed: RuntimeError: no ink"
-    assert memory.get("s1").notices == ["Note book: The block 'Note book' failed: RuntimeError: no ink"]
+    failed, hidden = memory.get("s1").notices
+    assert failed == "Note book: The block 'Note book' failed: RuntimeError: no ink"
+    assert hidden.startswith("Hidden, as the messages have ")
     with pytest.raises(BlockFailed):
         memory.delete("s1")
     notebook.fault = None
