@@ -100,6 +100,11 @@ class MemorySettings(BaseSettings):
     insights_hours: float = Field(
         default=24.0, gt=0, description="Hours between two looks at a user's higher-level memories."
     )
+    ttl: str | None = Field(
+        default=None,
+        description="Minutes after which a memory that is neither read nor written is removed for good, and those of "
+        "single categories, as in 1440,episodic=60,semantic=none. None: never.",
+    )
     access_counts: bool = Field(default=True, description="Count how often each memory is recalled, off the read path.")
     forget_hours: float | None = Field(
         default=None,

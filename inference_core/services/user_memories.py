@@ -92,6 +92,7 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
     """Removes all memories of the user, every agent's and forgotten ones too; of one category, if given. How many."""
     label = encode_label(user_id)
+    yield from engine.remove_expired()  # nothing else finds them any more
     if category is None:  # first, as what cannot be read may stand in the way of the rest
         removed = yield from engine.discard(label, lambda _: True)
         scopes = yield from _scopes(engine, user_id, everything=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -21,6 +21,7 @@ from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
+from inference_core.memory.record import MemoryRecord
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
@@ -32,6 +33,7 @@ from inference_core.stores.maintenance import (
     with_their_usage,
 )
 from inference_core.stores.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
+from inference_core.stores.time_to_live import MemoryLifetimes
 from inference_core.stores.writer import INTERVAL_S as LATER_INTERVAL_S
 from inference_core.stores.writer import MAX_BATCHES, Breaker, DeferredWriter, GroupWriter
 
@@ -60,7 +62,7 @@ class StoreEngine:
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
     recalls that were noted are written every ``access_interval_s``. ``may_block`` raises in a thread that must not
-    wait for the database.
+    wait for the database. Memories live as long as ``lifetimes`` says; None: for ever.
     """
 
     def __init__(
@@ -76,10 +78,12 @@ class StoreEngine:
         sweep_interval_s: float = SWEEP_INTERVAL_S,
         access_interval_s: float = ACCESS_INTERVAL_S,
         may_block: Callable[[], None] = any_thread,
+        lifetimes: MemoryLifetimes | None = None,
     ) -> None:
         self.backend = backend
         self.embedder = embedder
         self.late_interaction = late_interaction
+        self._lifetimes = lifetimes
         self._reranker = None if reranker is None else as_reranker(reranker)
         self.pool = WorkerPool(WORKERS, "memory-store", may_block)
         self._texts = Texts(backend, embedder, self.pool, with_tokens=late_interaction)
@@ -122,15 +126,17 @@ class StoreEngine:
             chores.add(_VECTORS, backfill.fill_portion)
             self.embedder.when_loaded(wake)
 
-    def write(self, batch: Sequence[Write], *, embeds: bool = True) -> Operation[list[int]]:
+    def write(self, batch: Sequence[Write], *, embeds: bool = True, ages: bool = True) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durable when it returns; the versions after it.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
-        that out; what has no vector then gets it after `embed_later`, or when the store is opened again.
+        that out; what has no vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
+        memories in it live as long as the store says.
         Raises VersionConflict, StoreUnavailable; DeadlineExceeded if the database did not see it in time; WriteUnknown
         if it did, and did not confirm.
         """
-        embedded = yield from self._texts.prepared(batch, embeds=embeds)
+        lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
+        embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         written = yield from self._written(with_their_usage(embedded))
         self._indexes.note_written(write.namespace for write in embedded if isinstance(write, Put) and write.document)
         if embeds and any(map(waits_for_vector, embedded)):
@@ -154,6 +160,20 @@ class StoreEngine:
         """Has texts that have no vector yet get theirs in the background, soon."""
         if self.embedder and self.backend.capabilities.writable:
             self.maintenance.wake(_VECTORS)
+
+    def extend_later(self, records: Iterable[MemoryRecord]) -> None:
+        """Has memories that were read live on, if the store says so; never waits."""
+        if self._lifetimes:
+            self.later.put(*self._lifetimes.touches(records))
+
+    def remove_expired(self) -> Operation[None]:
+        """Removes all rows whose time has come now, rather than with the next sweep."""
+
+        def remove() -> None:
+            while remove_expired(self.backend, self._writer):
+                pass
+
+        return self._read(remove)
 
     def flush_later(self) -> Operation[None]:
         """Writes what was left for ``later``."""

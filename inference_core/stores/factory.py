@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from langgraph.store.base import BaseStore, TTLConfig
 
-from inference_core.clock import Clock
+from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra
@@ -27,6 +27,7 @@ from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
+from inference_core.stores.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def open_store(
     url: Database,
     *,
     embeddings: EmbeddingsSpec = "auto",
-    ttl: TTLConfig | None = None,
+    ttl: TTLConfig | MemoryTTLConfig | None = None,
     clock: Clock | None = None,
     encryption_key: str | bytes | None = None,
     **options: Any,
@@ -76,7 +77,10 @@ def open_store(
     a file that may not be written, is opened for reading alone. ``embeddings`` is ``"auto"`` (the
     local models that are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``,
     ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
-    ``ttl`` holds the defaults of items that expire, as LangGraph's TTLConfig; ``clock`` says what time it is.
+    ``ttl`` says in minutes how long items and memories live, as LangGraph's TTLConfig: ``default_ttl``, and
+    ``categories`` for the memories of single categories, as in ``{"default_ttl": 1440, "categories": {"semantic":
+    None}}``. Writing starts the time anew; so does reading, unless ``refresh_on_read`` is False. Pinned memories and
+    those with ``expires_at`` are exempt. ``clock`` says what time it is.
     ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other stores refuse.
     In place of a URL you may give an object that you have: a dict or another mutable mapping, such as a ``shelve``; a
     SQLAlchemy engine or a ``redis.Redis``, whose database is then used over connections of the store's own. Who gives
@@ -92,9 +96,11 @@ def open_store(
         if known:
             return MemoryStore(known, ttl=ttl, clock=clock)
     durable = bool(options.pop("durable", True))
-    backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
+    if ttl:
+        options["lifetimes"] = MemoryLifetimes.of(ttl, clock or SystemClock())
     if minutes := (ttl or {}).get("sweep_interval_minutes"):
         options.setdefault("sweep_interval_s", minutes * 60)
+    backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
     try:
         embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
         engine = StoreEngine(backend, embedder, **options)
@@ -114,6 +120,7 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "late_interaction": settings.late_interaction,
         "index_bytes": settings.index_mb * _MEGABYTE,
         "encryption_key": settings.encryption_key_text,
+        "ttl": parse_ttl(settings.ttl) if settings.ttl else None,
     }
     return open_store(settings.store_url, **chosen | options)
 

@@ -149,9 +149,12 @@ class Maintenance:
 
 def remove_expired(backend: Backend, writer: GroupWriter) -> bool:
     """Chore: removes rows whose time has come, so that they take no room; whether there may be more."""
-    removals: list[Future[list[int]]] = [
-        writer.submit([Expire(namespace=namespace, key=key)]) for namespace, key in backend.expired(_EXPIRED_AT_ONCE)
-    ]
+    removals: list[Future[list[int]]] = []
+    for namespace, key in backend.expired(_EXPIRED_AT_ONCE):
+        batch: list[Write] = [Expire(namespace=namespace, key=key)]
+        if holds_memories(namespace):
+            batch.append(Delete(namespace=sidecar_namespace(namespace, USAGE), key=key))
+        removals.append(writer.submit(batch))
     for removal in removals:
         removal.result()
     return bool(removals)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final, Self, cast
 
@@ -32,7 +31,7 @@ from langgraph.store.base.embed import get_text_at_path
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.effects import Operation, arun, run
-from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreError
+from inference_core.errors import InvalidFilter, InvalidMemory, StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import canonical_json, copied, is_encodable
 from inference_core.retrieval.documents import Document
@@ -41,7 +40,6 @@ from inference_core.stores.backend import (
     MAX_KIND_LENGTH,
     MAX_VALUE_BYTES,
     Delete,
-    Expiry,
     Put,
     Row,
     Touch,
@@ -50,12 +48,11 @@ from inference_core.stores.backend import (
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.filters import predicate
 from inference_core.stores.search import Search
+from inference_core.stores.time_to_live import FRESH, MemoryTTLConfig, expiry_in
 
 _LOG = logging.getLogger(__name__)
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
-_FRESH: Final = 0.9
-_MAX_TTL_MINUTES: Final = 100 * 366 * 24 * 60
 
 
 class MemoryStore(BaseStore):
@@ -73,11 +70,11 @@ class MemoryStore(BaseStore):
         engine: StoreEngine,
         fields: Sequence[str] = ("$",),
         *,
-        ttl: TTLConfig | None = None,
+        ttl: TTLConfig | MemoryTTLConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.engine = engine
-        self.ttl_config = ttl
+        self.ttl_config = cast("TTLConfig | None", ttl)
         self._fields = list(fields)
         self._clock = clock or SystemClock()
 
@@ -119,7 +116,7 @@ class MemoryStore(BaseStore):
         for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
             if is_put:
                 writes = [self._write(op) for op in group if isinstance(op, PutOp)]
-                yield from self.engine.write(writes)
+                yield from self.engine.write(writes, ages=False)
                 results += [None] * len(writes)
             else:
                 for op in group:
@@ -181,7 +178,7 @@ class MemoryStore(BaseStore):
         touches = [
             Touch(namespace=row.namespace, key=row.key, version=row.version, at=now + row.expiry.ttl)
             for row in rows
-            if row and row.expiry and row.expiry.at - now < row.expiry.ttl * _FRESH
+            if row and row.expiry and row.expiry.at - now < row.expiry.ttl * (1 - FRESH)
         ]
         if not wanted or not touches:
             return
@@ -210,7 +207,7 @@ class MemoryStore(BaseStore):
             # A database indexes it, and some indexes hold no long texts; what is that long is no type of a memory.
             kind=kind if isinstance(kind, str) and len(kind) <= MAX_KIND_LENGTH else "",
             updated_at=now,
-            expiry=None if op.ttl is None else _expiry(now, op.ttl),
+            expiry=None if op.ttl is None else expiry_in(now, op.ttl),
         )
 
 
@@ -225,13 +222,6 @@ def _validate(op: Op) -> None:
         labels = op.namespace_prefix
     if not all(is_encodable(label) for label in labels):
         raise InvalidNamespaceError("Keys and labels must be valid Unicode; one holds a lone surrogate")
-
-
-def _expiry(now: datetime, minutes: float) -> Expiry:
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MAX_TTL_MINUTES:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput(f"ttl is in minutes, above 0 and at most {_MAX_TTL_MINUTES:,}; got {minutes!r}")
-    ttl = timedelta(minutes=minutes)
-    return Expiry(now + ttl, ttl)
 
 
 def _check_page(limit: int, offset: int) -> None:

@@ -19,7 +19,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from inference_core.effects import HANG_S
 from inference_core.errors import InferenceCoreError, StoreBusy, StoreError, StoreUnavailable
-from inference_core.stores.backend import Backend, Delete, Outcome, Put, Write
+from inference_core.stores.backend import Backend, Delete, Outcome, Put, Touch, Write
 
 # Circuit breaker: a database that keeps failing is left alone for a while, so that nobody waits for it in vain.
 #
@@ -232,9 +232,9 @@ class DeferredWriter:
         self._waiting: deque[Write] = deque(maxlen=MOST)
         self._flushing = threading.Lock()
 
-    def put(self, *writes: Put | Delete) -> None:
+    def put(self, *writes: Put | Delete | Touch) -> None:
         """Has ``writes`` written soon, unless the store is read-only; never waits and never raises."""
-        if self._writer.writable:
+        if writes and self._writer.writable:
             self._waiting.extend(writes)
             self._wake()
 

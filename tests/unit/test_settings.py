@@ -52,6 +52,7 @@ def test_the_defaults_are_the_documented_ones():
         "session_quiet": 1_800.0,
         "insights": False,
         "insights_hours": 24.0,
+        "ttl": None,
         "access_counts": True,
         "forget_hours": None,
         "forget_half_life": None,

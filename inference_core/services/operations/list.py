@@ -45,6 +45,7 @@ class PageRequest:
 def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryStoreDocument | None]:
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
     record = yield from find(scope, user_id, memory_id)
+    scope.engine.extend_later([record] if record else [])
     return record and MemoryStoreDocument.of(record)
 
 

@@ -19,6 +19,7 @@ from inference_core.services.operations.scope import (
     checked_moment,
     is_known,
     record_of,
+    records_of,
     row_filter,
 )
 from inference_core.stores.backend import Row
@@ -100,7 +101,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     then = checked_moment(as_of, "as_of")
     if not asks(query):
         rows = yield from newest(scope, scopes, kinds, limit, now, then, matches)
-        scope.note_recalled(((row.namespace, row.key) for row in rows), now)
+        scope.note_recalled(records_of(rows), now)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
 
     def reject(row: Row) -> str | None:
@@ -125,7 +126,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     result = yield from scope.engine.search(search)
     hits = [found for found in result.groups[0] if (found.relevance or 0.0) >= min_relevance]
     if not ignore_session:
-        scope.note_recalled(((found.row.namespace, found.row.key) for found in hits), now)
+        scope.note_recalled(records_of(found.row for found in hits), now)
 
     def document(found: Found) -> MemoryStoreDocument:
         made = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
@@ -178,7 +179,7 @@ def user_context_with_timestamps(
         name = validate_memory_type(kind)
         scopes = scope.namespaces.read_scopes(user_id)
         rows = yield from newest(scope, scopes, frozenset({name}), limit, now)
-        scope.note_recalled(((row.namespace, row.key) for row in rows), now)
+        scope.note_recalled(records_of(rows), now)
         if rows:
             context[name] = [MemoryStoreDocument.of(record_of(row)) for row in rows]
     return context

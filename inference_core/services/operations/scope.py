@@ -29,7 +29,7 @@ from inference_core.memory.text import (
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Key, Put, Row
+from inference_core.stores.backend import Put, Row
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
@@ -52,10 +52,11 @@ class MemoryScope:
     counts_access: bool = True
     store: BaseStore | None = None
 
-    def note_recalled(self, keys: Iterable[Key], at: datetime) -> None:
-        """Counts that the memories of ``keys`` were recalled, without waiting."""
+    def note_recalled(self, records: Sequence[MemoryRecord], at: datetime) -> None:
+        """Counts that memories were recalled, and has them live on, without waiting."""
+        self.engine.extend_later(records)
         if self.counts_access:
-            self.engine.accesses.note(list(keys), at)
+            self.engine.accesses.note([(record.namespace, record.id) for record in records], at)
 
 
 def find(

@@ -111,7 +111,7 @@ def build_turn_context(
         text=turn.query,
         wait_seconds=options.wait_seconds,
     )
-    scope.note_recalled(((record.namespace, record.id) for record in context.records), turn.now)
+    scope.note_recalled(context.records, turn.now)
     return context
 
 
