@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from inference_core.errors import InferenceCoreError
     from inference_core.ingestion.extraction import ModelExtractor
     from inference_core.ingestion.rules import RuleExtractor
+    from inference_core.ingestion.worker import Worker
     from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy
     from inference_core.memory.document import MemoryStoreDocument
@@ -94,6 +95,7 @@ _HOMES = {
     "Trim": "inference_core.short_term.strategies",
     "Trust": "inference_core.memory.trust",
     "VectorMemory": "inference_core.short_term.blocks.vector",
+    "Worker": "inference_core.ingestion.worker",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
     "generate_memory_tools_system_instructions": "inference_core.agents.tools",
     "get_memory_tools": "inference_core.agents.tools",
@@ -147,6 +149,7 @@ __all__ = [
     "Trim",
     "Trust",
     "VectorMemory",
+    "Worker",
     "create_memory_middleware",
     "generate_memory_tools_system_instructions",
     "get_memory_tools",

@@ -17,7 +17,7 @@ from inference_core.memory.text import encode_json, moment_field
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import mended, session_label, session_name
 from inference_core.outbox.outbox import DEAD_LIST, RESULT
-from inference_core.outbox.partitions import DEAD, OUTBOX, STATE
+from inference_core.outbox.partitions import DEAD, KEPT, OUTBOX, STATE
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row, Write
@@ -95,19 +95,19 @@ def undo(
 
 
 def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
-    """Removes the session's messages, and its summary that is due, from the outbox and the dead letters.
+    """Removes the session's messages, and its summary that is due, from the outbox, the dead letters and the kept ones.
 
     A worker that has claimed them finds them gone, and writes nothing. Raises StoreError.
     """
     session = session_name(session_id)
     names = yield from scope.engine.namespaces((encode_label(user_id),))
-    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD)]:
+    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD, KEPT)]:
         rows = yield from scope.engine.scan([name])
         gone = [row for row in rows if row.value.get("session") == session]
         writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
         if name[1] == DEAD:
             writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
-        elif gone:
+        elif name[1] == OUTBOX and gone:
             writes.append(Delete(namespace=(*name, STATE), key=RESULT))
         if writes:
             yield from scope.engine.write(writes)

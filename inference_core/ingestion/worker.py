@@ -13,8 +13,11 @@ from typing import Final
 
 from inference_core.effects import WorkerPool, run
 from inference_core.errors import StoreError
-from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Pipeline
+from inference_core.ingestion.periodic.tasks import PeriodicWork
+from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Extractor, Pipeline
+from inference_core.outbox.outbox import Limits
 from inference_core.outbox.partitions import Partition
+from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 
 _LOG = logging.getLogger(__name__)
 INTERVAL_S: Final = 30.0
@@ -51,7 +54,7 @@ class Worker:
 
     After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the
     attempts of all messages. Any number of workers may share an outbox. ``chore`` is called after each look of the
-    background thread.
+    background thread. A batch of a user's messages that waits wakes it, whoever in this process put them in.
     """
 
     def __init__(
@@ -75,6 +78,21 @@ class Worker:
         self._lock = threading.Lock()
         self._failures = 0
         self._paused_until = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        service: AgentMemoryStoreService | SyncMemoryService,
+        extractor: Extractor,
+        *,
+        limits: Limits | None = None,
+        periodic: PeriodicWork | None = None,
+        interval_s: float = INTERVAL_S,
+        threads: int = THREADS,
+    ) -> Worker:
+        """The worker of the outbox in the service's store, for all users and agents of it."""
+        pipeline = Pipeline(service.scope, extractor, limits=limits, periodic=periodic)
+        return cls(pipeline, interval_s=interval_s, threads=threads)
 
     def drain(self) -> Progress:
         """Works until nothing is left that can be done now. Raises StoreError if the outbox cannot be read."""
@@ -105,6 +123,7 @@ class Worker:
         """Starts the background thread, once."""
         with self._lock:
             if self._thread is None:
+                self._pipeline.outbox.watch(self.note)
                 self._thread = threading.Thread(target=self._work, name="memory-worker", daemon=True)
                 self._thread.start()
 
@@ -124,6 +143,7 @@ class Worker:
 
     def close(self, timeout: float = _PARTING_S) -> None:
         """Stops after the batches in hand, for which it waits ``timeout`` seconds; unfinished messages stay."""
+        self._pipeline.outbox.unwatch(self.note)
         self._closed.set()
         self.wake()
         if self._thread is not None:

@@ -8,15 +8,17 @@ kept until it is applied, so that a replay never asks again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from inference_core.clock import Clock
 from inference_core.effects import Operation
-from inference_core.errors import StoreError, VersionConflict
+from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
@@ -50,6 +52,10 @@ class Attempt(NamedTuple):
 
 
 Tries = Mapping[str, Attempt]
+Watcher = Callable[[Partition, int], None]
+"""Is told how many messages were put in; must be quick."""
+_WATCHERS: Final[WeakKeyDictionary[StoreEngine, tuple[Watcher, ...]]] = WeakKeyDictionary()
+_LOCK: Final = Lock()
 _NEVER: Final = Attempt()
 
 
@@ -94,6 +100,12 @@ class Claim:
         return digest_of([self.partition.to_value(), *(waiting.name for waiting in self.batch)])
 
 
+def check_outbox(engine: StoreEngine, remedy: str) -> None:
+    """Raises ConfigurationError, with the ``remedy``, if the database of ``engine`` cannot hold an outbox."""
+    if not engine.backend.capabilities.compare_and_set:
+        raise ConfigurationError(f"{engine.backend.name} cannot hold an outbox: it has no compare-and-set. {remedy}")
+
+
 class Outbox:
     """The outbox in the database of ``engine``. Operations raise StoreError."""
 
@@ -103,10 +115,22 @@ class Outbox:
         self._clock = clock
         self._listed: dict[Partition, int] = {}
 
-    def put(self, partition: Partition, messages: Sequence[Message], zone: str | None = None) -> Operation[int]:
+    def watch(self, watcher: Watcher) -> None:
+        """Has ``watcher`` called after each put into this database by this process. Safe to call from any thread."""
+        with _LOCK:
+            _WATCHERS[self.engine] = (*_WATCHERS.get(self.engine, ()), watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Ends `watch`."""
+        with _LOCK:
+            _WATCHERS[self.engine] = tuple(one for one in _WATCHERS.get(self.engine, ()) if one != watcher)
+
+    def put(
+        self, partition: Partition, messages: Sequence[Message], zone: str | None = None, *, keeps: bool = False
+    ) -> Operation[int]:
         """Puts in those of ``messages`` that never were in, durably, in one commit; how many.
 
-        ``zone`` names the user's time zone.
+        ``zone`` names the user's time zone. ``keeps``: the newest are kept for prompts, also after they left.
         """
         now = self._clock.now()
         marks, waiting = marks_of(partition.user_id), partition.messages
@@ -122,6 +146,7 @@ class Outbox:
                 Check(namespace=where, key=place, expected=listed) if listed else partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
                 *(one.put(waiting, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
+                *(one.put(partition.kept, now + at * _TICK) for at, one in enumerate(fresh.values()) if keeps),
             ]
             try:
                 versions = yield from self.engine.write(writes)
@@ -134,6 +159,8 @@ class Outbox:
                 fresh = {key: one for key, one in fresh.items() if key not in known}
             else:
                 self._remember(partition, versions[0])
+                for watcher in _WATCHERS.get(self.engine, ()):
+                    watcher(partition, len(fresh))
                 break
         return len(fresh)
 

@@ -26,6 +26,8 @@ SESSIONS: Final = "sessions"
 """The task of summarizing sessions."""
 INSIGHTS: Final = "insights"
 """The task of drawing higher-level memories from several."""
+KEPT: Final = "messages"
+"""Second label of the namespaces, below the user, that keep the newest messages for prompts."""
 SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
 STATE: Final = "state"
@@ -66,6 +68,11 @@ class Partition:
     def dead(self) -> Namespace:
         """Where its dead letters are."""
         return (encode_label(self.user_id), DEAD, self._agent)
+
+    @property
+    def kept(self) -> Namespace:
+        """Where its newest messages are that an application handed over."""
+        return (encode_label(self.user_id), KEPT, self._agent)
 
     @property
     def place(self) -> tuple[Namespace, str]:

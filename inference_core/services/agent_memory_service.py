@@ -37,6 +37,7 @@ from inference_core.memory.types import (
 )
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
+from inference_core.services.operations.messages import add_completion, add_messages
 from inference_core.services.operations.recall import (
     recall,
     recall_by_category,
@@ -122,6 +123,8 @@ class SyncMemoryService(ServiceBase):
     get_user_context = synchronous(user_context)
     get_user_context_with_timestamps = synchronous(user_context_with_timestamps)
     format_context_for_prompt = synchronous(format_context)
+    add_messages = synchronous(add_messages)
+    add_completion = synchronous(add_completion)
 
 
 class AgentMemoryStoreService(ServiceBase):
@@ -162,6 +165,8 @@ class AgentMemoryStoreService(ServiceBase):
     get_user_context = asynchronous(user_context)
     get_user_context_with_timestamps = asynchronous(user_context_with_timestamps)
     format_context_for_prompt = asynchronous(format_context)
+    add_messages = asynchronous(add_messages)
+    add_completion = asynchronous(add_completion)
 
     def __init__(
         self,

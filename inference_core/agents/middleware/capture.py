@@ -16,12 +16,12 @@ from langgraph.store.base import BaseStore
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
 from inference_core.effects import Operation, arun, run
-from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.outbox.messages import NO_THREAD, Message, Role
-from inference_core.outbox.outbox import Limits, Outbox
+from inference_core.outbox.outbox import Limits, Outbox, check_outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user
@@ -153,7 +153,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
     ) -> Operation[Update | None]:
         """Puts new messages before ``end`` into the outbox; returns the change to the state."""
         scope = self._binding.scope_of(runtime)
-        pipeline, worker = self._pipeline(scope)
+        pipeline, _ = self._pipeline(scope)
         messages: Sequence[AnyMessage] = state.get("messages") or []
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
@@ -174,8 +174,6 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
                 yield from scope.engine.pool.call(self._dispatch, partition)
             except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
                 _LOG.warning("No worker was called: %s", error)
-        if worker and count:
-            worker.note(partition, count)
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
@@ -184,11 +182,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             found = self._workers.get(scope.engine)
             if found is None:
                 engine = scope.engine if self._outbox is None else any_engine_of(self._outbox)
-                if not engine.backend.capabilities.compare_and_set:
-                    raise ConfigurationError(
-                        f"{engine.backend.name} cannot hold an outbox: it has no compare-and-set. "
-                        "Pass CaptureMiddleware(…, outbox=open_store('sqlite:///outbox.db'))"
-                    )
+                check_outbox(engine, "Pass CaptureMiddleware(…, outbox=open_store('sqlite:///outbox.db'))")
                 outbox = Outbox(engine, scope.clock, self._limits)
                 pipeline = Pipeline(scope, self._extractor, outbox=outbox, periodic=self._periodic)
                 worker = Worker(pipeline, interval_s=self._interval_s) if self._works else None

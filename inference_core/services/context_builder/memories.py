@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 
 from langchain_core.messages import SystemMessage
 
-from inference_core.clock import aware, in_zone
+from inference_core.clock import in_zone
+from inference_core.context.engineer import SPEAKERS
 from inference_core.context.items import ContextItem, section_of
 from inference_core.effects import Operation
 from inference_core.memory.namespaces import Namespace, global_namespace
@@ -19,6 +20,7 @@ from inference_core.memory.text import text_field
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import IDEA, MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
 from inference_core.services.context_builder.source import ContextRequest
+from inference_core.services.operations.messages import MAX_KEPT, kept_messages, said_at
 from inference_core.services.operations.recall import asks, newest
 from inference_core.services.operations.scope import record_of
 from inference_core.stores.backend import Row
@@ -32,8 +34,6 @@ _WAIT_S: Final = 2.0
 _OVER: Final = ("done", "dropped")
 _QUERY_CHARACTERS: Final = 2_000
 _RELATION_PARTS: Final = 3
-TIMESTAMP: Final = "timestamp"
-"""The name in a message's ``additional_kwargs`` under which AgentMemory keeps when it was said, in ISO 8601."""
 _SPEAKERS: Final = {"human": ("user", Trust.STATED), "ai": ("assistant", Trust.INFERRED)}
 _OTHERS: Final = ("tool", Trust.EXTERNAL)
 
@@ -267,38 +267,39 @@ def _list(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentMessages:
-    """The last ``limit`` messages and answers of the request, in their order, without the question itself."""
+    """The last ``limit`` messages and answers, in their order, without the question itself.
+
+    They are those of the request, or, if it has none, those that `add_messages` and `add_completion` kept in the store.
+    ``speakers`` narrows them down: "user", "assistant", "tool". Its fetch raises StoreUnavailable.
+    """
 
     name: str = "recent_messages"
     section: str = "recent_messages"
     limit: int = 10
+    speakers: Sequence[str] = SPEAKERS
 
-    def fetch(self, request: ContextRequest) -> list[ContextItem]:
+    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
         """The messages that hold text, but for system messages."""
-        said = [one for one in request.messages if not isinstance(one, SystemMessage) and one.text.strip()]
+        messages = request.messages or (yield from kept_messages(request.scope, request.user_id, MAX_KEPT))
+        said = [one for one in messages if not isinstance(one, SystemMessage) and one.text.strip()]
         if said and said[-1].text == request.query:
             said = said[:-1]
-        items: list[ContextItem] = []
-        first = max(0, len(said) - self.limit)
-        for at, message in enumerate(said[first:], first):
-            kind, trust = _SPEAKERS.get(message.type, _OTHERS)
-            try:
-                said_at = aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
-            except (KeyError, TypeError, ValueError):
-                said_at = None
-            items.append(
-                ContextItem(
-                    id=message.id or str(at),
-                    text=message.text,
-                    section=self.section,
-                    source=self.name,
-                    kind=kind,
-                    happened_at=said_at,
-                    trust=trust,
-                    score=at,
-                )
+        speakers = [_SPEAKERS.get(one.type, _OTHERS) for one in said]
+        chosen = [
+            ContextItem(
+                id=message.id or str(at),
+                text=message.text,
+                section=self.section,
+                source=self.name,
+                kind=kind,
+                happened_at=said_at(message),
+                trust=trust,
+                score=at,
             )
-        return items
+            for at, (message, (kind, trust)) in enumerate(zip(said, speakers, strict=True))
+            if kind in self.speakers
+        ]
+        return chosen[-self.limit :]
 
 
 @dataclass(frozen=True, slots=True)

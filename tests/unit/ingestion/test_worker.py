@@ -242,7 +242,6 @@ def test_it_wakes_when_a_batch_of_one_user_waits(store: MemoryStore) -> None:
     time.sleep(0.1)
     for at, user in enumerate([*USERS[:3], USERS[0]]):
         put(pipeline.outbox, said(f"message {at}"), partition=user)
-        one.note(user, 1)
     time.sleep(0.1)
     assert contents(store, USERS[0].user_id) == []
     for at in range(2):

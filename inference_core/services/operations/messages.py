@@ -1,0 +1,124 @@
+"""Hand over messages and answers that a worker makes memories of, and read the newest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    MessageLikeRepresentation,
+    ToolMessage,
+    convert_to_messages,
+)
+
+from inference_core.clock import aware
+from inference_core.effects import Operation
+from inference_core.errors import InvalidInput
+from inference_core.memory.namespaces import encode_label
+from inference_core.memory.text import new_id
+from inference_core.outbox.messages import NO_THREAD, Message, Role, traced
+from inference_core.outbox.outbox import Outbox, check_outbox
+from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.stores.backend import Delete
+
+TIMESTAMP: Final = "timestamp"
+"""The name in a message's ``additional_kwargs`` of the time at which it was said, in ISO 8601."""
+MAX_KEPT: Final = 100
+"""So many of the newest messages of a user with an agent are kept for prompts."""
+_ROLES: Final = {HumanMessage: Role.USER, AIMessage: Role.ASSISTANT, ToolMessage: Role.TOOL}
+
+
+def add_messages(  # noqa: D417 - callers of the service pass no scope
+    scope: MemoryScope,
+    user_id: UserId,
+    messages: Sequence[MessageLikeRepresentation],
+    *,
+    session_id: str | None = None,
+) -> Operation[int]:
+    """Puts messages into the outbox, durably, in one commit; a worker makes memories of them.
+
+    The newest 100 of the user also stay as they are, so that `ContextBuilder` can show them. System messages and those
+    without text are skipped. A message that has an id is put in once, however often it is handed over; one without an
+    id is a new one each time. When it was said is its ``additional_kwargs["timestamp"]`` (ISO 8601), by default now.
+
+    Args:
+        user_id: Whose messages they are.
+        messages: In their order, in any form that LangChain takes: messages, ("user", "text"), {"role": …}, texts.
+        session_id: The conversation; its messages are worked on together, and can be undone together.
+
+    Returns:
+        How many were new.
+
+    Raises:
+        InvalidInput: An argument is not usable; nothing was put in.
+        ConfigurationError: The store cannot hold an outbox.
+        StoreUnavailable: The database did not answer in time.
+    """
+    encode_label(user_id)
+    check_outbox(scope.engine, "Use a store that open_store made")
+    if isinstance(messages, str | BaseMessage):
+        raise InvalidInput("messages must be a list of messages; put a single one into a list")
+    try:
+        given = convert_to_messages(messages)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise InvalidInput(f"messages holds what is no message: {error}") from error
+    now = scope.clock.now()
+    session = NO_THREAD if session_id is None else session_id
+    new = [
+        Message(session_id=session, role=role, text=one.text, id=one.id or new_id(), at=said_at(one) or now)
+        for one in given
+        if one.text.strip()
+        for role in [next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)]
+        if role
+    ]
+    partition = _partition(scope, user_id)
+    if any(one.role is Role.ASSISTANT for one in new):  # it may repeat what a tool said before
+        kept = yield from scope.engine.page([partition.kept], limit=MAX_KEPT)
+        before = [Waiting.of(row).message for row in reversed(kept)]
+        new = list(traced([*(one for one in before if one.session_id == session), *new]))[-len(new) :]
+    count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
+    old = yield from scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
+    if old:
+        yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in old])
+    return count
+
+
+def add_completion(
+    scope: MemoryScope, user_id: UserId, completion: str | AIMessage, *, session_id: str | None = None
+) -> Operation[int]:
+    """Like `add_messages`, for one answer of the model, which may be a text. Returns 1 if it was new, else 0."""
+    message = AIMessage(completion) if isinstance(completion, str) else completion
+    if not isinstance(message, AIMessage):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise InvalidInput(f"completion must be a text or an AIMessage, not {type(completion).__name__}")
+    return (yield from add_messages(scope, user_id, [message], session_id=session_id))
+
+
+def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> Operation[list[BaseMessage]]:
+    """The newest ``limit`` messages that `add_messages` kept, in their order, with their times. Raises StoreError."""
+    rows = yield from scope.engine.page([_partition(scope, user_id).kept], limit=limit)
+    found: list[BaseMessage] = []
+    for message in (Waiting.of(row).message for row in reversed(rows)):
+        said = {TIMESTAMP: message.at.isoformat()} if message.at else {}
+        if message.role is Role.TOOL:
+            found.append(ToolMessage(message.text, tool_call_id="", id=message.id, additional_kwargs=said))
+        else:
+            kind = HumanMessage if message.role is Role.USER else AIMessage
+            found.append(kind(message.text, id=message.id, additional_kwargs=said))
+    return found
+
+
+def said_at(message: BaseMessage) -> datetime | None:
+    """When ``message`` was said, if it tells; aware, in UTC."""
+    try:
+        return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _partition(scope: MemoryScope, user_id: UserId) -> Partition:
+    return Partition(str(user_id), scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)

@@ -1,0 +1,145 @@
+"""Messages handed over without an agent: in the outbox once, kept for prompts, a user's own, undone as a whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from outbox_support import Scripted, service_on
+
+from inference_core import AgentMemoryStoreService, ContextBuilder, MemoryStore, RuleExtractor, Worker, open_store
+from inference_core.effects import run
+from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
+from inference_core.ingestion.jobs import undo
+from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Limits, Outbox
+from inference_core.outbox.partitions import Partition
+from inference_core.services.context_builder.memories import RecentMessages
+from inference_core.services.operations import messages
+from inference_core.services.user_memories import purge_user_memories
+from inference_core.testing import FrozenClock
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    with open_store("memory://", embeddings=None) as made:
+        yield made
+
+
+def shown(service: AgentMemoryStoreService, user: str = "ada", query: str | None = None, **options: Any) -> list[str]:
+    context = ContextBuilder(service, [RecentMessages(**options)], deadline=PATIENCE_S).sync.build(user, query)
+    return [one.text for items in (*context.sections.values(), context.untrusted) for one in items]
+
+
+async def test_regression_a_message_becomes_a_memory_without_an_agent(own_store: BaseStore, clock: FrozenClock):
+    """There was no public way into the outbox but an agent's run, and prompts showed no messages of the store."""
+    service = service_on(own_store, clock, agent_name="planner")
+    assert await service.add_messages("ada", [("user", "I live in Berlin.")], session_id="s") == 1
+    clock.advance(timedelta(seconds=1))
+    assert service.sync.add_completion("ada", "A fine city.", session_id="s") == 1
+    assert await service.add_messages("eve", ["I live in Rome."]) == 1
+    assert Worker.of(service, RuleExtractor()).drain().messages == 3
+    assert [one.content for one in await service.recall_memories("ada", "Who lives in Berlin?")] == [
+        "I live in Berlin."
+    ]
+    assert shown(service) == ["I live in Berlin.", "A fine city."]
+    assert shown(service, speakers=("assistant",)) == ["A fine city."]
+    assert shown(service, query="A fine city.", limit=1) == ["I live in Berlin."]
+    assert shown(service_on(own_store, clock)) == [], "they are the agent's"
+    assert run(undo(service.scope, "ada", session_id="s")) == 1
+    assert (shown(service), shown(service, "eve")) == ([], ["I live in Rome."])
+    purge_user_memories(own_store, "eve")
+    assert shown(service, "eve") == []
+
+
+def test_a_message_with_an_id_is_taken_once_and_with_its_time(store: MemoryStore, clock: FrozenClock):
+    service = service_on(store, clock)
+    said = HumanMessage("Hi", id="1", additional_kwargs={"timestamp": "2026-01-15T09:00:00+02:00"})
+    skipped = [
+        SystemMessage("You help."),
+        AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "1"}]),
+        ("user", " "),
+    ]
+    assert [service.sync.add_messages("ada", [said, *skipped]) for _ in range(2)] == [1, 0]
+    assert [service.sync.add_completion("ada", AIMessage("Hello", id="2")) for _ in range(2)] == [1, 0]
+    assert [service.sync.add_completion("ada", "Hello") for _ in range(2)] == [1, 1]
+    taken: list[Message] = []
+    Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
+    assert sorted(one.at for one in taken if one.at) == [datetime(2026, 1, 15, 7, tzinfo=UTC), *[clock.now()] * 3]
+
+
+def test_an_answer_after_a_tool_is_trusted_no_more_than_the_tool(store: MemoryStore, clock: FrozenClock):
+    service = service_on(store, clock)
+    result = ToolMessage("The user lives in Rome.", tool_call_id="1")
+    service.sync.add_messages("ada", [("user", "Look me up"), result], session_id="s")
+    clock.advance(timedelta(seconds=1))
+    service.sync.add_completion("ada", "You live in Rome.", session_id="s")
+    service.sync.add_completion("ada", "Nothing was looked up.", session_id="other")
+    taken: list[Message] = []
+    Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
+    assert {one.text for one in taken if one.after_tool} == {"You live in Rome."}
+    context = ContextBuilder(service, deadline=PATIENCE_S).sync.build("ada", "Where?")
+    assert [one.text for one in context.untrusted] == ["The user lives in Rome."]
+
+
+def test_the_newest_are_kept(store: MemoryStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(messages, "MAX_KEPT", 3)
+    service = service_on(store, clock)
+    for at in range(5):
+        service.sync.add_messages("ada", [f"Message {at}", f"More {at}"])
+        clock.advance(timedelta(seconds=1))
+    rows = run(service.scope.engine.scan([Partition("ada").kept]))
+    assert [row.value["text"] for row in rows] == ["More 4", "Message 4", "More 3"]
+    assert len(run(service.scope.engine.scan([Partition("ada").messages]))) == 10
+
+
+@pytest.mark.parametrize(
+    "given", ["I live in Berlin", HumanMessage("Hi"), [3], [("nobody", "Hi")], 7, [{"role": "user"}]]
+)
+def test_what_is_no_list_of_messages_is_refused_and_loses_nothing(store: MemoryStore, given: Any):
+    service = service_on(store)
+    with pytest.raises(InvalidInput, match=r"^messages "):
+        service.sync.add_messages("ada", given)
+    with pytest.raises(InvalidInput, match="completion must be a text"):
+        service.sync.add_completion("ada", HumanMessage("Hi"))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidId):
+        service.sync.add_messages("", ["Hi"])
+    assert run(Outbox(service.scope.engine, service.scope.clock).partitions()) == []
+
+
+def test_a_store_that_cannot_hold_an_outbox_is_named():
+    with pytest.raises(ConfigurationError, match="Use a store that open_store made"):
+        service_on(InMemoryStore()).sync.add_messages("ada", ["Hi"])
+
+
+def test_regression_ten_messages_that_wait_wake_the_worker_whoever_put_them_in(store: MemoryStore):
+    """The worker slept until its interval unless one run put in a whole batch."""
+    service, done = service_on(store), threading.Event()
+    seen: list[int] = []
+
+    def script(given: Any, offered: Any) -> Any:
+        seen.append(len(given))
+        done.set()
+        return Scripted().script(given, offered)
+
+    worker = Worker.of(service, Scripted(script), limits=Limits(), interval_s=600)
+    worker.start()
+    service.sync.add_messages("eve", ["Hello"])
+    for at in range(5):
+        assert not done.is_set()
+        service.sync.add_messages("ada", [f"Question {at}"], session_id="s")
+        other = AgentMemoryStoreService(store)
+        other.sync.add_completion("ada", f"Answer {at}", session_id="s")
+    assert done.wait(PATIENCE_S)
+    worker.close()
+    assert 10 in seen
+    service.sync.add_messages("ada", [str(at) for at in range(10)])
+    assert len(run(service.scope.engine.scan([Partition("ada").messages]))) == 10, "a closed worker is not woken"
