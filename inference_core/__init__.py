@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
-    from inference_core.agents.tools import generate_memory_tools_system_instructions, get_memory_tools
+    from inference_core.agents.tools.memory_tools import generate_memory_tools_system_instructions, get_memory_tools
     from inference_core.context.engineer import ContextEngineer
     from inference_core.context.items import AssembledContext, ContextItem
     from inference_core.context.relevance import Pruning
@@ -97,8 +97,8 @@ _HOMES = {
     "VectorMemory": "inference_core.short_term.blocks.vector",
     "Worker": "inference_core.ingestion.worker",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
-    "generate_memory_tools_system_instructions": "inference_core.agents.tools",
-    "get_memory_tools": "inference_core.agents.tools",
+    "generate_memory_tools_system_instructions": "inference_core.agents.tools.memory_tools",
+    "get_memory_tools": "inference_core.agents.tools.memory_tools",
     "load_env_file": "inference_core.settings",
     "open_configured_store": "inference_core.stores.factory",
     "open_store": "inference_core.stores.factory",

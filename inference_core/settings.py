@@ -211,16 +211,16 @@ def read_settings(kind: type[S], **given: Any) -> S:
         raise ConfigurationError(faults) from error
 
 
-def load_env_file(path: Path) -> None:
+def load_env_file(path: Path | None = None) -> None:
     """Puts the variables of a ``.env`` file into the environment; those that are there already stay as they are.
 
-    Raises ConfigurationError if there is no such file.
+    None: ``.env`` in the working directory, if it is there. Raises ConfigurationError if there is no file ``path``.
     """
     from dotenv import load_dotenv  # noqa: PLC0415 - only for those who ask for it
 
-    if not path.is_file():
+    if path is not None and not path.is_file():
         raise ConfigurationError(f"There is no file {path}")
-    load_dotenv(path)
+    load_dotenv(path or Path(".env"))
 
 
 def _listed(value: object) -> object:

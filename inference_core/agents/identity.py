@@ -107,6 +107,13 @@ def thread_of(config: Mapping[str, Any] | None = None) -> str | None:
     return None if thread is None else str(thread)
 
 
+def agent_of() -> str | None:
+    """The name that `create_agent` was given for the agent of the current run; None without one."""
+    metadata: Mapping[str, Any] = current_config().get("metadata") or {}
+    name = metadata.get("lc_agent_name")
+    return name if isinstance(name, str) and name else None
+
+
 def _authenticated(runtime: RunContext | None) -> str | None:
     user = getattr(getattr(runtime, "server_info", None), "user", None)
     if user is None:
@@ -138,7 +145,8 @@ class BindingOptions(TypedDict, total=False):
     """How a store is used for which no service was given."""
 
     agent_name: str | None
-    """Scopes episodic and procedural memories to this agent; by default they are shared."""
+    """Scopes episodic and procedural memories to this agent. By default the name that `create_agent` was given; without
+    one, or if it is None here, they are shared."""
     agent_scope_enabled: bool
     """False: read and write shared memories only."""
     embeddings: EmbeddingsSpec
@@ -169,16 +177,16 @@ class MemoryBinding:
         zone = options.get("timezone", UTC)
         self._embeddings = options.get("embeddings")
         self._parts: dict[str, Any] = {
-            "namespaces": MemoryNamespaceBuilder(
-                agent_name=options.get("agent_name"), agent_scope_enabled=options.get("agent_scope_enabled", True)
-            ),
             "clock": options.get("clock") or SystemClock(),
             "zone": time_zone(zone) if isinstance(zone, str) else zone,
             "max_content_bytes": options.get("max_content_bytes", MAX_CONTENT_BYTES),
             "counts_access": options.get("counts_access", True),
         }
+        self._is_scoped = options.get("agent_scope_enabled", True)
+        self._name_of = (lambda: options["agent_name"]) if "agent_name" in options else agent_of
+        MemoryNamespaceBuilder(agent_name=options.get("agent_name"))  # refuses a bad name before the first run
         self._embedder: Embedder | None = None
-        self._scopes: WeakKeyDictionary[BaseStore, MemoryScope] = WeakKeyDictionary()
+        self._scopes: WeakKeyDictionary[BaseStore, dict[str | None, MemoryScope]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
@@ -195,7 +203,7 @@ class MemoryBinding:
         return scope
 
     def scope(self, store: BaseStore | None) -> MemoryScope:
-        """The agent's view of its memory; made once for each store object."""
+        """The agent's view of its memory; made once for each store object and agent."""
         if self._scope is not None:
             return self._scope
         if store is None:
@@ -203,9 +211,12 @@ class MemoryBinding:
                 "There is no memory to use: pass store=open_store('sqlite:///memory.db') to create_agent, "
                 "or a service to MemoryMiddleware"
             )
+        name = self._name_of()
         with self._lock:
-            if store not in self._scopes:
+            known = self._scopes.setdefault(store, {})
+            if name not in known:
                 engine = engine_of(store, self._embeddings)
                 self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
-                self._scopes[store] = MemoryScope(engine=engine, **self._parts)
-            return self._scopes[store]
+                namespaces = MemoryNamespaceBuilder(agent_name=name, agent_scope_enabled=self._is_scoped)
+                known[name] = MemoryScope(engine=engine, namespaces=namespaces, **self._parts)
+            return known[name]

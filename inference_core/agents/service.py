@@ -30,7 +30,7 @@ from inference_core.agents.middleware.short_term import ShortTermMemoryMiddlewar
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.memory.namespaces import encode_label
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.settings import AgentSettings, MemorySettings, read_settings
+from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
 from inference_core.stores.factory import open_configured_store
 from inference_core.stores.store import MemoryStore
 
@@ -106,8 +106,8 @@ class AgentService:
         model: A chat model, or the name of one (``provider:model``). None: AGENT_MODEL.
         store: Where memories are kept. None: the store at AGENT_MEMORY_STORE_URL.
         checkpointer: Where conversations are kept, instead of at AGENT_CHECKPOINT_URL.
-        settings: None: from the environment.
-        agent_settings: None: from the environment.
+        settings: None: from the environment and ``.env`` in the working directory.
+        agent_settings: None: from there too.
         memory_tools: Names of the memory tools that the agent gets. None: save, recall, update and delete.
         memory_session_context_enabled: Whether to recall before each run. None: as settings say.
         memory_tool_instructions_enabled: Whether the system prompt explains the tools. None: it does.
@@ -149,6 +149,8 @@ class AgentService:
         self._context_schema: type[Any] = context_schema or MemoryContext
         self._config = checkpoint_config
         self._thread = uuid4().hex if session_id is None else session_id
+        if settings is None or agent_settings is None:
+            load_env_file()
         self._settings = settings or read_settings(MemorySettings)
         self._agent_settings = agent_settings or read_settings(AgentSettings)
         self._store = store

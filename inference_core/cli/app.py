@@ -90,14 +90,16 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def configure(
     env_file: Annotated[
-        Path | None, typer.Option("--env-file", metavar="PATH", help="Read variables that are not set from this file.")
+        Path | None,
+        typer.Option(
+            "--env-file", metavar="PATH", help="Read variables that are not set from this file; by default from .env."
+        ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - its callback does the work
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Long-term memory for LangGraph agents."""
-    if env_file is not None:
-        from inference_core.settings import load_env_file
+    from inference_core.settings import load_env_file
 
-        load_env_file(env_file)
+    load_env_file(env_file)

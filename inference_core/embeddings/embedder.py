@@ -48,6 +48,8 @@ _native_calls: set[object] = set()
 """Running calls of models in this process."""
 _fewer_calls: Final = threading.Condition()
 _TEXTS_AT_ONCE: Final = 32
+_READ_CHARS: Final = 20_000
+"""So much of a text is embedded: models read less, or refuse what is longer."""
 
 
 class TextEncoding(NamedTuple):
@@ -187,13 +189,14 @@ class Embedder:
 
     def documents(self, texts: Sequence[str], timeout: float | None = None) -> Operation[Encodings]:
         """An encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
-        given = list(texts)
+        given = [text[:_READ_CHARS] for text in texts]
         return self._asked(given, partial(self._joined.submit, given), timeout)
 
     def query(self, text: str, timeout: float | None = None) -> Operation[TextEncoding]:
         """The encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
-        submit = partial(self._pool.submit, partial(self._embedded, text))
-        encodings = yield from self._asked(text, submit, timeout)
+        asked = text[:_READ_CHARS]
+        submit = partial(self._pool.submit, partial(self._embedded, asked))
+        encodings = yield from self._asked(asked, submit, timeout)
         return encodings[0]
 
     def embed_now(self, texts: Sequence[str]) -> Encodings:
@@ -201,7 +204,7 @@ class Embedder:
 
         Raises EmbeddingError.
         """
-        encodings = self._encoded(list(texts))
+        encodings = self._encoded([text[:_READ_CHARS] for text in texts])
         self._failures, self._paused_until = 0, 0.0
         return encodings
 

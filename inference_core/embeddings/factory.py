@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal
 
 from langchain_core.embeddings import Embeddings
+from langgraph.store.base.embed import EmbeddingsLambda
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, MissingExtra
@@ -85,10 +86,10 @@ def _provider(spec: str) -> Embedder:
 
 
 def _fingerprint(model: Embeddings) -> str:
-    """Class, model name and dimensions. Wrap models that share all three in Embedder, with names of your own."""
+    """Class or function, model name and dimensions. Wrap models that share all three in Embedder, with own names."""
     name = next(
         (value for field in ("model", "model_name") if isinstance(value := getattr(model, field, None), str)), ""
     )
     size = getattr(model, "dimensions", None)
-    kind = type(model)
+    kind = model.func if isinstance(model, EmbeddingsLambda) else type(model)
     return ":".join(filter(None, [f"{kind.__module__}.{kind.__qualname__}", name, str(size or "")]))

@@ -70,6 +70,15 @@ def decode_label(label: str) -> str:
     return name
 
 
+def agent_in(namespace: Namespace) -> str | None:
+    """The agent that the ``namespace`` of episodic or procedural memories belongs to; None if they are shared."""
+    label = next(iter(namespace[2:]), None)
+    try:
+        return None if label is None else decode_label(label)
+    except InvalidId:  # another program's
+        return label
+
+
 def global_namespace(category: MemoryCategory | str, name: str) -> Namespace:
     """The namespace ``name`` for memories that hold for all users. No user id encodes to its first label.
 

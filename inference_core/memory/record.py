@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from inference_core.clock import aware
 from inference_core.errors import UnsupportedSchema
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import Namespace, agent_in
 from inference_core.memory.text import copied, mapping_field, moment_field, share_field, text_field, texts_field
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.memory.types import (
@@ -148,7 +148,7 @@ class MemoryRecord:
             version=version,
             topic=text_field(value, "topic"),
             session_id=text_field(value, "session_id"),
-            agent_name=text_field(value, "agent_name"),
+            agent_name=text_field(value, "agent_name") or agent_in(namespace),
             extra_metadata=copied(mapping_field(value, "extra_metadata")),
             source=source,
             trust=Trust(level) if is_level else source.trust,

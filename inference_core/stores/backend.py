@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
-MAX_VALUE_BYTES: Final = 1024 * 1024
+MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
+"""Of an item. A memory has a limit of its own, `MAX_CONTENT_BYTES`."""
 MAX_KEY_LENGTH: Final = 1_024
 MAX_KIND_LENGTH: Final = 64
 Key = tuple[Namespace, str]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore, TTLConfig
 
 from inference_core.clock import Clock, SystemClock
@@ -128,9 +129,10 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
 def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngine:
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
-    ``embeddings`` is for such a store; a MemoryStore has its own. Who asks again for the same store and the same
-    embeddings gets the same engine, which does not keep the store alive and is closed when that goes. Raises
-    ConfigurationError for anything that is not a store, and for one that mixes users up.
+    ``embeddings`` is for such a store; a MemoryStore has its own. None: those of the store's ``index=``, if it has one,
+    else recall is lexical. Who asks again for the same store and the same embeddings gets the same engine, which does
+    not keep the store alive and is closed when that goes. Raises ConfigurationError for anything that is not a store,
+    and for one that mixes users up.
     """
     if isinstance(store, MemoryStore):
         return store.engine
@@ -139,6 +141,8 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngin
             f"store must be a LangGraph BaseStore, not {type(store).__name__}: pass open_store(…), which takes URLs, "
             "mappings, SQLAlchemy engines and redis.Redis"
         )
+    if embeddings is None and isinstance(own := getattr(store, "embeddings", None), Embeddings):
+        embeddings = own
     key = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
     with _making:
         known = _foreign_engines.setdefault(store, {})

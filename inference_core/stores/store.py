@@ -53,6 +53,8 @@ from inference_core.stores.time_to_live import FRESH, MemoryTTLConfig, expiry_in
 _LOG = logging.getLogger(__name__)
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
+_INDEXED_CHARS: Final = 1024 * 1024
+"""So much of an item's text is found by its words. Of a longer one, as agents store results of tools, the beginning."""
 
 
 class MemoryStore(BaseStore):
@@ -110,6 +112,7 @@ class MemoryStore(BaseStore):
         self.close()
 
     def _batch(self, ops: Sequence[Op]) -> Operation[list[Result]]:
+        ops = [_with_tuples(op) for op in ops]
         for op in ops:
             _validate(op)
         results: list[Result] = []
@@ -198,7 +201,7 @@ class MemoryStore(BaseStore):
         now = self._clock.now()
         kind = op.value.get("memory_type")
         paths = () if op.index is False else op.index or self._fields
-        text = "\n".join(text for path in paths for text in get_text_at_path(op.value, path))
+        text = "\n".join(text for path in paths for text in get_text_at_path(op.value, path))[:_INDEXED_CHARS]
         return Put(
             namespace=op.namespace,
             key=op.key,
@@ -209,6 +212,13 @@ class MemoryStore(BaseStore):
             updated_at=now,
             expiry=None if op.ttl is None else expiry_in(now, op.ttl),
         )
+
+
+def _with_tuples(op: Op) -> Op:
+    """``op`` with its namespace as a tuple: LangGraph's stores take lists too."""
+    if isinstance(op, GetOp | PutOp):
+        return op._replace(namespace=tuple(op.namespace))
+    return op._replace(namespace_prefix=tuple(op.namespace_prefix)) if isinstance(op, SearchOp) else op
 
 
 def _validate(op: Op) -> None:

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from langgraph.store.memory import InMemoryStore
 from support import HashingEmbeddings
@@ -51,6 +51,25 @@ def test_other_embeddings_are_another_engine_and_the_same_ones_are_not() -> None
     assert elsewhere is not semantic
     assert elsewhere.embedder is semantic.embedder is not None
     assert any_engine_of(store) in {lexical, semantic}
+
+
+def test_a_store_with_an_index_is_ranked_with_its_own_embeddings_unless_others_are_given() -> None:
+    """Regression: without a word, recall by meaning vanished for who moved over with an indexed store."""
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return [[1.0, 0.1] if "puppy" in text or "canine" in text else [0.1, 1.0] for text in texts]
+
+    store = InMemoryStore(index={"embed": embed, "dims": 2})
+    service = AgentMemoryStoreService(store).sync
+    service.save_memory(U, "Owns a puppy")
+    service.save_memory(U, "Drives an automobile")
+    assert service.recall_memories(U, "canine", 1)[0].content == "Owns a puppy"
+    own, others = engine_of(store).embedder, engine_of(store, HashingEmbeddings()).embedder
+    assert own is not None
+    assert others is not None
+    assert own.fingerprint.endswith("embed")
+    assert own.fingerprint != others.fingerprint
+    assert engine_of(store) is service.scope.engine
 
 
 def test_an_engine_goes_with_its_store_and_a_service_keeps_it() -> None:

@@ -20,6 +20,7 @@ from support import HashingEmbeddings
 from inference_core import MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreUnavailable, WriteUnknown
+from inference_core.stores import store as store_module
 from inference_core.stores.search import RecallMode, Search
 
 NS = ("u", "notes")
@@ -337,13 +338,32 @@ BAD_VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
-async def test_a_value_that_cannot_be_stored_is_refused(ask: Ask, name: str):
+async def test_a_value_that_cannot_be_stored_is_refused(ask: Ask, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store_module, "MAX_VALUE_BYTES", 1024 * 1024)
     await ask("put", NS, "kept", {"n": 1})
     with pytest.raises(InvalidMemory):
         await ask("put", NS, "bad", BAD_VALUES[name])
     with pytest.raises(InvalidMemory):
         await ask("put", NS, "kept", BAD_VALUES[name])
     assert [(item.key, item.value) for item in await ask("search", NS)] == [("kept", {"n": 1})]
+
+
+async def test_a_namespace_may_be_a_list(ask: Ask):
+    """Regression: a search with a list, which LangGraph's stores take, found nothing, and a get raised TypeError."""
+    await ask("put", ["u", "a"], "k", {"text": "green tea"})
+    assert (await ask("get", ["u", "a"], "k")).namespace == ("u", "a")
+    assert [one.key for one in await ask("search", ["u"])] == ["k"]
+    assert [one.key for one in await ask("search", ["u", "a"], query="tea")] == ["k"]
+    await ask("delete", ["u", "a"], "k")
+    assert await ask("get", ("u", "a"), "k") is None
+
+
+async def test_a_large_result_of_a_tool_is_kept_and_found_by_its_beginning(ask: Ask):
+    """Regression: agents that store results of tools ended at values above one megabyte."""
+    value = {"text": "quarterly figures " + "line\n" * 300_000}
+    await ask("put", NS, "large", value)
+    assert (await ask("get", NS, "large")).value == value
+    assert [one.key for one in await ask("search", NS, query="quarterly figures")] == ["large"]
 
 
 @pytest.mark.parametrize("depth", [60, 900])

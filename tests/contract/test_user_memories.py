@@ -13,6 +13,7 @@ from langgraph.store.base import BaseStore
 from inference_core import AgentMemoryStoreService, MemoryRecord, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidCategory, InvalidId, InvalidInput, InvalidMemoryType, StoreUnavailable
+from inference_core.memory.namespaces import encode_label
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.services.agent_memory_service import (
     count_user_long_term_memory,
@@ -33,6 +34,7 @@ from inference_core.services.user_memories import UserEntry, UserMemoryEntry
 from inference_core.testing import FrozenClock
 
 U = "ada@example.com"
+U_LABEL = encode_label(U)
 OTHER = "bob"
 AGENTS = ("planner", "coder", None)
 KINDS = ("facts", "context", "instructions")
@@ -118,6 +120,13 @@ def test_entries(any_store: BaseStore, clock: FrozenClock):
         "session_id": "session",
         "created_at": clock.now().isoformat(),
     }
+
+
+def test_an_agent_is_known_by_the_namespace_that_another_program_wrote_to(any_store: BaseStore):
+    any_store.put((U_LABEL, "episodic", "assistant"), "e", {"content": "Spoke of Q1", "memory_type": "interaction"})
+    any_store.put((U_LABEL, "procedural", "~no label"), "p", {"content": "Be brief", "memory_type": "skill"})
+    found, _ = list_user_memories(any_store, U)
+    assert {one["key"]: one["agent_name"] for one in found} == {"e": "assistant", "p": "~no label"}
 
 
 def test_the_newest_come_first(any_store: BaseStore):

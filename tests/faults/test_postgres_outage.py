@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from postgres_server import PostgresServer, new_server
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_store
-from inference_core.agents import tools as memory_tools
+from inference_core.agents.tools import memory_tools
 from inference_core.errors import StoreUnavailable
 from inference_core.testing import ScriptedChatModel, call_tool
 

@@ -13,7 +13,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
-from inference_core.agents import tools as memory_tools
+from inference_core.agents.tools import memory_tools
 from inference_core.errors import DeadlineExceeded, StoreUnavailable, WriteUnknown
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -89,6 +90,15 @@ def prompt(request: Request) -> str:
 def heard(model: ScriptedChatModel) -> list[str]:
     """The conversation that the model was last given."""
     return [message.text for message in model.requests[-1] if message.type != "system"]
+
+
+def test_a_file_beside_the_program_configures_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Regression: the documents configure memory in ``.env``, and the service did not read it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    (tmp_path / ".env").write_text("AGENT_MEMORY_ENABLED=false\n", encoding="utf-8")
+    with AgentService(use_memory=True, user_id="ada", model=ScriptedChatModel(turns=["x"])) as service:
+        assert service.memory is None
 
 
 async def test_the_documented_usage_runs_as_it_stands(chat: Chat) -> None:

@@ -55,6 +55,7 @@ from inference_core import (
 )
 from inference_core.errors import ConfigurationError, InvalidInput
 from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.user_memories import list_user_memories
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA = {"user_id": "ada"}
@@ -696,12 +697,60 @@ class TestOptions:
         assert "delete_memory_store is not a valid tool" in replies(result)[0]
         assert TEA in replies(result)[1]
 
-    @pytest.mark.parametrize("enabled", [True, False])
-    def test_tool_instructions(self, store: BaseStore, model: ScriptedChatModel, enabled: bool) -> None:
+    @pytest.mark.parametrize(
+        ("enabled", "prompt", "switch", "times"),
+        [
+            (True, "Hi.", None, 1),
+            (None, "Hi.", None, 1),
+            (False, "Hi.", None, 0),
+            (True, "Hi.", False, 0),
+            (False, "Hi.", True, 1),
+            # Regression: an application that adds them itself, as the documented one does, had them twice.
+            (True, f"Hi.\n\n{generate_memory_tools_system_instructions()}", None, 1),
+        ],
+    )
+    def test_tool_instructions(
+        self,
+        store: BaseStore,
+        model: ScriptedChatModel,
+        enabled: bool | None,
+        prompt: str,
+        switch: bool | None,
+        times: int,
+    ) -> None:
         middleware = patient_memory(user_id="ada", tool_instructions_enabled=enabled)
-        make_agent(model, store=store, middleware=[middleware], system_prompt="Hi.").invoke({"messages": ["drinks"]})
-        instructions = generate_memory_tools_system_instructions()
-        assert system_text(model.requests[0]).count(instructions) == enabled
+        config: Any = {"configurable": {"memory_tool_instructions_enabled": switch}}
+        make_agent(model, store=store, middleware=[middleware], system_prompt=prompt).invoke(
+            {"messages": ["drinks"]}, config
+        )
+        assert system_text(model.requests[0]).count("## Memory Tools Usage") == times
+
+    @pytest.mark.parametrize(("default", "switch", "is_told"), [(True, False, False), (False, True, True)])
+    def test_a_run_switches_recall_on_or_off(
+        self, store: BaseStore, model: ScriptedChatModel, default: bool, switch: bool, is_told: bool
+    ) -> None:
+        """Regression: the documented switches of a request were ignored."""
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada", auto_recall=default)])
+        config: Any = {"configurable": {"memory_session_context_enabled": switch}}
+        result = agent.invoke({"messages": ["drinks"]}, config)
+        assert (TEA in system_text(model.requests[0])) == is_told
+        assert (result["memory_status"] == MemoryStatus.OFF.value) != is_told
+
+    @pytest.mark.parametrize(
+        ("named", "options", "agent"),
+        [("planner", {}, "planner"), ("planner", {"agent_name": None}, None), (None, {"agent_name": "p"}, "p")],
+    )
+    def test_an_agent_is_called_what_create_agent_calls_it(
+        self, own_store: BaseStore, named: str | None, options: dict[str, Any], agent: str | None
+    ) -> None:
+        """Regression: `create_agent(name=…)` had no effect on whose episodic and procedural memories these are."""
+        model = ScriptedChatModel(
+            turns=[call_tool("save_memory_store", content="Met in Rome", memory_type="interaction"), "ok"]
+        )
+        made = make_agent(model, store=own_store, name=named, middleware=[patient_memory(user_id="zoe", **options)])
+        made.invoke({"messages": ["Note that we met in Rome"]})
+        ((found,), _) = list_user_memories(own_store, "zoe")
+        assert found["agent_name"] == agent
 
     @pytest.mark.parametrize(
         ("options", "expected"),
@@ -932,7 +981,9 @@ class TestServices:
         middleware = patient_memory(user_id="ada")
         store = InMemoryStore()
         await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
-        (engine,) = [weakref.ref(scope.engine) for scope in middleware._binding._scopes.values()]
+        ((scope,),) = [known.values() for known in middleware._binding._scopes.values()]
+        engine = weakref.ref(scope.engine)
+        del scope
         workers = [one for one in set(threading.enumerate()) - before if one.name.startswith("memory-store")]
         assert workers
         del store

@@ -23,7 +23,7 @@ from inference_core import (
     get_memory_tools,
     open_store,
 )
-from inference_core.agents import tools as memory_tools
+from inference_core.agents.tools import memory_tools
 from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_TYPES, format_memory_types_for_description
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool

@@ -184,3 +184,9 @@ def test_a_file_fills_in_what_the_environment_does_not_say(monkeypatch: pytest.M
     assert (os.environ["AGENT_MEMORY_MAX_RESULTS"], os.environ["AGENT_MEMORY_TIMEZONE"]) == ("7", "Asia/Tokyo")
     with pytest.raises(ConfigurationError, match="no file"):
         load_env_file(tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    file.write_text("AGENT_MEMORY_AUTO_RECALL=false\n", encoding="utf-8")
+    load_env_file()
+    assert os.environ["AGENT_MEMORY_AUTO_RECALL"] == "false"
+    file.unlink()
+    load_env_file()  # there need not be one

@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
-from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource
+from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of
 from inference_core.agents.middleware.calls import (
     OperationMiddleware,
     Update,
@@ -106,12 +106,14 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         memory_service: An `AgentMemoryStoreService` or its ``sync``. None: the store that the agent was compiled with.
         user_id: A user, or a function that takes the LangGraph runtime and returns one. None: the authenticated user of
             LangGraph Server, ``context.user_id`` or ``config["configurable"]["user_id"]``.
-        auto_recall: Whether to recall before each run. Without it the agent has the tools only.
+        auto_recall: Whether to recall before each run. Without it the agent has the tools only. A run's
+            ``config["configurable"]["memory_session_context_enabled"]`` decides for that run.
         max_recall_results: At most so many memories of each category.
         include_memory_types: Recall only these types, such as ``["facts", "goals"]``. None: all.
         include_categories: Recall only these of ``semantic``, ``episodic`` and ``procedural``. None: all.
         include_tools: Names of the tools that the agent gets. None: save, recall, update and delete.
-        tool_instructions_enabled: Whether the system prompt explains the tools.
+        tool_instructions_enabled: Whether the system prompt explains the tools. None: it does. It never does so twice,
+            and a run's ``config["configurable"]["memory_tool_instructions_enabled"]`` decides for that run.
         session_id: The session that saved memories are marked with. None: the run's thread.
         recall_timeout: Seconds that a reply may wait for memories.
         placement: Where memories outside the profile go: ``"last_user"``, after the user's last message, so that
@@ -143,7 +145,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         include_memory_types: Sequence[str] | None = None,
         include_categories: Sequence[str | MemoryCategory] | None = None,
         include_tools: list[str] | None = None,
-        tool_instructions_enabled: bool = True,
+        tool_instructions_enabled: bool | None = None,
         session_id: str | None = None,
         recall_timeout: float = RECALL_TIMEOUT_S,
         placement: Placement = "last_user",
@@ -189,8 +191,8 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         self.tools: Sequence[BaseTool] = tools.get_memory_tools(
             self._binding, None, session_id, max_recall_results, include_tools
         )
-        names = [tool.name for tool in self.tools] if tool_instructions_enabled else []
-        self._instructions = tools.generate_memory_tools_system_instructions(names)
+        self._explains_tools = tool_instructions_enabled is not False
+        self._instructions = tools.generate_memory_tools_system_instructions([tool.name for tool in self.tools])
 
     @property
     def name(self) -> str:
@@ -236,7 +238,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             if error.__cause__ is not None:  # the application's own function failed
                 self._warn(str(error))
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error)) | {"memory_profile": None}
-        if not self._auto_recall:
+        if not _switch("memory_session_context_enabled", self._auto_recall):
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
             asked = last_of_user(state.get("messages") or [])
@@ -259,7 +261,11 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         recalled: str | None = state.get("memory_context")
         context = fenced(recalled) if recalled else ""
         profile = profile_text(state)
-        blocks = [text_block(self._instructions)] if self._instructions else []
+        blocks: list[Mapping[str, Any]] = []
+        if self._instructions and _switch("memory_tool_instructions_enabled", self._explains_tools):
+            heading = self._instructions.partition("\n")[0]
+            if heading not in (request.system_message.text if request.system_message else ""):
+                blocks.append(text_block(self._instructions))
         if context:
             shown = profile if self._options.has_profile else None
             scope = self._binding.scope_of(request.runtime)
@@ -277,6 +283,12 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         if now >= self._silent_until:
             self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s", problem)
+
+
+def _switch(name: str, default: bool) -> bool:
+    """Whether this run's configuration switches ``name`` on or off; the ``default`` if it does neither."""
+    given = configurable_of().get(name)
+    return default if given is None else bool(given)
 
 
 def profile_text(state: Mapping[str, Any]) -> str:

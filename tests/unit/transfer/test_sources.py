@@ -15,6 +15,7 @@ from langgraph.store.sqlite import SqliteStore
 from inference_core import MemoryStore
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.transfer import sources
 from inference_core.transfer.sources import (
     NOT_JSON,
     NOT_UNICODE,
@@ -121,8 +122,15 @@ def test_a_dot_leaves_open_whose_memories_these_are_unless_the_user_is_named(pat
     ],
 )
 def test_hostile_rows_come_with_their_fault(
-    path: Path, table: LangGraphTable, prefix: bytes, key: bytes, value: object, fault: str | None
+    path: Path,
+    table: LangGraphTable,
+    prefix: bytes,
+    key: bytes,
+    value: object,
+    fault: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(sources, "MAX_VALUE_BYTES", 1024 * 1024)
     insert(path, prefix, key, value)
     insert(path, b"m.memories", b"k")
     assert {one.user_id == "m": one.fault for one in table.items()} == {False: fault, True: None}
