@@ -27,9 +27,9 @@ from inference_core.memory.text import canonical_id, encode_json, mapping_field,
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.services.operations.update import retried
+from inference_core.stores.access_counts import Usage, usage_put
 from inference_core.stores.backend import Delete, Key, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.maintenance import Usage, usage_put
 
 T = TypeVar("T")
 _NOTE: Final = "_forgotten"

@@ -22,20 +22,17 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
+from inference_core.stores.access_counts import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
+from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.deferred import INTERVAL_S as LATER_INTERVAL_S
+from inference_core.stores.deferred import DeferredWriter
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
-from inference_core.stores.maintenance import (
-    ACCESS_INTERVAL_S,
-    AccessCounts,
-    Maintenance,
-    remove_expired,
-    with_their_usage,
-)
+from inference_core.stores.maintenance import Maintenance, remove_expired
 from inference_core.stores.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
-from inference_core.stores.writer import INTERVAL_S as LATER_INTERVAL_S
-from inference_core.stores.writer import MAX_BATCHES, Breaker, DeferredWriter, GroupWriter
+from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
 if TYPE_CHECKING:
     from inference_core.stores.snapshot import Snapshot

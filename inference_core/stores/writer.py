@@ -11,85 +11,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from inference_core.effects import HANG_S
-from inference_core.errors import InferenceCoreError, StoreBusy, StoreError, StoreUnavailable
-from inference_core.stores.backend import Backend, Delete, Outcome, Put, Touch, Write
-
-# Circuit breaker: a database that keeps failing is left alone for a while, so that nobody waits for it in vain.
-#
-# It counts what calls of the database raise, in the thread that makes them. How long a caller was ready to wait says
-# nothing about the database. One that does not answer at all is refused by the pool and by the writer (`HANG_S`).
-#
-# Source: Nygard, Release It!, 2nd edition 2018, section 5.2.
-
-P = ParamSpec("P")
-T = TypeVar("T")
-PATIENCE: Final = 5
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 4.0
-
-
-class Breaker:
-    """Refuses calls after five failures in a row; after a pause, which doubles up to 4 s, it lets one through."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._lock = threading.Lock()
-        self._failures = 0
-        self._closed_until = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether calls are refused, but for one now and then."""
-        return self._failures >= PATIENCE
-
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``function``, a call of the database, returns; its failures are counted."""
-        try:
-            result = function(*args, **kwargs)
-        except StoreBusy:
-            self._succeeded()
-            raise
-        except StoreUnavailable:
-            self._failed()
-            raise
-        except StoreError:
-            self._succeeded()
-            raise
-        self._succeeded()
-        return result
-
-    def check(self) -> None:
-        """Raises StoreUnavailable if the database is left alone at the moment."""
-        with self._lock:
-            if not self.is_open:
-                return
-            left = self._closed_until - time.monotonic()
-            if left > 0:
-                raise StoreUnavailable(
-                    f"{self._what} failed {self._failures} times in a row; left alone for {left:.1f} s"
-                )
-            self._closed_until = time.monotonic() + self._pause()
-
-    def _succeeded(self) -> None:
-        if self._failures:
-            with self._lock:
-                self._failures = 0
-
-    def _failed(self) -> None:
-        with self._lock:
-            self._failures += 1
-            self._closed_until = time.monotonic() + self._pause()
-
-    def _pause(self) -> float:
-        return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, max(0, self._failures - PATIENCE)))
-
+from inference_core.errors import StoreUnavailable
+from inference_core.stores.backend import Backend, Outcome, Write
+from inference_core.stores.breaker import Breaker
 
 _LOG = logging.getLogger(__name__)
 MAX_BATCHES: Final = 512
@@ -206,51 +136,3 @@ class GroupWriter:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
-
-
-# Writes that nobody waits for: kept in memory for a moment, then written together.
-
-
-INTERVAL_S: Final = 1.0
-"""So long writes wait for others."""
-MOST: Final = 1_000
-"""So many writes wait at most; then the oldest are dropped."""
-_BATCH: Final = 100
-_TIMEOUT_S: Final = 5.0
-
-
-class DeferredWriter:
-    """Keeps what is put here until `write_portion` is called, for which ``wake`` asks.
-
-    A crash loses what waits then; so does a database that is away for long. Rows on a database that does not expire
-    them itself are removed by whoever put them.
-    """
-
-    def __init__(self, writer: GroupWriter, wake: Callable[[], None]) -> None:
-        self._writer = writer
-        self._wake = wake
-        self._waiting: deque[Write] = deque(maxlen=MOST)
-        self._flushing = threading.Lock()
-
-    def put(self, *writes: Put | Delete | Touch) -> None:
-        """Has ``writes`` written soon, unless the store is read-only; never waits and never raises."""
-        if writes and self._writer.writable:
-            self._waiting.extend(writes)
-            self._wake()
-
-    def flush(self) -> None:
-        """Writes what waits."""
-        while self.write_portion():
-            pass
-
-    def write_portion(self) -> bool:
-        """Writes some of what waits; whether there is more. What cannot be written is dropped, and the log says so."""
-        # One at a time: two that take turns would mix up the order of writes to the same row.
-        with self._flushing:
-            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-            try:
-                if batch:
-                    self._writer.submit(batch).result(_TIMEOUT_S)
-            except (InferenceCoreError, TimeoutError) as error:
-                _LOG.warning("%d notes on what was told are lost: %s", len(batch), error)
-            return bool(self._waiting)

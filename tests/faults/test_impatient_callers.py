@@ -15,11 +15,11 @@ from inference_core.embeddings import embedder as embedder_module
 from inference_core.errors import DeadlineExceeded, EmbeddingError
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.breaker import PATIENCE
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.search import RecallMode, Search, SearchResult
 from inference_core.stores.store import MemoryStore
-from inference_core.stores.writer import PATIENCE
 
 ADA = ("ada", "semantic")
 

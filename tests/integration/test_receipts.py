@@ -32,7 +32,7 @@ from inference_core.memory.trust import Origin
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.stores.backend import Expiry, Put
-from inference_core.stores.writer import MOST, DeferredWriter
+from inference_core.stores.deferred import MOST, DeferredWriter
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 U = "ada"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, VersionConflict
-from inference_core.stores.writer import PATIENCE, Breaker
+from inference_core.stores.breaker import PATIENCE, Breaker
 
 
 def failing(error: StoreError) -> None:

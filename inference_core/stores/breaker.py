@@ -1,0 +1,78 @@
+"""Circuit breaker: a database that keeps failing is left alone for a while, so that nobody waits for it in vain.
+
+It counts what calls of the database raise, in the thread that makes them. How long a caller was ready to wait says
+nothing about the database. One that does not answer at all is refused by the pool and by the writer (`HANG_S`).
+
+Source: Nygard, Release It!, 2nd edition 2018, section 5.2.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from inference_core.errors import StoreBusy, StoreError, StoreUnavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+PATIENCE: Final = 5
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 4.0
+
+
+class Breaker:
+    """Refuses calls after five failures in a row; after a pause, which doubles up to 4 s, it lets one through."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._closed_until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are refused, but for one now and then."""
+        return self._failures >= PATIENCE
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What ``function``, a call of the database, returns; its failures are counted."""
+        try:
+            result = function(*args, **kwargs)
+        except StoreBusy:
+            self._succeeded()
+            raise
+        except StoreUnavailable:
+            self._failed()
+            raise
+        except StoreError:
+            self._succeeded()
+            raise
+        self._succeeded()
+        return result
+
+    def check(self) -> None:
+        """Raises StoreUnavailable if the database is left alone at the moment."""
+        with self._lock:
+            if not self.is_open:
+                return
+            left = self._closed_until - time.monotonic()
+            if left > 0:
+                raise StoreUnavailable(
+                    f"{self._what} failed {self._failures} times in a row; left alone for {left:.1f} s"
+                )
+            self._closed_until = time.monotonic() + self._pause()
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            with self._lock:
+                self._failures = 0
+
+    def _failed(self) -> None:
+        with self._lock:
+            self._failures += 1
+            self._closed_until = time.monotonic() + self._pause()
+
+    def _pause(self) -> float:
+        return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, max(0, self._failures - PATIENCE)))
