@@ -15,13 +15,13 @@ from typing import Any, Final
 from inference_core.clock import in_zone
 from inference_core.effects import Operation
 from inference_core.memory.record import DEFAULT_IMPORTANCE
-from inference_core.memory.types import MemoryType
+from inference_core.memory.types import IDEA, MemoryType
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import FENCE, SIGNS, Message, Role
 from inference_core.slots.clauses import expanded
 from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
-from inference_core.slots.words import pattern, words
+from inference_core.slots.words import pattern, rows, words
 
 MAX_CHARACTERS: Final = 4_000
 """The rest of a longer message is taken as pasted and ignored."""
@@ -30,7 +30,7 @@ MAX_OFFERED: Final = 200
 _MIN_WORDS: Final = 3
 _FEW_WORDS: Final = 3
 _MAX_WORDS: Final = 8
-_MAX_GOAL_WORDS: Final = 25
+_MAX_OWN_WORDS: Final = 25
 _PASTED: Final = re.compile(rf"{SIGNS}|^[^\n]{{0,200}}:[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _END: Final = re.compile(r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<=[.!?])[)\s]+|\n+")
 _LINK: Final = re.compile(r"\b(?:and|of|for|to|in|thing|goal|one|top)\b")
@@ -38,6 +38,8 @@ _IMPORTANCE: Final = dict.fromkeys(("residence", "employer", "partner", "diet", 
     "name": 0.9,
     "allergy": 0.9,
 }
+_ENDING: Final = ("residence", "employer", "job", "partner")
+"""Attributes of which nothing is known once they have ended."""
 _GUIDING: Final = 0.8
 _PREFERENCES: Final = ("favourite", "prefer", "like", "diet", "length of", "tone of", "language of", "units")
 
@@ -78,7 +80,7 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory]
         return Extraction([])
     found: list[tuple[Candidate, _Sentence]] = []
     for sentence in (sentence for message in theirs for sentence in _sentences(message, now)):
-        candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence)
+        candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence) or _introduction(sentence)
         if candidate is None:
             continue
         for place, (earlier, told) in enumerate(found):
@@ -92,7 +94,9 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory]
         else:
             found.append((candidate, sentence))
     known = [(memory, said_of(memory.content)) for memory in offered[:MAX_OFFERED]] if found else []
-    return Extraction([_placed(candidate, sentence, known) for candidate, sentence in found])
+    placed = [(_placed(candidate, sentence, known), sentence) for candidate, sentence in found]
+    # What is over matters only for what is known.
+    return Extraction([one for one, sentence in placed if one.action is not Action.ADD or not _is_over(sentence.said)])
 
 
 def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
@@ -104,9 +108,11 @@ def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
     pasted = _PASTED.search(text)
     for part in _END.split(text[: pasted.start()] if pasted else text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
         text = part.strip()
-        if len(text) > MAX_STATEMENT or not pattern("telling").search(text) or len(text.split()) < _MIN_WORDS:
+        if len(text) > MAX_STATEMENT or not pattern("telling").search(text):
             continue
         sentence = _Sentence.of(text, message, now)
+        if len(sentence.plain.split()) < _MIN_WORDS:
+            continue
         parts = [part.strip(" ,") for part in re.split(r",? (?:and|but) (?=(?:I|my)\b)", text)]
         is_each = 1 < len(parts) == len(sentence.said.slots) == sentence.said.clauses
         if is_each and all(map(pattern("first_person").search, parts)):
@@ -128,7 +134,7 @@ def _instruction(sentence: _Sentence) -> Candidate | None:
 def _goal(sentence: _Sentence) -> Candidate | None:
     """A goal with a time, or one that was reached."""
     plain = sentence.plain
-    if pattern("uncertain").search(plain) or '"' in plain or len(plain.split()) > _MAX_GOAL_WORDS:
+    if pattern("uncertain").search(plain) or '"' in plain or len(plain.split()) > _MAX_OWN_WORDS:
         return None
     if found := pattern("goal").fullmatch(plain):
         aim = found["aim"] or found["goal"]
@@ -156,6 +162,30 @@ def _statement(sentence: _Sentence) -> Candidate | None:
     )
 
 
+def _introduction(sentence: _Sentence) -> Candidate | None:
+    """What people say when they introduce themselves or ask to be remembered, where no slot is read."""
+    plain = sentence.plain
+    asked = pattern("remember").match(plain)
+    if (
+        asked
+        and not pattern("no_memory").match(plain, asked.end())
+        and pattern("about_someone").search(plain[asked.end() :])
+    ):
+        return sentence.candidate(MemoryType.FACTS, _GUIDING)
+    if (
+        len(plain.split()) < _MIN_WORDS
+        or pattern("not_told").search(sentence.text)
+        or pattern("not_told").search(plain)
+    ):
+        return None
+    for form, kind, importance in (*rows("wishes"), *rows("introductions")):
+        if form.match(plain):
+            if kind == IDEA:
+                return sentence.candidate(MemoryType.GOALS, importance, state="open", tags=(IDEA,))
+            return sentence.candidate(MemoryType(kind), importance, **({"state": "open"} if kind == "goals" else {}))
+    return None
+
+
 def _is_telling(slot: Slot) -> bool:
     """Whether the slot is useful in another conversation, without its context."""
     value, attribute = slot.value.casefold().split(), slot.attribute
@@ -175,6 +205,13 @@ def _is_telling(slot: Slot) -> bool:
     return slot.holds is Holds.ONE or attribute in living | words("many")
 
 
+def _is_over(said: Said) -> bool:
+    """Whether all that the statement tells is over: "I used to live in Rome", "I don't work there any more"."""
+    return bool(said.slots) and all(
+        slot.is_past or (slot.is_negated and slot.attribute in _ENDING) for slot in said.slots
+    )
+
+
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[KnownMemory, Said]]) -> Candidate:
     """The candidate with what it does to the known memories."""
     same: str | None = None
@@ -191,7 +228,7 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Kno
 
 
 class RuleExtractor:
-    """An extractor without a model: finds plain statements in English, and a few in German."""
+    """An extractor without a model: finds plain statements in English and German."""
 
     def extract(
         self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo

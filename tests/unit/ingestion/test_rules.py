@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from time import process_time
 
 import pytest
+from statement_support import MIN_PRECISION, MIN_RECALL, scored, sentences
 
 from inference_core.ingestion.rules import extract_by_rules
 from inference_core.memory.types import MemoryType
@@ -157,3 +158,39 @@ def test_what_ends_one_statement_of_a_sentence_leaves_the_others():
     assert (moved.action, moved.target) == (Action.ADD, None)
     (moved,) = _found("I moved to Hamburg.", offered=("I live in Berlin",))
     assert (moved.action, moved.target) == (Action.SUPERSEDE, "id0")
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_regression_plain_statements_of_people_who_introduce_themselves_are_found(held_out: bool):
+    """Rules missed "I work in the Marketing team." and seven of ten other plain statements."""
+    score = scored(one for one in sentences() if one.held_out is held_out)
+    assert (score.precision >= MIN_PRECISION, score.recall >= MIN_RECALL) == (True, True), score
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Remember that I prefer Python over Ruby for data science tasks", MemoryType.FACTS),
+        ("I work in the Marketing team.", MemoryType.FACTS),
+        ("Hi, I'm Sarah from the Marketing team", MemoryType.FACTS),
+        ("I can't eat gluten.", MemoryType.PREFERENCES),
+        ("Bitte duze mich.", MemoryType.INSTRUCTION),
+        ("I'm trying to quit smoking.", MemoryType.GOALS),
+    ],
+    ids=str,
+)
+def test_an_introduction_is_a_memory_of_its_type(text: str, kind: MemoryType):
+    (candidate,) = _found(text)
+    assert (candidate.content, candidate.memory_type) == (text, kind)
+
+
+def test_an_idea_is_an_open_goal_with_its_tag():
+    (idea,) = _found("I have an idea: a newsletter about forgotten vegetables.")
+    assert (idea.memory_type, idea.tags, idea.state) == (MemoryType.GOALS, ("idea",), "open")
+
+
+def test_what_is_over_is_no_memory_but_ends_one():
+    over = "I no longer work at Nokia."
+    assert _found(over) == []
+    (ends,) = _found(over, offered=("I work at Nokia.",))
+    assert (ends.action, ends.target) == (Action.SUPERSEDE, "id0")
