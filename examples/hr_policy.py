@@ -111,7 +111,7 @@ SEPTEMBER_17 = Proposal(
         "Marketing team": "Department: Marketing team",
         "How do I apply": "Interest: Remote work application, understanding policies and procedures",
     },
-    flushes_at=700,
+    flushes_at=760,
 )
 SEPTEMBER_18 = Proposal(
     date="18 September",
@@ -128,7 +128,7 @@ SEPTEMBER_18 = Proposal(
         "Marketing team": "Department: Marketing",
         "good performance": "Status: Eligible for remote work (2 years tenure, good performance).",
     },
-    flushes_at=1070,
+    flushes_at=1000,
 )
 
 

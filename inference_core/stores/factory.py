@@ -95,6 +95,8 @@ def open_store(
     if not isinstance(url, str):
         known = next((one for one, given in _given.items() if given is url and not one.is_closed), None)
         if known:
+            if embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
+                raise ConfigurationError(f"This {type(url).__name__} is open already, with other embeddings")
             return MemoryStore(known, ttl=ttl, clock=clock)
     durable = bool(options.pop("durable", True))
     if ttl:
@@ -112,6 +114,10 @@ def open_store(
     if not isinstance(url, str):
         _given[engine] = url
     return MemoryStore(engine, ttl=ttl, clock=clock)
+
+
+def _fingerprint(embedder: Embedder | None) -> str | None:
+    return embedder and embedder.fingerprint
 
 
 def open_configured_store(settings: MemorySettings, **options: Any) -> MemoryStore:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agent_support import FACES, ask, make_agent, patient_memory, system_text
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -32,6 +32,7 @@ from inference_core import (
 )
 from inference_core.agents.checkpoints import SqliteCheckpointer
 from inference_core.errors import ConfigurationError
+from inference_core.short_term.window import count_tokens
 from inference_core.testing import ScriptedChatModel, call_tool
 
 ADA = {"user_id": "ada"}
@@ -394,3 +395,37 @@ async def test_long_and_short_term_memory_on_one_agent_across_interrupts(tmp_pat
     for request in model.requests:
         calls = [call["id"] for message in request if isinstance(message, AIMessage) for call in message.tool_calls]
         assert calls == [message.tool_call_id for message in request if isinstance(message, ToolMessage)]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("into_system_prompt", [True, False], ids=["blocks", "MemoryMiddleware"])
+async def test_the_turn_of_a_flush_knows_what_was_flushed(store: MemoryStore, face: str, into_system_prompt: bool):
+    """Recall ran before the flush: for one turn the model saw neither the flushed messages nor what became of them."""
+    model = ScriptedChatModel(turns=[*(["Noted."] * 5), call_tool("wool"), "Done."])
+    overflow = FlushToLongTerm([VectorMemory()], max_stm_token_ratio=1.0, into_system_prompt=into_system_prompt)
+    flush = ShortTermMemoryMiddleware(overflow, max_tokens=1_500)
+    others = [] if into_system_prompt else [patient_memory(include_tools=[])]
+    agent = agent_with(store, *others, flush, model=model, tools=[wool])
+    for number in (1, 2, 3, 4, 5):
+        await ask(agent, face, f"{said(number)} {'Clover. ' * 40}", THREAD, context=ADA)
+    before = len(model.requests)
+    flush._policy._max_tokens = 500  # pyright: ignore[reportPrivateUsage] - this turn flushes, whatever a token is
+    await ask(agent, face, "What does Wooly1 eat all day?", THREAD, context=ADA)
+    there = {one.text for one in agent.get_state(THREAD).values["messages"]}
+    assert not any("Wooly1, eats" in text for text in there)
+    for request in model.requests[before:]:  # before the tool's call and after it
+        assert "Wooly1, eats clover" in "\n".join(one.text for one in request)
+        assert not any("Wooly1, eats" in one.text for one in request if not isinstance(one, SystemMessage))
+        assert count_tokens(request) <= 500
+
+
+async def test_what_is_recalled_after_a_flush_takes_no_more_than_the_limit_leaves(store: MemoryStore):
+    flush = ShortTermMemoryMiddleware(
+        FlushToLongTerm([VectorMemory()], max_stm_token_ratio=1.0, into_system_prompt=True), max_tokens=60
+    )
+    model = ScriptedChatModel(turns=["Noted."])
+    agent = agent_with(store, flush, model=model)
+    for number in (1, 2):
+        await ask(agent, "sync", f"{said(number)} Clover. Clover. Clover.", THREAD, context=ADA)
+    assert len(model.requests[-1]) == 1  # no room for any of it
+    assert all(count_tokens(request) <= 60 for request in model.requests)

@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, thread_of
 from inference_core.agents.middleware.calls import OperationMiddleware, Update, with_system_text
-from inference_core.agents.middleware.memory import profile_text
+from inference_core.agents.middleware.memory import MemoryStatus, profile_text
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
@@ -95,8 +95,9 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         super().__init__()
         self._policy = OverflowPolicy(overflow, max_tokens, max_ratio, token_counter)
         self._binding = MemoryBinding(memory_service, user_id, **options)
-        self.start_timeout = RECALL_TIMEOUT_S
         self.call_timeout = timeout
+        # A reply waits no longer for memory than with MemoryMiddleware, unless a block has been told to ask a model.
+        self.start_timeout = timeout if any(one.asks_model for one in self._policy.blocks) else RECALL_TIMEOUT_S
         self.needs_store = any(not block.has_store for block in self._policy.blocks)
         """Whether a block uses the agent's own memory."""
 
@@ -114,13 +115,17 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             user = ""
         owner = state.get("short_term_owner") or user
         begun = {"short_term_owner": owner, "short_term_user": user}
-        recalled = yield from self._recalled({**state, **begun}, runtime)
+        recalled = yield from self._for_prompt({**state, **begun}, runtime)
         return {**begun, "short_term_recalled": recalled}
 
-    def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
-        """What to put behind the system prompt; "" for nothing, or if the memory fails."""
+    def _for_prompt(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
+        """What to put behind the system prompt; "" for nothing."""
         if not self._policy.into_system_prompt:
             return ""
+        return render_blocks((yield from self._recalled(state, runtime)))
+
+    def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[dict[str, list[str]]]:
+        """What the blocks recall for the user's message, by section; nothing if the memory fails."""
         try:
             conversation = self._conversation(state, runtime)
             asked = last_of_user(state.get("messages") or [])
@@ -134,19 +139,18 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         # Leave out what MemoryMiddleware puts into the same request.
         there = contents_in(f"{profile_text(state)}\n{state.get('memory_context') or ''}")
         contents = {name: [document.content for document in documents] for name, documents in found.items()}
-        return render_blocks(
-            {name: [one for one in own if neutral_line(one) not in there] for name, own in contents.items()}
-        )
+        return {name: [one for one in own if neutral_line(one) not in there] for name, own in contents.items()}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
         """Gives the model what fits; what left the window leaves the state together with the model's answer."""
         recalled = request.state.get("short_term_recalled")
         update: Update = {}
         if recalled is None:
-            recalled = yield from self._recalled(request.state, request.runtime)
+            recalled = yield from self._for_prompt(request.state, request.runtime)
             update = {"short_term_recalled": recalled}
+        given = request
         if recalled:
-            request = with_system_text(request, [fenced(with_notice(recalled))])
+            request = with_system_text(given, [fenced(with_notice(recalled))])
         room = self._policy.room(request.system_message, request.tools, request.model)
         window = Window(request.messages, self._policy.counter)
         result = OverflowResult(window.messages)
@@ -164,10 +168,35 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             self._tell(request.runtime, window, result, shown)
         if result.evicted:
             update["messages"] = _changes(request.state.get("messages") or [], result)
+            if self._recalls_again(request.state):
+                # What was recalled when the run began lacks what has just left; the model would know neither.
+                found = yield from self._recalled(request.state, request.runtime)
+                used = self._policy.counter(shown) if shown else 0
+                update["short_term_recalled"], request = self._fitting(given, found, used)
         # A summary in the system's role goes behind the system prompt: models accept one system message.
         summaries = [one for one in shown if isinstance(one, SystemMessage) and is_summary(one)]
         request = with_system_text(request, [one.text for one in summaries])
         return request.override(messages=[one for one in shown if one not in summaries]), update
+
+    def _recalls_again(self, state: Mapping[str, Any]) -> bool:
+        """Whether the blocks' memories reach the prompts of this run, by this middleware or by MemoryMiddleware."""
+        is_recalled = state.get("memory_status") in (MemoryStatus.RECALLED.value, MemoryStatus.LEXICAL.value)
+        return bool(self._policy.blocks) and (self._policy.into_system_prompt or is_recalled)
+
+    def _fitting(
+        self, request: ModelRequest[Any], found: dict[str, list[str]], used: int
+    ) -> tuple[str, ModelRequest[Any]]:
+        """As much of ``found`` as fits beside messages of ``used`` tokens, rendered, and ``request`` with it."""
+        left = {name: list(contents) for name, contents in found.items() if contents}
+        while left:
+            recalled = render_blocks(left)
+            amended = with_system_text(request, [fenced(with_notice(recalled))])
+            if self._policy.room(amended.system_message, request.tools, request.model) >= used:
+                return recalled, amended
+            longest = max(left, key=lambda name: len(left[name]))
+            left[longest].pop()  # the least relevant of the section that has most
+            left = {name: contents for name, contents in left.items() if contents}
+        return "", request
 
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:
         """Raises IdentityError if no user is known, or if the thread or the run is another user's."""

@@ -140,6 +140,8 @@ class Block(ABC):
     section: str
     """The element of a prompt that holds what it recalls."""
     is_read_only: ClassVar[bool] = False
+    asks_model: bool = False
+    """Whether its recall asks a language model, which takes seconds."""
 
     def __init__(
         self,
@@ -225,6 +227,18 @@ def text_of(message: BaseMessage | None) -> str:
     return "" if message is None else message.text
 
 
+def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+    """What ``function`` returns, which is called on a separate thread for ``block``. Raises BlockFailed."""
+    try:
+        result: T = yield in_thread(partial(function, *args, **kwargs))
+    except InferenceCoreError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {in_one_line(error)}"
+        raise BlockFailed(f"The block {block!r} failed: {reason}") from error
+    return result
+
+
 class CustomBlock(Block):
     """A block of the application's own, called on a separate thread; each message is given to it once."""
 
@@ -238,7 +252,7 @@ class CustomBlock(Block):
     ) -> Operation[list[MemoryStoreDocument]]:
         """What the block returns for ``message``. Raises BlockFailed."""
         del scope
-        found = yield from self._call(self._memory.get, conversation.session_id, message)
+        found = yield from called(self.name, self._memory.get, conversation.session_id, message)
         return _documents(found)
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
@@ -247,23 +261,13 @@ class CustomBlock(Block):
         for message in messages:
             key = digest_of([self.name, conversation.session_id, message.id, message.text])
             if (yield from unmarked(scope.engine, marks, [key])):
-                yield from self._call(self._memory.update, conversation.session_id, message)
+                yield from called(self.name, self._memory.update, conversation.session_id, message)
                 yield from scope.engine.write([mark(marks, key, scope.clock)])
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
         """Has the block delete the session. Raises BlockFailed."""
         del scope
-        yield from self._call(self._memory.delete, conversation.session_id)
-
-    def _call(self, function: Callable[..., T], *args: Any) -> Operation[T]:
-        try:
-            result: T = yield in_thread(partial(function, *args))
-        except InferenceCoreError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {in_one_line(error)}"
-            raise BlockFailed(f"The block {self.name!r} failed: {reason}") from error
-        return result
+        yield from called(self.name, self._memory.delete, conversation.session_id)
 
 
 def as_block(memory: Memory | Block) -> Block:

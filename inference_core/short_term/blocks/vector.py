@@ -1,49 +1,134 @@
-"""VectorMemory: conversations word for word, found by meaning and by words."""
+"""VectorMemory: conversations word for word, found by meaning and by words, or in a vector store of the caller's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
-from itertools import accumulate, zip_longest
-from typing import Final
+from itertools import accumulate, chain, zip_longest
+from typing import Any, Final
+from uuid import UUID
 
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AnyMessage, BaseMessage
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langgraph.store.base import BaseStore
 
 from inference_core.effects import Operation
-from inference_core.ingestion.verbatim import Drafts
+from inference_core.errors import ConfigurationError
+from inference_core.ingestion.verbatim import Draft, Drafts
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.text import CHARACTERS_PER_TOKEN
+from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, encode_json
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.operations.update import retried
 from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages
-from inference_core.short_term.blocks.memory import Block, Conversation, text_of
+from inference_core.short_term.blocks.memory import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_RESULTS,
+    Block,
+    Conversation,
+    Owner,
+    StoreSource,
+    called,
+    text_of,
+)
+from inference_core.stores.backend import Delete, Put, Write
+from inference_core.stores.factory import open_store
+from inference_core.stores.store import MemoryStore
 
+DEFAULT_MIN_RELEVANCE: Final = 0.05
+"""Between what fits a question somehow and what has nothing to do with it, by the relevance of a recall."""
+VECTORS: Final = "vector_store"
+"""Second label, below the user, of the namespaces that list what is in a vector store: by block and session."""
+_USER: Final = "user_id"
 _MESSAGES_AT_ONCE: Final = 32
 
 
 class VectorMemory(Block):
-    """What was said in the user's conversations, word for word, as episodic memories beside the others.
+    """What was said in the user's conversations, word for word.
 
-    Recall finds passages of all the user's sessions by meaning and by words. New ones get their vectors in the
-    background; until then they are found by words.
+    Passages are episodic memories in ``store``, beside the user's others. Recall finds those of all the user's sessions
+    by meaning and by words; new ones get their vectors in the background, and until then are found by words. With a
+    ``vector_store`` they are documents there, found as it finds them, and ``store`` only lists them. The other
+    arguments are those of `Block`.
+
+    Args:
+        embeddings: LangChain's embeddings of your choice, for a ``store`` that is given as a URL, a mapping, a
+            SQLAlchemy engine, a ``redis.Redis`` or another library's store. A store of `open_store` has its own.
+        vector_store: Any vector store of LangChain that accepts ids. A document's metadata has ``user_id``,
+            ``session_id``, ``block`` and ``created_at``.
+        search_filter: Takes a user and returns the ``filter`` of a search in ``vector_store``. None: ``{"user_id":
+            user}``, which most of them understand. Whatever a search returns, documents of others are left out.
+        min_relevance: Recall no passage that is less relevant, from 0 (all) to 1. None: 0.05, or for a vector store
+            all, as its relevance, or else its score, depends on its embeddings.
+
+    Raises:
+        ConfigurationError: The arguments do not go together.
     """
 
     section: str = "vector_memory"
 
+    def __init__(
+        self,
+        store: StoreSource | None = None,
+        *,
+        name: str | None = None,
+        embeddings: Embeddings | None = None,
+        vector_store: VectorStore | None = None,
+        search_filter: Callable[[str], Any] | None = None,
+        min_relevance: float | None = None,
+        max_results: int = DEFAULT_RESULTS,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        user_id: str | UUID | None = None,
+        owner: Owner | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if isinstance(store, VectorStore):
+            raise ConfigurationError("Pass a vector store of LangChain as vector_store=; store= lists what is in it")
+        if min_relevance is not None and not 0 <= min_relevance <= 1:
+            raise ConfigurationError(f"min_relevance must be from 0 to 1, not {min_relevance}")
+        if embeddings is not None:
+            store = _with_embeddings(store, embeddings, vector_store)
+        super().__init__(
+            store,
+            name=name,
+            max_results=max_results,
+            max_tokens=max_tokens,
+            user_id=user_id,
+            owner=owner,
+            timeout=timeout,
+        )
+        self.vector_store = vector_store
+        self.min_relevance = min_relevance
+        self._search_filter = search_filter
+
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """The passages of all the user's conversations that fit ``message``.
+        """The passages of all the user's conversations that fit ``message``; of a vector store none without one.
 
-        Alternates between those that fit by themselves and those that fit together with their neighbours.
+        Alternates between those that fit by themselves and those that fit together with their neighbours. Raises
+        BlockFailed if a vector store fails.
         """
-        asked = scope, conversation.user_id, text_of(message), self.max_results, MemoryType.INTERACTION.value
-        alone = yield from recall(*asked, ignore_session=True)
-        around = yield from recall(*asked)
-        taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
-        chosen = list(taken.values())[: self.max_results]
+        question, user = text_of(message), conversation.user_id
+        if self.vector_store is None:
+            asked = scope, user, question, self.max_results, MemoryType.INTERACTION.value
+            least = DEFAULT_MIN_RELEVANCE if self.min_relevance is None else self.min_relevance
+            alone = yield from recall(*asked, ignore_session=True, min_relevance=least)
+            around = yield from recall(*asked, min_relevance=least)
+            taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
+            chosen = list(taken.values())[: self.max_results]
+        elif question.strip():
+            chosen = yield from called(self.name, self._searched, self.vector_store, user, question)
+        else:
+            chosen = []
         ends = accumulate(len(one.content) for one in chosen)
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return [one for one, end in zip(chosen, ends, strict=True) if one is chosen[0] or end <= budget]
@@ -53,9 +138,97 @@ class VectorMemory(Block):
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
         made = [draft for one in passages(messages, conversation.session_id) if (draft := drafts.of(one))]
         for at in range(0, len(made), _MESSAGES_AT_ONCE):
-            yield from retried(partial(drafts.write, made[at : at + _MESSAGES_AT_ONCE]))
+            batch = made[at : at + _MESSAGES_AT_ONCE]
+            if self.vector_store is None:
+                yield from retried(partial(drafts.write, batch))
+            else:
+                yield from retried(partial(self._added, self.vector_store, scope, conversation, batch))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
-        """Removes the passages of this session."""
-        yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
+        """Removes the passages of this session. Raises BlockFailed if a vector store fails."""
+        if self.vector_store is None:
+            yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
+            return
+        namespace = self._listing(conversation)
+        while rows := (yield from scope.engine.page([namespace], limit=PORTION)):
+            ids = [str(one) for row in rows for one in row.value["ids"]]
+            yield from called(self.name, self.vector_store.delete, ids)
+            yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])
+
+    def _listing(self, conversation: Conversation) -> Namespace:
+        session = encode_label(conversation.session_id, what="session_id")
+        return (encode_label(conversation.user_id), VECTORS, encode_label(self.name, what="name"), session)
+
+    def _added(
+        self, vector_store: VectorStore, scope: MemoryScope, conversation: Conversation, drafts: Sequence[Draft]
+    ) -> Operation[None]:
+        """Adds those of ``drafts`` without a mark. A crash before the mark has them added again under the same ids."""
+        marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in drafts}
+        fresh = yield from unmarked(scope.engine, marks, known)
+        records = list(chain.from_iterable(known[key].records for key in fresh))
+        if not records:
+            return
+        frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
+        documents = [
+            Document(one.content, id=one.id, metadata={**frame, "created_at": one.created_at.isoformat()})
+            for one in records
+        ]
+        yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
+        namespace, now = self._listing(conversation), scope.clock.now()
+        writes: list[Write] = [mark(marks, key, scope.clock) for key in fresh]
+        for key in fresh:
+            listed = encode_json({"ids": [one.id for one in known[key].records]}, what="ids")
+            writes.append(Put(namespace=namespace, key=key, value=listed, updated_at=now))
+        yield from scope.engine.write(writes)
+
+    def _searched(self, vector_store: VectorStore, user: str, question: str) -> list[MemoryStoreDocument]:
+        wanted: Any = {_USER: user}
+        if self._search_filter:
+            wanted = self._search_filter(user)
+        elif isinstance(vector_store, InMemoryVectorStore):  # takes a function
+            wanted = partial(_is_of, user)
+        options: dict[str, Any] = {"k": self.max_results, "filter": wanted}
+        found: list[tuple[Document, float | None]]
+        if not self.min_relevance:
+            found = [(one, None) for one in vector_store.similarity_search(question, **options)]
+        else:
+            try:
+                found = [*vector_store.similarity_search_with_relevance_scores(question, **options)]
+            except NotImplementedError:  # of LangChain's in-memory store, for one, whose scores are cosines
+                found = [*vector_store.similarity_search_with_score(question, **options)]
+        least = self.min_relevance or 0.0
+        return [
+            MemoryStoreDocument(
+                id=str(one.id or at),
+                value={
+                    "content": one.page_content,
+                    "memory_type": MemoryType.INTERACTION.value,
+                    "session_id": one.metadata.get("session_id"),
+                },
+                metadata=dict(one.metadata),
+                relevance=relevance,
+                created_at=datetime.fromisoformat(stamp) if (stamp := one.metadata.get("created_at")) else None,
+            )
+            for at, (one, relevance) in enumerate(found)
+            if _is_of(user, one) and (relevance is None or relevance >= least)
+        ]
+
+
+def _is_of(user: str, document: Document) -> bool:
+    return document.metadata.get(_USER) == user
+
+
+def _with_embeddings(
+    store: StoreSource | None, embeddings: Embeddings, vector_store: VectorStore | None
+) -> StoreSource:
+    if vector_store is not None:
+        raise ConfigurationError("A vector store has embeddings of its own: pass them to it, not to VectorMemory")
+    if store is None or isinstance(store, MemoryStore | AgentMemoryStoreService):
+        raise ConfigurationError(
+            "embeddings= needs a store that has none: pass open_store('sqlite:///memory.db', embeddings=…), or "
+            "VectorMemory('sqlite:///passages.db', embeddings=…)"
+        )
+    if isinstance(store, BaseStore):
+        return AgentMemoryStoreService(store, embeddings=embeddings)
+    return open_store(store, embeddings=embeddings)

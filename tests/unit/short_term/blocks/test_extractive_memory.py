@@ -174,3 +174,41 @@ def test_threads_that_learn_the_same_lose_nothing(store: MemoryStore):
 def test_a_model_has_to_be_able_to_call_tools(store: MemoryStore):
     with pytest.raises(ConfigurationError, match="can call tools"):
         ExtractiveMemory(FakeListChatModel(responses=["hi"]), store)
+
+
+def chosen(*numbers: int) -> AIMessage:
+    return call_tool("RelevantFacts", numbers=list(numbers))
+
+
+def test_a_retrieval_prompt_has_the_model_choose_the_facts(store: MemoryStore):
+    """The prompt that finds facts could not be the user's own, as there was none."""
+    block_of(store, told(TEA, {"content": "Lives in Oslo"}, {"content": "Plays chess"})).update("s1", "…")
+    model = model_of(
+        chosen(2, 7, 0, 2), chosen(), ModelError("down"), AIMessage("prose"), chosen(1, 2, 3), chosen(1, 2, 3)
+    )
+    block = ExtractiveMemory(model, store, user_id=USER, retrieval_prompt="Pick </facts> what helps.", max_results=2)
+    ranked = block_of(store, told(), max_results=3).get("s2", "Where is home?")
+    everything = [one.content for one in ranked]
+    assert [one.content for one in block.get("s2", "Where is home?\n</message>")] == [everything[1]]
+    system, asked = model.requests[0]
+    assert system.text == "Pick </facts> what helps."
+    assert asked.text.startswith(
+        f"<facts>\n1. {everything[0]}\n2. {everything[1]}\n3. {everything[2]}\n</facts>\n<message>\n"
+    )
+    assert asked.text.count("</message>") == 1
+    assert block.get("s2", "Where is home?") == []
+    for _ in range(2):  # a model that fails, and one that answers nonsense: ranking decides
+        assert [one.content for one in block.get("s2", "Where is home?")] == everything[:2]
+    assert [one.content for one in block.get("s2", "Where is home?")] == everything[:2]
+    small = ExtractiveMemory(model, store, user_id=USER, retrieval_prompt="Pick.", max_tokens=4)
+    assert [one.content for one in small.get("s2", "Where is home?")] == everything[:1]
+    asked_before = len(model.requests)
+    assert len(block.get("s2")) == 2  # nothing was asked, so there is nothing to choose by
+    assert ExtractiveMemory(model, store, user_id="bob", retrieval_prompt="Pick.").get("s2", "home?") == []
+    assert len(model.requests) == asked_before
+
+
+def test_the_extraction_prompt_may_be_the_users_own(store: MemoryStore):
+    model = model_of(told())
+    ExtractiveMemory(model, store, user_id=USER, extraction_prompt="Only allergies.").update("s1", "I like tea")
+    assert model.requests[0][0].text == "Only allergies."

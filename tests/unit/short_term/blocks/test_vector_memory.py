@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.vectorstores import InMemoryVectorStore
+from langgraph.store.memory import InMemoryStore
 from short_term_support import USER, in_threads, lost_words, mark_count, marker, result, stored_texts
+from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, VectorMemory, open_store
-from inference_core.errors import ConfigurationError, InvalidId
+from inference_core.embeddings.local import FINGERPRINT
+from inference_core.errors import BlockFailed, ConfigurationError, InvalidId
+
+POLICY = [
+    ("What about equipment - does the company provide anything?", "Yes: a laptop and a chair allowance up to $300."),
+    ("What if my manager initially says no?", "Ask for specific feedback, or request mediation through HR."),
+    (
+        "Perfect! One more question - can I work from abroad occasionally?",
+        "Working from abroad has additional restrictions: - Maximum 2 weeks per year... - Approved 30 days in advance",
+    ),
+]
 
 
 @pytest.fixture
@@ -93,3 +111,120 @@ def test_alone_it_has_to_know_where_and_whose():
         VectorMemory(store).get("s1")
     with pytest.raises(InvalidId):
         VectorMemory(user_id="")
+
+
+def sarahs(block: VectorMemory) -> VectorMemory:
+    """``block`` with Sarah's conversation about remote work in it."""
+    for at, (question, answer) in enumerate(POLICY):
+        block.update("monday", HumanMessage(question, id=f"q{at}"))
+        block.update("monday", AIMessage(answer, id=f"a{at}"))
+    return block
+
+
+def test_a_question_about_something_else_gets_no_passages():
+    """Without a threshold, "capital of Peru" got the five least unlike passages about remote work."""
+    with open_store("memory://", embeddings="local") as store:
+        store.wait_ready(60)
+        block = sarahs(VectorMemory(store, user_id=USER))
+        while store.engine.backend.pending(FINGERPRINT, 1):
+            time.sleep(0.02)
+        assert block.get("tuesday", "What is the capital of Peru?") == block.get("tuesday", "capital of Peru") == []
+        assert "Maximum 2 weeks" in " ".join(one.content for one in block.get("tuesday", "Can I work from abroad?"))
+        everything = VectorMemory(store, user_id=USER, min_relevance=0)
+        assert len(everything.get("tuesday", "capital of Peru")) == 5
+
+
+def test_any_vector_store_holds_the_passages(store: MemoryStore):
+    """A LangChain vector store, with whatever embeddings it has, was no place for passages."""
+    vectors = InMemoryVectorStore(HashingEmbeddings())
+    block = sarahs(VectorMemory(store, vector_store=vectors, user_id=USER))
+    other = VectorMemory(store, vector_store=vectors, user_id="bob")
+    other.update("monday", HumanMessage("Working from abroad is what bob does", id="q9"))
+    assert stored_texts(store) == []
+    (best, *_) = block.get("tuesday", "Working from abroad has additional restrictions")
+    assert best.content == POLICY[-1][1]
+    assert (best.metadata["user_id"], best.value["session_id"], best.memory_category) == (USER, "monday", "episodic")
+    assert all("bob" not in one.content for one in block.get("tuesday", "what bob does abroad"))
+    block.update("monday", HumanMessage(POLICY[0][0], id="q0"))  # comes again
+    assert len(vectors.store) == 2 * len(POLICY) + 1
+    assert block.get("tuesday") == block.get("tuesday", " ") == []
+    sure = VectorMemory(store, vector_store=vectors, user_id=USER, min_relevance=0.9)
+    assert [one.content for one in sure.get("tuesday", POLICY[-1][1])] == [POLICY[-1][1]]
+    assert sure.get("tuesday", "capital of Peru") == []
+    block.delete("monday")
+    assert [one["text"] for one in vectors.store.values()] == ["Working from abroad is what bob does"]
+    block.update("monday", HumanMessage(POLICY[0][0], id="q0"))  # what was deleted does not come back
+    assert len(vectors.store) == 1
+
+
+class Careless(InMemoryVectorStore):
+    """A vector store that ignores filters, and may fail."""
+
+    fault: Exception | None = None
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        assert kwargs["filter"] == {"owner": USER}
+        return super().similarity_search(query, k)
+
+    def add_documents(self, documents: list[Document], ids: list[str] | None = None, **kwargs: Any) -> list[str]:
+        if self.fault:
+            raise self.fault
+        return super().add_documents(documents, ids, **kwargs)
+
+
+def test_a_vector_store_that_mixes_users_up_or_fails(store: MemoryStore):
+    vectors = Careless(HashingEmbeddings())
+    vectors.add_documents([Document("not by this package", metadata={"user_id": USER})])
+    block = VectorMemory(store, vector_store=vectors, search_filter=lambda user: {"owner": user}, user_id=USER)
+    VectorMemory(store, vector_store=vectors, user_id="bob").update("s1", HumanMessage("bob's own", id="m1"))
+    assert [one.content for one in block.get("s1", "bob's own")] == ["not by this package"]
+    vectors.fault = RuntimeError("no such index")
+    with pytest.raises(BlockFailed, match="The block 'vector_memory' failed: RuntimeError: no such index"):
+        block.update("s1", HumanMessage("a", id="m2"))
+    vectors.fault = None
+    block.update("s1", HumanMessage("a", id="m2"))  # it was not marked as taken in
+    assert {one["text"] for one in vectors.store.values()} == {"not by this package", "bob's own", "a"}
+
+
+class Scored(Careless):
+    """Tells relevance, as most vector stores do."""
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return lambda score: min(max(score, 0.0), 1.0)
+
+
+def test_a_vector_store_tells_how_relevant_its_documents_are(store: MemoryStore):
+    vectors = Scored(HashingEmbeddings())
+    block = VectorMemory(store, vector_store=vectors, search_filter=_own, min_relevance=0.5, user_id=USER)
+    block.update("s1", HumanMessage("The zebra is striped", id="m1"))
+    assert [one.content for one in block.get("s1", "The zebra is striped")] == ["The zebra is striped"]
+    assert block.get("s1", "capital of Peru") == []
+
+
+def _own(user: str) -> Callable[[Document], bool]:
+    return lambda document: document.metadata["user_id"] == user
+
+
+def test_passages_may_have_embeddings_of_their_own(store: MemoryStore):
+    """A block had to take the embeddings of the agent's store."""
+    given: dict[str, Any] = {}
+    embeddings = HashingEmbeddings()
+    block = VectorMemory(given, embeddings=embeddings, user_id=USER)
+    block.update("s1", HumanMessage("The zebra is striped", id="m1"))
+    with open_store(given) as own:
+        assert own.engine.embedder is not None
+        assert own.engine.embedder.model is embeddings
+        with pytest.raises(ConfigurationError, match="This dict is open already, with other embeddings"):
+            open_store(given, embeddings=None)
+    foreign = VectorMemory(InMemoryStore(), embeddings=embeddings, user_id=USER)
+    foreign.update("s1", HumanMessage("The zebra is striped", id="m1"))
+    assert [one.content for one in foreign.get("s2", "zebra striped")] == ["The zebra is striped"]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"store": store, "embeddings": embeddings}, "needs a store that has none"),
+        ({"vector_store": InMemoryVectorStore(embeddings), "embeddings": embeddings}, "embeddings of its own"),
+        ({"store": InMemoryVectorStore(embeddings)}, "as vector_store="),
+        ({"min_relevance": 2}, "from 0 to 1"),
+    ]
+    for options, message in refused:
+        with pytest.raises(ConfigurationError, match=message):
+            VectorMemory(**options)
