@@ -114,6 +114,13 @@ def agent_of() -> str | None:
     return name if isinstance(name, str) and name else None
 
 
+def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
+    """The thread id that LangGraph sees; no two pairs of user and thread have the same. Raises InvalidId."""
+    # Both are encoded as labels, which contain no colon.
+    user = "" if user_id is None else encode_label(user_id)
+    return user + ":" + encode_label(thread_id, what="thread_id")
+
+
 def _authenticated(runtime: RunContext | None) -> str | None:
     user = getattr(getattr(runtime, "server_info", None), "user", None)
     if user is None:

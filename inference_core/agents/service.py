@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 from uuid import UUID, uuid4
 
 from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langchain_core.tools import BaseTool
@@ -23,19 +22,18 @@ from langgraph.types import Command
 
 from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
 from inference_core.agents.from_settings import ShortTerm, guards, make_capture, make_chat_model, named
-from inference_core.agents.identity import MemoryContext, field_of
+from inference_core.agents.identity import MemoryContext, field_of, thread_label
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
+from inference_core.agents.response import AgentResponse, OnStep, OnToken, RunObserver
 from inference_core.errors import ConfigurationError, IdentityError
-from inference_core.memory.namespaces import encode_label
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
 from inference_core.stores.factory import open_configured_store
 from inference_core.stores.store import MemoryStore
 
 _LOG = logging.getLogger(__name__)
-_SEPARATOR: Final = ":"
 Ask = str | Mapping[str, Any] | Command[Any]
 """The input of a run: the user's text, a state such as ``{"messages": […]}``, or the Command that resumes a run."""
 
@@ -56,34 +54,6 @@ class RunOptions(TypedDict, total=False):
     """LangGraph's configuration, merged into the service's."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentResponse:
-    """The result of a run.
-
-    ``text`` is the agent's last text, "" without one. ``messages`` is the whole conversation, ``steps`` the part after
-    the user's last message. ``state`` is the agent's final state, with ``structured_response`` or ``__interrupt__`` if
-    there is one.
-    """
-
-    text: str
-    messages: list[AnyMessage] = field(repr=False)
-    steps: list[AnyMessage]
-    state: Mapping[str, Any] = field(repr=False)
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> AgentResponse:
-        """The response in a run's final state."""
-        messages: list[AnyMessage] = list(state.get("messages") or ())
-        asked = next((at for at in reversed(range(len(messages))) if isinstance(messages[at], HumanMessage)), -1)
-        said = (message.text for message in reversed(messages) if isinstance(message, AIMessage))
-        return cls(next(said, ""), messages, messages[asked + 1 :], state)
-
-    @property
-    def memory_status(self) -> str | None:
-        """A value of `MemoryStatus`; None for an agent without memory."""
-        return self.state.get("memory_status")
-
-
 class AgentService:
     """A LangChain agent with memory and conversations, configured by settings.
 
@@ -101,8 +71,11 @@ class AgentService:
         context_schema: The type of the runs' context. None: `MemoryContext`.
         middleware: More middleware. A `MemoryMiddleware`, `CaptureMiddleware` or `ShortTermMemoryMiddleware` among it
             replaces the one that settings describe.
+        enable_cost_tracking: For callers of the documented service: `AgentResponse.usage` counts tokens either way.
         user_id: The user of all runs. None: each run names its own.
         session_id: The thread of runs that name none. None: that of ``checkpoint_config``, or else a new one.
+        request_id: Put into the configuration and the metadata of each run, for traces.
+        config: Another LangGraph configuration for each run, merged into ``checkpoint_config``.
         model: A chat model, or the name of one (``provider:model``). None: AGENT_MODEL.
         store: Where memories are kept. None: the store at AGENT_MEMORY_STORE_URL.
         checkpointer: Where conversations are kept, instead of at AGENT_CHECKPOINT_URL.
@@ -112,6 +85,13 @@ class AgentService:
         memory_session_context_enabled: Whether to recall before each run. None: as settings say.
         memory_tool_instructions_enabled: Whether the system prompt explains the tools. None: it does.
         short_term: An overflow strategy, several, or a `ShortTermMemoryMiddleware`. None: AGENT_SHORT_TERM.
+        memory_postrun_analysis: Whether memories are made of conversations. None: AGENT_MEMORY_CAPTURE.
+        memory_postrun_model: The name of the model that makes them. None: AGENT_MEMORY_MODEL.
+        instance_context: An object or mapping whose ``instance_name``, if any, scopes memories in place of
+            ``agent_name``; each run's configuration has its ``instance_id``.
+        system_prompt_override: Used in place of the prompt that `create_agent` gets.
+        system_prompt_append: Follows the prompt.
+        response_format_override: LangChain's ``response_format``, in place of the one that `create_agent` gets.
 
     Raises:
         ConfigurationError: Arguments or settings make no sense, or a database cannot be opened.
@@ -127,9 +107,12 @@ class AgentService:
         checkpoint_config: RunnableConfig | None = None,
         context_schema: type[Any] | None = None,
         middleware: Sequence[AgentMiddleware[Any, Any, Any]] | None = None,
-        *,
+        enable_cost_tracking: bool = True,
         user_id: str | UUID | None = None,
         session_id: str | None = None,
+        request_id: str | None = None,
+        config: RunnableConfig | None = None,
+        *,
         model: str | BaseChatModel | None = None,
         store: BaseStore | None = None,
         checkpointer: BaseCheckpointSaver[Any] | None = None,
@@ -139,19 +122,35 @@ class AgentService:
         memory_session_context_enabled: bool | None = None,
         memory_tool_instructions_enabled: bool | None = None,
         short_term: ShortTerm = None,
+        memory_postrun_analysis: bool | None = None,
+        memory_postrun_model: str | None = None,
+        instance_context: Any = None,
+        system_prompt_override: str | SystemMessage | None = None,
+        system_prompt_append: str | None = None,
+        response_format_override: Any = None,
     ) -> None:
+        del enable_cost_tracking
         self.agent_name = agent_name
+        self.display_name: str = field_of(instance_context, "instance_name") or agent_name
         self.memory: AgentMemoryStoreService | None = None
         self._user_id = user_id
         self._session_id = session_id
         self._model = model
         self._tools = list(tools or ())
         self._context_schema: type[Any] = context_schema or MemoryContext
-        self._config = checkpoint_config
+        traced = {"request_id": request_id, "instance_id": field_of(instance_context, "instance_id")}
+        traced = {name: str(value) for name, value in traced.items() if value is not None}
+        self._config = merge_configs(checkpoint_config, config, {"configurable": traced, "metadata": traced})
+        self._prompt_override, self._prompt_append = system_prompt_override, system_prompt_append
+        self._response_format = response_format_override
         self._thread = uuid4().hex if session_id is None else session_id
         if settings is None or agent_settings is None:
             load_env_file()
         self._settings = settings or read_settings(MemorySettings)
+        if memory_postrun_analysis is not None:
+            self._settings = self._settings.model_copy(update={"capture": memory_postrun_analysis})
+        if memory_postrun_model is not None:
+            self._settings = self._settings.model_copy(update={"model": (memory_postrun_model,)})
         self._agent_settings = agent_settings or read_settings(AgentSettings)
         self._store = store
         self._checkpointer = checkpointer
@@ -192,10 +191,12 @@ class AgentService:
         """
         from langchain.agents import create_agent  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to import
 
+        if self._response_format is not None:
+            kwargs["response_format"] = self._response_format
         self._agent = create_agent(
             make_chat_model(self._agent_settings, self._model),
             self._tools,
-            system_prompt=system_prompt,
+            system_prompt=self._prompt(system_prompt),
             middleware=[*self._middleware, *guards(self._agent_settings)],
             context_schema=self._context_schema,
             checkpointer=self._checkpointer,
@@ -203,6 +204,16 @@ class AgentService:
             **kwargs,
         )
         return self._agent
+
+    def _prompt(self, given: str | SystemMessage | None) -> str | SystemMessage | None:
+        """The system prompt, with what the service was told to put in its place or behind it."""
+        prompt = given if self._prompt_override is None else self._prompt_override
+        if not self._prompt_append:
+            return prompt
+        if isinstance(prompt, SystemMessage):
+            block: Any = {"type": "text", "text": f"\n\n{self._prompt_append}"}
+            return SystemMessage(content_blocks=[*prompt.content_blocks, block])
+        return f"{prompt}\n\n{self._prompt_append}" if prompt else self._prompt_append
 
     def get_agent(self) -> CompiledStateGraph[Any, Any, Any, Any]:
         """The compiled agent. To run it yourself, use the configuration that `config_for` gives.
@@ -221,18 +232,42 @@ class AgentService:
             raise ConfigurationError("Memory store is not initialized.")
         return self._store
 
-    def run(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
-        """Runs the agent.
+    def run(
+        self,
+        text: Ask,
+        *,
+        on_step: OnStep | None = None,
+        on_token: OnToken | None = None,
+        **options: Unpack[RunOptions],
+    ) -> AgentResponse:
+        """Runs the agent. Calls ``on_step`` with each message and ``on_token`` with each piece of text, as they come.
 
         Raises ModelError if the chat model fails (memories that tools saved before stay), IdentityError if several
         users are named, InvalidId for an id that cannot be one.
         """
-        return AgentResponse.of(self.get_agent().invoke(**self._call(text, **options)))
+        if on_step is None and on_token is None:
+            return AgentResponse.of(self.get_agent().invoke(**self._call(text, **options)))
+        observer = RunObserver(on_step, on_token)
+        for part in self.get_agent().stream(**self._watched(text, **options)):
+            observer.note(*part)
+        return AgentResponse.of(observer.state)
 
-    async def arun(self, text: Ask, **options: Unpack[RunOptions]) -> AgentResponse:
+    async def arun(
+        self,
+        text: Ask,
+        *,
+        on_step: OnStep | None = None,
+        on_token: OnToken | None = None,
+        **options: Unpack[RunOptions],
+    ) -> AgentResponse:
         """Like `run`."""
         agent: Any = self.get_agent()  # LangGraph leaves the type of its ainvoke open
-        return AgentResponse.of(await agent.ainvoke(**self._call(text, **options)))
+        if on_step is None and on_token is None:
+            return AgentResponse.of(await agent.ainvoke(**self._call(text, **options)))
+        observer = RunObserver(on_step, on_token)
+        async for part in agent.astream(**self._watched(text, **options)):
+            observer.note(*part)
+        return AgentResponse.of(observer.state)
 
     run_agent_steps = run
     arun_agent_steps = arun
@@ -274,6 +309,11 @@ class AgentService:
         given = {"messages": [HumanMessage(text)]} if isinstance(text, str) else text
         return {"input": given, "config": self.config_for(**options), "context": options.get("context")}
 
+    def _watched(self, text: Ask, **options: Unpack[RunOptions]) -> dict[str, Any]:
+        """Like `_call`, for a stream whose states hold what ``invoke`` returns, and nothing private."""
+        outputs = self.get_agent().output_channels
+        return {**self._call(text, **options), "stream_mode": RunObserver.modes, "output_keys": outputs}
+
     def close(self) -> None:
         """Closes what the service opened; a second call does nothing."""
         self._is_closed = True
@@ -304,7 +344,7 @@ class AgentService:
         if self._store is None:
             self._store = store = open_configured_store(settings)
             self._owned.callback(store.close)
-        self.memory = AgentMemoryStoreService.from_settings(settings, self._store, agent_name=self.agent_name)
+        self.memory = AgentMemoryStoreService.from_settings(settings, self._store, agent_name=self.display_name)
         if not isinstance(self._store, MemoryStore):
             self._owned.callback(self.memory.scope.engine.flush)
         if not any(isinstance(one, MemoryMiddleware) for one in self._middleware):
@@ -339,7 +379,7 @@ class AgentService:
             max_tokens=self._agent_settings.short_term_max_tokens,
             memory_service=self.memory,
             user_id=self._user_id,
-            agent_name=self.agent_name,
+            agent_name=self.display_name,
             agent_scope_enabled=self._settings.agent_scope_enabled,
             embeddings=self._settings.embeddings_spec,
             timezone=self._settings.timezone,
@@ -351,10 +391,3 @@ class AgentService:
             if self._store is None:
                 raise ConfigurationError("A flush needs memory: pass use_memory=True, or change AGENT_SHORT_TERM")
         return [made]
-
-
-def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
-    """The thread id that LangGraph sees; no two pairs of user and thread have the same. Raises InvalidId."""
-    # Both are encoded as labels, which contain no colon.
-    user = "" if user_id is None else encode_label(user_id)
-    return user + _SEPARATOR + encode_label(thread_id, what="thread_id")

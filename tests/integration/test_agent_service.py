@@ -17,8 +17,11 @@ import pytest
 from agent_support import FACES, blocks, memory_lines, remember, replies, set_environment, system_text, the_block
 from chat_server import Refusal, Request, Turn, chat_server
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ModelRequest
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain.agents.structured_output import ProviderStrategy
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, SystemMessage
+from langchain_core.messages.ai import UsageMetadata
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -26,7 +29,8 @@ from pydantic import BaseModel
 import inference_core
 from inference_core import AgentSettings, MemoryContext, MemoryMiddleware, MemorySettings, MemoryStore, open_store
 from inference_core.agents.checkpoints import SqliteCheckpointer
-from inference_core.agents.service import AgentResponse, thread_label
+from inference_core.agents.identity import thread_label
+from inference_core.agents.response import AgentResponse
 from inference_core.errors import ConfigurationError, IdentityError, InvalidId, ModelError, StoreUnavailable
 from inference_core.services.agents_service import AgentService
 from inference_core.stores.factory import open_configured_store
@@ -623,3 +627,100 @@ def test_a_response_without_messages_is_empty() -> None:
 
 def test_it_is_exported_from_the_package() -> None:
     assert inference_core.AgentService is AgentService
+
+
+def usage(given: int, said: int) -> UsageMetadata:
+    return UsageMetadata(input_tokens=given, output_tokens=said, total_tokens=given + said)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_steps_and_tokens_come_while_the_agent_runs(face: str) -> None:
+    call = call_tool("save_memory_store", content="Keeps falcons")
+    model = ScriptedChatModel(turns=[call, "Noted, falcons."])
+    steps, tokens = list[Any](), list[str]()
+    with AgentService(use_memory=True, user_id="ada", model=model) as service:
+        service.create_agent_sync()
+        watched: dict[str, Any] = {"on_step": steps.append, "on_token": tokens.append}
+        response = await tell(service, face, "I keep falcons", **watched)
+        assert [step.id for step in steps] == [step.id for step in response.steps]
+        assert [step.type for step in steps] == ["ai", "tool", "ai"]
+        assert "".join(tokens) == response.text == "Noted, falcons."
+        assert response.memory_status == "lexical"
+        unwatched = await tell(service, face, "I keep falcons")
+        assert unwatched.state.keys() == response.state.keys()
+
+
+def test_a_watched_run_that_waits_for_the_user_says_so() -> None:
+    model = ScriptedChatModel(turns=[call_tool("save_memory_store", content="Keeps falcons")])
+    review = HumanInTheLoopMiddleware(interrupt_on={"save_memory_store": True})
+    service = AgentService(
+        use_memory=True, user_id="ada", model=model, middleware=[review], checkpointer=InMemorySaver()
+    )
+    with service:
+        service.create_agent_sync()
+        assert "__interrupt__" in service.run("I keep falcons", on_token=lambda _: None).state
+
+
+def test_tokens_are_counted_and_the_form_of_the_answer_is_kept() -> None:
+    turns = [
+        AIMessage(
+            "", tool_calls=call_tool("save_memory_store", content="x y z").tool_calls, usage_metadata=usage(9, 2)
+        ),
+        AIMessage("Done.", usage_metadata=usage(20, 3)),
+    ]
+    with AgentService(use_memory=True, user_id="ada", model=ScriptedChatModel(turns=turns)) as service:
+        service.create_agent_sync()
+        response = service.run("x y z")
+    assert (response.usage, response.structured_response) == (usage(29, 5), None)
+    assert AgentResponse.of({"messages": [], "structured_response": 7}).structured_response == 7
+
+
+def test_the_documented_arguments_do_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each of them raised TypeError."""
+    seen: list[Any] = []
+
+    class Watching(AgentMiddleware[Any, Any, Any]):
+        def before_agent(self, state: Any, runtime: Any) -> None:
+            seen.append(get_config())
+
+    model = ScriptedChatModel(turns=['{"value": 42}'])
+    service = AgentService(
+        "helper", None, False, True, None, None, [Watching()], False, "ada", "s", "request-7", {"tags": ["t"]},
+        model=model,
+        instance_context={"instance_id": "i-1", "instance_name": "Robin"},
+        memory_postrun_analysis=True,
+        memory_postrun_model="openai:gpt-5-nano",
+        system_prompt_override="Only this.",
+        system_prompt_append="And that.",
+        response_format_override=ProviderStrategy(Answer),
+    )  # fmt: skip
+    with service:
+        service.create_agent_sync("Not this.")
+        assert service.run("hello").structured_response == Answer(value=42)
+        assert system_text(model.requests[0]).startswith("Only this.\n\nAnd that.")
+        assert (service.agent_name, service.display_name) == ("helper", "Robin")
+        assert service.memory is not None
+        assert service.memory.ns_builder.agent_name == "Robin"
+        assert service._settings.capture
+        assert service._settings.model == ("openai:gpt-5-nano",)
+    (config,) = seen
+    assert config["tags"] == ["t"]
+    assert {"request_id": "request-7", "instance_id": "i-1"}.items() <= config["metadata"].items()
+    assert {"request_id": "request-7", "instance_id": "i-1"}.items() <= config["configurable"].items()
+
+
+@pytest.mark.parametrize(
+    ("given", "append", "expected"),
+    [
+        (None, None, ""),
+        (None, "Be brief.", "Be brief."),
+        ("Hi.", "Be brief.", "Hi.\n\nBe brief."),
+        (SystemMessage("Hi."), "Be brief.", "Hi.\n\nBe brief."),
+    ],
+)
+def test_a_prompt_is_appended_to(given: Any, append: str | None, expected: str) -> None:
+    model = ScriptedChatModel(turns=["ok"])
+    with AgentService(model=model, system_prompt_append=append) as service:
+        service.create_agent_sync(given)
+        service.run("hello")
+    assert system_text(model.requests[0]) == expected

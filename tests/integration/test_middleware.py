@@ -725,6 +725,17 @@ class TestOptions:
         )
         assert system_text(model.requests[0]).count("## Memory Tools Usage") == times
 
+    def test_the_documented_arguments_and_attributes(self) -> None:
+        """Regression: the documented attributes did not exist, and `postrun_analysis` named an internal class."""
+        off: Any = {"postrun_analysis": False, "postrun_analysis_model": None, "request_id": None}
+        middleware = create_memory_middleware(None, "ada", False, 3, ["facts"], ["semantic"], session_id="s", **off)
+        assert (middleware.user_id, middleware.auto_recall, middleware.max_recall_results) == ("ada", False, 3)
+        assert (middleware.include_memory_types, middleware.include_categories) == (["facts"], ["semantic"])
+        assert (middleware.memory_service, middleware.session_id) == (None, "s")
+        on: Any = {"postrun_analysis": True}
+        with pytest.raises(ConfigurationError, match=r"no postrun_analysis: add CaptureMiddleware\(RuleExtractor"):
+            MemoryMiddleware(**on)
+
     @pytest.mark.parametrize(("default", "switch", "is_told"), [(True, False, False), (False, True, True)])
     def test_a_run_switches_recall_on_or_off(
         self, store: BaseStore, model: ScriptedChatModel, default: bool, switch: bool, is_told: bool

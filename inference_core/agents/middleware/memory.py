@@ -54,6 +54,17 @@ Placement = Literal["last_user", "system"]
 _Reported = OmitFromSchema(input=True, output=False)
 
 
+_INSTEAD: Final = {
+    "postrun_analysis": "add CaptureMiddleware(RuleExtractor()) to middleware=, which makes memories after each run",
+    "postrun_analysis_model": "add CaptureMiddleware(ModelExtractor([model])) to middleware=",
+    "memory_model": "add CaptureMiddleware(ModelExtractor([model])) to middleware=",
+    "memory_model_override": "add CaptureMiddleware(ModelExtractor([model])) to middleware=",
+    "active_tool_names": "name the tools in include_tools=",
+    "request_id": 'put it into the run\'s config["metadata"]',
+}
+"""For arguments of the documented middleware that this one does not have."""
+
+
 class FirstOfRun(UntrackedValue[Any]):
     """A value that only the first write of a run sets, so that a subagent's report does not replace it."""
 
@@ -170,13 +181,21 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
                 "placement must be 'last_user' or 'system', profile_tokens and max_tokens at least 1, "
                 "profile_change not negative"
             )
+        for name in _INSTEAD.keys() & options.keys():
+            if options[name]:  # what is None or off asks for nothing
+                raise ConfigurationError(f"MemoryMiddleware has no {name}: {_INSTEAD[name]}")
+            del options[name]
         self._binding = MemoryBinding(memory_service, user_id, **options)
-        self._auto_recall = auto_recall
+        self.memory_service, self.user_id, self.session_id = memory_service, user_id, session_id
+        self.auto_recall, self.max_recall_results = auto_recall, max_recall_results
         self._placement: Placement = placement
         self._receipt_days = receipt_days if receipts else None
+        types = None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types]
+        categories = [validate_memory_category(name) for name in include_categories or MemoryCategory]
+        self.include_memory_types, self.include_categories = types, categories
         self._options = TurnOptions(
-            types=None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types],
-            categories=[validate_memory_category(name) for name in include_categories or MemoryCategory],
+            types=types,
+            categories=categories,
             per_category=max_recall_results,
             wait_seconds=recall_timeout * _WAIT_SHARE,
             has_profile=profile,
@@ -238,7 +257,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             if error.__cause__ is not None:  # the application's own function failed
                 self._warn(str(error))
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error)) | {"memory_profile": None}
-        if not _switch("memory_session_context_enabled", self._auto_recall):
+        if not _switch("memory_session_context_enabled", self.auto_recall):
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
             asked = last_of_user(state.get("messages") or [])
@@ -328,6 +347,7 @@ def create_memory_middleware(
     include_categories: Sequence[str | MemoryCategory] | None = None,
     *,
     session_id: str | None = None,
+    **options: Unpack[BindingOptions],
 ) -> MemoryMiddleware:
     """A `MemoryMiddleware`, with the signature that the CoALA document gives it."""
     return MemoryMiddleware(
@@ -338,4 +358,5 @@ def create_memory_middleware(
         include_memory_types=include_memory_types,
         include_categories=include_categories,
         session_id=session_id,
+        **options,
     )
