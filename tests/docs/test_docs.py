@@ -35,6 +35,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval"),
+    "documents/memory-service",
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
@@ -144,7 +145,7 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
 
 def laid_out(page: str, folder: Path, servers: ExitStack) -> dict[str, Any]:
     """A folder for the page, and the variables that lead it to a chat model of its own."""
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     for shared in ("scripts", "examples"):
         (folder / shared).symlink_to(ROOT / shared)
     url, _ = servers.enter_context(chat_server(*CONVERSATIONS.get(page, [])))

@@ -152,3 +152,18 @@ def test_the_platforms_configuration_names_a_graph_that_is_there(monkeypatch: py
         path, _, name = target.partition(":")
         assert (PLATFORM / path).is_file()
         assert hasattr(load(Path(path).stem, PLATFORM, monkeypatch), name)
+
+
+def test_a_day_of_messages_becomes_goals_ideas_entities_and_context(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown("day_of_messages", monkeypatch, capsys)
+    assert lines[0].startswith("200 messages of 3 users, made memories in ")
+    assert lines[0].endswith(" 0 failed")
+    assert lines[1:4] == ["alice: 5 memories", "bruno: 2 memories", "chen: 1 memories"]
+    text = "\n".join(lines)
+    goals = "goals\n  Alice wants to open a second office by June\n  Alice wants to learn Japanese\n"
+    assert goals in text
+    assert "ideas\n  Give every new colleague a plant\n" in text
+    assert "  Rui (person): Rui works at Lisbon office" in text
+    assert not {"Bruno", "Chen", "Linear"} & set(text.replace(":", " ").split())
