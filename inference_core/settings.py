@@ -124,6 +124,12 @@ class MemorySettings(BaseSettings):
         description="Most memories of a user, and of single types, as in 5000,context=200; the weakest are forgotten.",
     )
     forget_max_tokens: str | None = Field(default=None, description="The same in tokens.")
+    deleted_days: float = Field(
+        default=7.0,
+        ge=0,
+        le=36_500,
+        description="Days in which what was deleted can be restored and what was replaced be read. 0: not at all.",
+    )
     forgotten_days: float = Field(
         default=90.0, ge=0, description="Days in which what was forgotten can be restored; then it is erased."
     )

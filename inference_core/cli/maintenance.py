@@ -78,7 +78,7 @@ def restore(
     memory_ids: Annotated[list[str] | None, typer.Argument(help="The ids that forget and restore print.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that can be restored.")] = False,
 ) -> None:
-    """Bring back what was forgotten. Without ids and --all: show what can be restored."""
+    """Bring back what was forgotten or deleted. Without ids and --all: show what can be restored."""
     from inference_core.lifecycle.forgetting import MemoryLifecycle
 
     if memory_ids and everything:
@@ -95,7 +95,13 @@ def restore(
         found = [(one.document, one.reason, one.forgotten_at) for one in lifecycle.forgotten(target.user)]
     if not target.json:
         print_numbered(
-            (document.content, [f"id {document.id}", f"{reason}, forgotten {at:%Y-%m-%d}"])
+            (
+                document.content,
+                [
+                    f"id {document.id}",
+                    f"{reason}, {'' if reason == 'deleted' else 'forgotten '}{at:%Y-%m-%d}",
+                ],
+            )
             for document, reason, at in found
         )
     rows = [

@@ -311,8 +311,9 @@ def why(
     """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
     with target.open() as memory:
         found = memory.sync.why(target.user, memory_id, limit=limit)
-    if found.memory is None and not found.receipts:
+    if found.memory is None and found.removed is None and not found.receipts:
         raise MemoryNotFound(memory_id)
+    removed = found.removed
     source: dict[str, Any] = (found.memory.value.get("source") if found.memory else None) or {}
     turns = [(receipt, receipt.line_of(memory_id)) for receipt in found.receipts]
     if target.json:
@@ -323,9 +324,17 @@ def why(
             told.append({name: getattr(receipt, name) for name in names})
             if line is not None:
                 told[-1]["line"] = {name: value for name, value in asdict(line).items() if value not in (None, {})}
-        print_json({"memory": document, "told": told})
+        gone = removed and as_json(removed.document) | {"reason": removed.reason, "removed_at": removed.forgotten_at}
+        earlier = [as_json(one) for one in found.earlier]
+        print_json({"memory": document, "removed": gone, "earlier": earlier, "told": told})
         return
-    print_memories([found.memory] if found.memory else [], memory.zone)
+    if found.earlier:
+        note("Earlier texts")
+        print_memories(found.earlier, memory.zone)
+    print_memories([one for one in (found.memory, removed and removed.document) if one], memory.zone)
+    if removed:
+        verb = "deleted" if removed.reason == "deleted" else f"forgotten ({removed.reason})"
+        note(f"It was {verb} {removed.forgotten_at.astimezone(memory.zone):%Y-%m-%d %H:%M} and can be restored")
     texts = {name: value if isinstance(value, str) else ", ".join(map(str, value)) for name, value in source.items()}
     print_figures({f"source {name}": text for name, text in texts.items()})
     for receipt, line in turns:
@@ -358,10 +367,12 @@ def delete(
     kind: Kind = None,
     category: Category = None,
     yes: Yes = False,
+    erase: Annotated[bool, typer.Option("--erase", help="Remove it at once and for ever.")] = False,
 ) -> None:
-    """Delete a memory, or all of a user's. Deleted memories cannot be restored.
+    """Delete a memory, which restore brings back for a while, or all of a user's for ever.
 
-    --all deletes what this agent reads: the shared memories and its own; of one type or category, if given.
+    --all deletes what this agent reads: the shared memories and its own; of one type or category, if given. How long a
+    memory can be restored says AGENT_MEMORY_DELETED_DAYS.
     """
     if (memory_id is None) is not everything:
         raise typer.BadParameter("Give the id of a memory, or --all")
@@ -377,11 +388,13 @@ def delete(
         else:
             if not yes:
                 found = memory.sync.get_memory(target.user, memory_id)
-                if found is None:
+                removed = memory.sync.why(target.user, memory_id, limit=0).removed if erase and not found else None
+                shown = found or (removed and removed.document)
+                if shown is None:
                     raise MemoryNotFound(memory_id)
-                text = one_line(found.content)
+                text = one_line(shown.content)
                 _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
-            if not memory.sync.delete_memory(target.user, memory_id):
+            if not memory.sync.delete_memory(target.user, memory_id, erase=erase):
                 raise MemoryNotFound(memory_id)
             removed = 1
     target.print({"deleted": removed}, f"Deleted {removed} {'memory' if removed == 1 else 'memories'}")

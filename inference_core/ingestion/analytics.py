@@ -13,6 +13,7 @@ from inference_core.ingestion.jobs import jobs
 from inference_core.lifecycle.forgetting import by_use, usages_beside
 from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
 from inference_core.memory.record import why_invalid
+from inference_core.memory.types import MEMORY_TYPES
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 
 _AGES: Final = {"today": timedelta(days=1), "this week": timedelta(days=7), "this month": timedelta(days=30)}
@@ -70,7 +71,8 @@ def statistics(scope: MemoryScope, user_id: UserId) -> Operation[MemoryStatistic
     figures = by_use(records, (yield from usages_beside(scope.engine, scopes)))
     used = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if use.count]
     unused = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if not use.count]
-    forgotten = yield from scope.engine.count([sidecar_namespace(one, FORGOTTEN) for one in scopes])
+    archives = [sidecar_namespace(one, FORGOTTEN) for one in scopes]
+    forgotten = yield from scope.engine.count(archives, kinds=frozenset(MEMORY_TYPES))  # and no earlier texts
     done = yield from jobs(scope, user_id)
     now = scope.clock.now()
     days = Counter(record.created_at.date() for record in records)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, WOULD_END, Effects
-from inference_core.lifecycle.archive import restore
+from inference_core.lifecycle.archive import restore_archived
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
@@ -115,13 +115,13 @@ def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Opera
 
 def _undo_job(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
     places: Mapping[str, Sequence[str]] = job.value["places"]
-    yield from restore(scope, user_id, list(places))
+    yield from restore_archived(scope, user_id, list(places), deleted=False)
     found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
     records = {record.id: record for record in records_of(found)}
     added = [records[key] for key in job.value["added"] if key in records]
     linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
     if linked:  # by other jobs, or by tools
-        yield from restore(scope, user_id, sorted(linked))
+        yield from restore_archived(scope, user_id, sorted(linked), deleted=False)
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         rows = yield from scope.engine.get([(name, key) for name in names if holds_memories(name) for key in linked])
         records |= {record.id: record for record in records_of(rows)}

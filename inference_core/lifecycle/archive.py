@@ -1,48 +1,35 @@
-"""The archive: where forgotten memories lie until they are restored or erased; no recall reads it.
-
-A row of the archive is the memory's own, with its text and vectors, and a note of when and why it was forgotten.
-"""
+"""The archive: where forgotten and deleted memories lie until they are restored or erased; no recall reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from inference_core.effects import Operation
-from inference_core.lifecycle.policy import EvictionCandidate
-from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import (
-    FORGOTTEN,
-    USAGE,
     Namespace,
     encode_label,
     holds_forgotten,
     memory_namespace,
-    sidecar_namespace,
 )
-from inference_core.memory.text import canonical_id, encode_json, mapping_field, moment_field, text_field
+from inference_core.memory.text import canonical_id
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.operations.archive import (
+    DELETED,
+    ForgottenMemory,
+    forgotten_of,
+    is_archived,
+    restoring,
+)
+from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.services.operations.update import retried
-from inference_core.stores.access_counts import Usage, usage_put
-from inference_core.stores.backend import Delete, Key, Put, Row, Write
+from inference_core.stores.backend import Key, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
-_NOTE: Final = "_forgotten"
 _PORTION: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class ForgottenMemory:
-    """A memory that can be restored, when it was forgotten, and why."""
-
-    document: MemoryStoreDocument
-    forgotten_at: datetime
-    reason: str
 
 
 @dataclass(slots=True)
@@ -56,22 +43,35 @@ class RestoreReport:
 
 def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMemory]]:
     """What can be restored of the user's memories, every agent's, the last forgotten first. Raises StoreError."""
-    rows = yield from scope.engine.scan((yield from archives(scope.engine, user_id)), accepts=is_known)
+    now = scope.clock.now()
+    places = yield from archives(scope.engine, user_id)
+    rows = yield from scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
     return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
 
 
 def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Operation[RestoreReport]:
-    """Restores forgotten memories, None: all, as they were, with ids, instants, history and vectors.
+    """Restores forgotten and deleted memories, None: all, as they were, with ids, times, metadata and history.
 
     They count as used now. A memory that was saved under the same id since stays. Raises InvalidInput, StoreError.
     """
-    engine = scope.engine
+    return restore_archived(scope, user_id, memory_ids)
+
+
+def restore_archived(
+    scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None, *, deleted: bool = True
+) -> Operation[RestoreReport]:
+    """Like `restore`; without what somebody ``deleted``, if that is False."""
+    engine, now = scope.engine, scope.clock.now()
+
+    def is_wanted(row: Row) -> bool:
+        return is_archived(row, now) and (deleted or forgotten_of(row).reason != DELETED)
+
     scopes = yield from archives(engine, user_id)
     if memory_ids is None:
-        rows = yield from engine.scan(scopes, accepts=is_known)
+        rows = yield from engine.scan(scopes, accepts=is_wanted)
     else:
         keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
-        rows = [row for row in (yield from engine.get(keys)) if row and is_known(row)]
+        rows = [row for row in (yield from engine.get(keys)) if row and is_wanted(row)]
     report = RestoreReport()
     for portion in portions(rows, _PORTION):
         known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
@@ -99,60 +99,6 @@ def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Docum
     if writes:
         yield from scope.engine.write(writes, embeds=False)
     return back
-
-
-def forgotten_of(row: Row) -> ForgottenMemory:
-    """The memory in a row of the archive."""
-    note = mapping_field(row.value, _NOTE)
-    at = moment_field(note, "at") or row.updated_at
-    return ForgottenMemory(MemoryStoreDocument.of(record_of(row)), at, text_field(note, "reason") or "")
-
-
-def archiving(
-    leaving: EvictionCandidate, row: Row, usage: Row | None, document: Document | None, now: datetime
-) -> list[Write]:
-    """The writes that move the memory of ``row`` to the archive, unless it or its ``usage`` has changed meanwhile."""
-    figures = Usage.of(usage)
-    note: dict[str, Any] = {
-        "at": now.isoformat(),
-        "reason": leaving.reason.value,
-        "updated_at": row.updated_at.isoformat(),
-        "count": figures.count,
-    }
-    namespace, name = leaving.key
-    put = Put(
-        namespace=sidecar_namespace(namespace, FORGOTTEN),
-        key=name,
-        value=encode_json(row.value | {_NOTE: note}, what="memory"),
-        document=document,
-        kind=leaving.record.memory_type.value,
-        created_at=row.created_at,
-        updated_at=now,
-    )
-    return [
-        put,
-        Delete(namespace=namespace, key=name, expected=row.version),
-        Delete(namespace=sidecar_namespace(namespace, USAGE), key=name, expected=usage.version if usage else 0),
-    ]
-
-
-def restoring(row: Row, document: Document | None, now: datetime) -> list[Write]:
-    """The writes that put the memory of an archive's ``row`` back, as used now, unless one is there."""
-    note = mapping_field(row.value, _NOTE)
-    count = note.get("count")
-    home = memory_namespace(row.namespace)
-    put = Put(
-        namespace=home,
-        key=row.key,
-        value=encode_json({name: part for name, part in row.value.items() if name != _NOTE}, what="memory"),
-        document=document,
-        kind=record_of(row).memory_type.value,
-        created_at=row.created_at,
-        updated_at=moment_field(note, "updated_at") or row.updated_at,
-        expected=0,
-    )
-    usage = usage_put((home, row.key), Usage(count if isinstance(count, int) else 0, now))
-    return [put, usage, Delete(namespace=row.namespace, key=row.key, expected=row.version)]
 
 
 def archives(engine: StoreEngine, user_id: UserId) -> Operation[list[Namespace]]:

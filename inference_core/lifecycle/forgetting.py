@@ -17,14 +17,7 @@ from typing import Final
 
 from inference_core.effects import Operation, run
 from inference_core.errors import InferenceCoreError, InvalidId
-from inference_core.lifecycle.archive import (
-    archiving,
-    documents,
-    forgotten,
-    forgotten_of,
-    portions,
-    restore,
-)
+from inference_core.lifecycle.archive import documents, forgotten, portions, restore
 from inference_core.lifecycle.policy import Choice, EvictionCandidate, ForgettingPolicy, ForgettingReason
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import (
@@ -40,6 +33,7 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.record import MemoryRecord
 from inference_core.retrieval.documents import Document
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase, asynchronous, synchronous
+from inference_core.services.operations.archive import archiving, forgotten_of, is_over
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.access_counts import Usage
@@ -93,10 +87,15 @@ def forget(
     leaving = list(Choice(list(map(record_of, memories)), usages, chosen, now).leaving.values())
     since = now - timedelta(days=chosen.keep_days)
     # An archived memory that is also in its namespace is left from a move or a restoration that was interrupted.
+    # What somebody deleted, and earlier texts, have an end of their own.
     overdue = [
         row
         for row in archived
-        if forgotten_of(row).forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows
+        if is_over(row, now)
+        or (
+            (one := forgotten_of(row)).until is None
+            and (one.forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows)
+        )
     ]
     if dry_run:
         return ForgettingReport(leaving, [], [row.key for row in overdue], len(memories) - len(leaving))
@@ -151,7 +150,7 @@ def _move(
             continue  # recalled since it was chosen; what has expired goes even so
         if one.successor is None or one.successor in gone or one.successor in going:
             going[one.key] = one
-            writes += archiving(one, row, figure, known.get(one.key), now)
+            writes += archiving(row, figure, now, one.reason.value, document=known.get(one.key))
     if writes:
         yield from engine.write(writes, embeds=False)
     return list(going.values())

@@ -16,6 +16,7 @@ from langgraph.store.base import BaseStore
 from inference_core.clock import Clock, SystemClock, time_zone
 from inference_core.effects import Operation, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
+from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder
 from inference_core.memory.record import INDEXED_FIELDS
@@ -46,7 +47,7 @@ from inference_core.services.operations.recall import (
 )
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.save import save
-from inference_core.services.operations.scope import MemoryScope, present_as
+from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, present_as
 from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
@@ -69,6 +70,7 @@ from inference_core.stores.factory import engine_of
 P = ParamSpec("P")
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S: Final = 10.0
+_MOST_DELETED_DAYS: Final = 36_500.0
 _SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -145,6 +147,8 @@ class AgentMemoryStoreService(ServiceBase):
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
         counts_access: Counts recalls, which keeps memories from being forgotten.
+        deleted_days: So long what `delete_memory` removes can be restored, and what `update_memory` replaces be read.
+            0: not at all.
         clock: Tells the time.
         timeout: Bounds every operation, in seconds; None waits for ever.
     """
@@ -180,9 +184,12 @@ class AgentMemoryStoreService(ServiceBase):
         max_content_bytes: int = MAX_CONTENT_BYTES,
         timezone: str | tzinfo = UTC,
         counts_access: bool = True,
+        deleted_days: float = DEFAULT_DELETED_DAYS,
         clock: Clock | None = None,
         timeout: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
+        if not 0 <= deleted_days <= _MOST_DELETED_DAYS:
+            raise InvalidInput(f"deleted_days is from 0 to {_MOST_DELETED_DAYS:g}, not {deleted_days}")
         self.store = store
         self.base_namespace = tuple(base_namespace)
         self.max_results = max_results
@@ -196,6 +203,7 @@ class AgentMemoryStoreService(ServiceBase):
             max_results=max_results,
             max_content_bytes=max_content_bytes,
             counts_access=counts_access,
+            deleted_days=deleted_days,
             store=store,
         )
         super().__init__(scope, timeout)
@@ -211,6 +219,7 @@ class AgentMemoryStoreService(ServiceBase):
             "max_content_bytes": settings.max_content_bytes,
             "timezone": settings.timezone,
             "counts_access": settings.access_counts,
+            "deleted_days": settings.deleted_days,
             "timeout": settings.timeout,
         }
         return cls(store, **chosen | options)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import USAGE, holds_memories, sidecar_namespace
+from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.stores.backend import Backend, Delete, Key, Put, Row, Write
 from inference_core.stores.writer import GroupWriter
@@ -161,12 +161,13 @@ def usage_put(key: Key, usage: Usage, expected: int | None = None) -> Put:
     )
 
 
-def with_their_usage(batch: Sequence[Write]) -> list[Write]:
-    """``batch``, and behind it the writes that remove the figures of the memories that it removes."""
+def with_sidecars(batch: Sequence[Write]) -> list[Write]:
+    """``batch``, and behind it the writes that remove the figures and earlier texts of the memories that it removes."""
     gone = [
-        (sidecar_namespace(write.namespace, USAGE), write.key)
+        (sidecar_namespace(write.namespace, place), write.key)
         for write in batch
         if isinstance(write, Delete) and holds_memories(write.namespace)
+        for place in (USAGE, FORGOTTEN)
     ]
     named = {(write.namespace, write.key) for write in batch} if gone else set[Key]()
     return [*batch, *(Delete(namespace=place, key=key) for place, key in gone if (place, key) not in named)]

@@ -22,7 +22,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
-from inference_core.stores.access_counts import ACCESS_INTERVAL_S, AccessCounts, with_their_usage
+from inference_core.stores.access_counts import ACCESS_INTERVAL_S, AccessCounts, with_sidecars
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
@@ -134,7 +134,7 @@ class StoreEngine:
         """
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
-        written = yield from self._written(with_their_usage(embedded))
+        written = yield from self._written(with_sidecars(embedded))
         self._indexes.note_written(write.namespace for write in embedded if isinstance(write, Put) and write.document)
         if embeds and any(map(waits_for_vector, embedded)):
             self.embed_later()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
+from inference_core.memory.namespaces import holds_forgotten
 from inference_core.memory.text import encode_json, is_encodable
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
@@ -127,14 +128,17 @@ def export_store(
     """Writes the rows of ``backend``, of these users or of all, into the file ``path``.
 
     The file appears when it is whole, and only its owner may read it. Vectors are left out unless asked for; an import
-    makes them anew. Rows that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
+    makes them anew. What was deleted and can still be restored is left out. Rows that cannot be read are left out and
+    counted. Raises InvalidInput, StoreError, OSError.
     """
     report = TransferReport()
     total = hashlib.sha256()
     with _new_file(path) as file:
         model = backend.get_meta(EMBEDDING_META) if with_vectors else None
         file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
-        for portion in puts_of(backend, user_ids, report, with_vectors=with_vectors):
+        for rows in puts_of(backend, user_ids, report, with_vectors=with_vectors):
+            # What somebody deleted, and the texts that updates replaced, end by themselves and are nobody's any more.
+            portion = [put for put in rows if not (put.expiry and holds_forgotten(put.namespace))]
             for put in portion:
                 row = put_to_json(put, with_vectors=with_vectors)
                 encoded = _encoded(row)

@@ -73,6 +73,29 @@ def test_tags_sessions_times_and_what_an_update_changes(capsys: Capture):
     assert "2026-12-31" in capsys.readouterr().err
 
 
+def test_a_deleted_memory_is_restored_or_erased(capsys: Capture):
+    """Deleted memories could not be restored, and `why` did not know them."""
+    answer(capsys, "save", *ADA, "Lives in Lisbon", "--id", "home")
+    said(capsys, "update", "home", "--content", "Lives in Porto")
+    said(capsys, "delete", "home", "--yes")
+    told = answer(capsys, "why", "home", *ADA)
+    assert (told["memory"], told["removed"]["reason"], told["removed"]["content"]) == (
+        None,
+        "deleted",
+        "Lives in Porto",
+    )
+    assert [one["content"] for one in told["earlier"]] == ["Lives in Lisbon"]
+    shown = said(capsys, "why", "home")
+    assert "It was deleted 20" in shown[1]
+    assert "deleted, 20" in said(capsys, "restore")[0]
+    assert said(capsys, "restore", "home")[1] == "Restored 1\n"
+    assert "It was" not in said(capsys, "why", "home")[1]
+    said(capsys, "delete", "home", "--yes")
+    assert main(["delete", "home", "--yes", *ADA]) == 3
+    assert answer(capsys, "delete", "home", "--erase", "--yes", *ADA) == {"deleted": 1}
+    assert said(capsys, "restore")[1] == "Nothing can be restored\n"
+
+
 def test_people_read_the_same(capsys: Capture):
     memory_id = said(capsys, "save", "Lives in Lisbon", "--type", "facts")[0].strip()
     out, err = said(capsys, "recall", "Lisbon", "--explain")

@@ -59,6 +59,7 @@ def test_the_defaults_are_the_documented_ones():
         "forget_below": 0.1,
         "forget_max_memories": None,
         "forget_max_tokens": None,
+        "deleted_days": 7.0,
         "forgotten_days": 90.0,
     }
     assert AgentSettings().model_dump() == {

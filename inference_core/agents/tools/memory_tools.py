@@ -275,7 +275,7 @@ class DeleteMemoryStoreTool(MemoryTool):
     """Removes a memory."""
 
     name: str = "delete_memory_store"
-    description: str = "Remove a memory for good."
+    description: str = "Remove a memory."
     args_schema: ArgsSchema | None = DeleteArguments
     verb: ClassVar[str] = "delete memory"
 

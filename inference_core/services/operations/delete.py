@@ -8,11 +8,19 @@ from typing import Final
 
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import FORGOTTEN, Namespace, encode_label, sidecar_namespace
+from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, encode_label, sidecar_namespace
 from inference_core.memory.text import canonical_id
 from inference_core.memory.types import validate_memory_type
+from inference_core.services.operations.archive import (
+    DELETED,
+    archive_keys,
+    archiving,
+    earlier_of,
+    forgotten_of,
+    is_over,
+)
 from inference_core.services.operations.scope import MemoryScope, UserId, check_version, find_row
-from inference_core.stores.backend import Check, Delete
+from inference_core.stores.backend import Check, Delete, Write
 from inference_core.stores.engine import StoreEngine
 
 PORTION: Final = 500
@@ -25,30 +33,40 @@ def delete(
     category: str | None = None,
     *,
     expected_version: int | None = None,
+    erase: bool = False,
 ) -> Operation[bool]:
-    """Removes a memory with its text, vector and index entry, also one that was forgotten; False if there is none.
+    """Removes a memory; for the ``deleted_days`` of the service it can be restored. False if there is none.
 
-    It is looked for in the scopes that the agent reads, or those of ``category``. With ``expected_version`` only a
-    memory at that version goes, and none that was forgotten. Raises InvalidInput, StoreUnavailable, WriteUnknown, and
-    VersionConflict if it is at another version.
+    ``erase`` removes it at once and for ever, with its earlier texts, also if it was deleted before. One that was
+    forgotten is removed for ever. It is looked for in the scopes that the agent reads, or those of ``category``. With
+    ``expected_version`` only a memory at that version goes, and none that was forgotten. Raises InvalidInput,
+    StoreUnavailable, WriteUnknown, and VersionConflict if it is at another version.
     """
+    now, until = scope.clock.now(), None if erase else scope.kept_until
     while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
         check_version(row.key, row.version, expected_version)
-        removal = Delete(namespace=row.namespace, key=row.key, expected=expected_version)
+        removal: list[Write] = [Delete(namespace=row.namespace, key=row.key, expected=expected_version)]
+        if until is not None:
+            beside = [(sidecar_namespace(row.namespace, place), row.key) for place in (USAGE, FORGOTTEN)]
+            usage, archived = yield from scope.engine.get(beside)
+            removal = archiving(row, usage, now, DELETED, until=until, earlier=earlier_of(archived, now, until))
         with suppress(VersionConflict):  # the next look tells which version is there now
-            yield from scope.engine.write(
-                [removal, Delete(namespace=sidecar_namespace(row.namespace, FORGOTTEN), key=row.key)]
-            )
+            yield from scope.engine.write(removal)
+            if not scope.engine.backend.capabilities.change_feed:  # such a store does not remove what has ended
+                place = sidecar_namespace(row.namespace, FORGOTTEN)
+                over = yield from scope.engine.scan([place], accepts=lambda one: is_over(one, now))
+                scope.engine.later.put(*(Delete(namespace=one.namespace, key=one.key) for one in over))
             return True
     if expected_version is not None:
         return False
     key, homes = canonical_id(memory_id), scope.namespaces.read_scopes(user_id, category)
-    archives = [sidecar_namespace(home, FORGOTTEN) for home in homes]
-    forgotten = [row for row in (yield from scope.engine.get([(place, key) for place in archives])) if row]
+    archives = archive_keys(homes, key)
+    archived = [row for row in (yield from scope.engine.get(archives)) if row]
+    forgotten = [row for row in archived if erase or forgotten_of(row).until is None]
     if forgotten:
         yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in forgotten])
         return True
-    places = {(place, key) for place in (*homes, *archives)}
+    places = {*((home, key) for home in homes), *archives} - {(row.namespace, row.key) for row in archived}
     try:  # a row that cannot be read is found by reading all of the user's, so first ask whether anything is there
         yield from scope.engine.write([Check(namespace=place, key=key, expected=0) for place, _ in places])
     except VersionConflict:
@@ -62,8 +80,8 @@ def delete_all(
 ) -> Operation[int]:
     """Removes all memories of the user that this agent reads, of one type or category if given; returns how many.
 
-    Forgotten ones go too and are not counted. Other agents' own memories stay; `purge_user_memories` removes those too.
-    Raises InvalidInput, StoreUnavailable, WriteUnknown.
+    Forgotten and deleted ones go too and are not counted; none can be restored. Other agents' own memories stay;
+    `purge_user_memories` removes those too. Raises InvalidInput, StoreUnavailable, WriteUnknown.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)

@@ -14,6 +14,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_field
 from inference_core.memory.types import MemoryCategory, validate_memory_type
+from inference_core.services.operations.archive import archive_keys, earlier_documents
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -52,7 +53,8 @@ def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[Memory
 def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
     """The memory with all that it superseded and all that superseded it, the oldest first; empty if there is none.
 
-    Only memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
+    Texts that updates have replaced come before the memory, under its id, for the service's ``deleted_days``. Only
+    memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
     waiting = [memory_id]
@@ -63,7 +65,11 @@ def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[li
             found[one] = record
             waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
     ordered = sorted(found.values(), key=lambda record: (record.happened_at, record.created_at))
-    return [MemoryStoreDocument.of(record) for record in ordered]
+    keys = [key for one in ordered for key in archive_keys([one.namespace], one.id)]
+    now, versions = scope.clock.now(), list[MemoryStoreDocument]()
+    for record, archived in zip(ordered, (yield from scope.engine.get(keys)), strict=True):
+        versions += [*earlier_documents(archived, now), MemoryStoreDocument.of(record)]
+    return versions
 
 
 def list_memories(  # noqa: D417 - callers of the service pass no scope

@@ -16,8 +16,15 @@ from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import encode_json
+from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import Trust
+from inference_core.services.operations.archive import (
+    ForgottenMemory,
+    archive_keys,
+    earlier_documents,
+    forgotten_of,
+    is_archived,
+)
 from inference_core.services.operations.scope import MemoryScope, UserId, find, records_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row
 from inference_core.stores.codec import Cursor
@@ -31,11 +38,15 @@ _KIND: Final = "receipt"
 class Why:
     """Where a memory comes from, and a page of the model calls that were given it, the newest first.
 
-    ``memory`` is None if it is gone. The ``source`` of its value names the thread, messages and tool it was made of.
+    ``memory`` is None if it is gone; if it can be restored, ``removed`` has it, when it was deleted or forgotten, and
+    why. The ``source`` of its value names the thread, messages and tool it was made of. ``earlier`` are the texts that
+    updates have replaced, the oldest first.
     """
 
     memory: MemoryStoreDocument | None
     receipts: MemoryPage[Receipt]
+    removed: ForgottenMemory | None = None
+    earlier: Sequence[MemoryStoreDocument] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,12 @@ def why(
     """
     record = yield from find(scope, user_id, memory_id)
     receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
-    return Why(record and MemoryStoreDocument.of(record), receipts)
+    now = scope.clock.now()
+    homes = [record.namespace] if record else scope.namespaces.read_scopes(user_id)
+    archived = [row for row in (yield from scope.engine.get(archive_keys(homes, canonical_id(memory_id)))) if row]
+    removed = next((forgotten_of(row) for row in archived if not record and is_archived(row, now)), None)
+    earlier = [document for row in archived for document in earlier_documents(row, now)]
+    return Why(record and MemoryStoreDocument.of(record), receipts, removed, earlier)
 
 
 def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Operation[Rebuilt]:

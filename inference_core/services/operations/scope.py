@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Final
@@ -34,13 +34,15 @@ from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
 MAX_TAGS: Final = 32
+DEFAULT_DELETED_DAYS: Final = 7.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryScope:
     """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
 
-    ``counts_access``: what is recalled is counted. ``store`` is kept alive, for an engine does not do so.
+    ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
+    restored or read. ``store`` is kept alive, for an engine does not do so.
     """
 
     engine: StoreEngine
@@ -50,7 +52,13 @@ class MemoryScope:
     max_results: int = 5
     max_content_bytes: int = MAX_CONTENT_BYTES
     counts_access: bool = True
+    deleted_days: float = DEFAULT_DELETED_DAYS
     store: BaseStore | None = None
+
+    @property
+    def kept_until(self) -> datetime | None:
+        """Till when what is deleted or replaced now can be restored or read; None: not at all."""
+        return self.clock.now() + timedelta(days=self.deleted_days) if self.deleted_days else None
 
     def note_recalled(self, records: Sequence[MemoryRecord], at: datetime) -> None:
         """Counts that memories were recalled, and has them live on, without waiting."""

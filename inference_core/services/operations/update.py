@@ -13,6 +13,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import MemoryType, validate_memory_type
+from inference_core.services.operations.archive import archive_keys, earlier_of, keeping, replaced
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -54,7 +55,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
     Args:
         user_id: Whose memory it is.
         memory_id: The memory.
-        content: The new text. The earlier one stays in its history of versions.
+        content: The new text. `why` and `get_memory_history` give the earlier one for the service's ``deleted_days``.
         memory_type: A `MemoryType` by name; moves the memory to the category of that type.
         topic: A short label; "" removes it.
         category: A `MemoryCategory` by name.
@@ -86,17 +87,8 @@ def update(  # noqa: D417 - callers of the service pass no scope
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)
         new = change.applied(scope, user_id, old)
-        writes: list[Write] = [put_of(new, expected=old.version)]
-        if new.namespace != old.namespace:
-            rows = yield from scope.engine.get([(new.namespace, new.id)])
-            if rows[0] is not None:
-                raise InvalidInput(
-                    f"Another memory with id {new.id!r} is {new.category.value} already; delete one of them first"
-                )
-            put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
-            writes = [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
         try:
-            yield from scope.engine.write(writes)
+            yield from scope.engine.write((yield from _writes(scope, old, new)))
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
@@ -104,6 +96,28 @@ def update(  # noqa: D417 - callers of the service pass no scope
         else:
             return True
     return False
+
+
+def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operation[list[Write]]:
+    """The writes that put ``new`` in the place of ``old`` and keep its text. Raises InvalidInput if the id is taken."""
+    writes: list[Write] = [put_of(new, expected=old.version)]
+    if new.namespace != old.namespace:
+        rows = yield from scope.engine.get([(new.namespace, new.id)])
+        if rows[0] is not None:
+            raise InvalidInput(
+                f"Another memory with id {new.id!r} is {new.category.value} already; delete one of them first"
+            )
+        put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
+        writes = [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
+    if (until := scope.kept_until) and (new.content != old.content or new.namespace != old.namespace):
+        now = scope.clock.now()
+        (archived,) = yield from scope.engine.get(archive_keys([old.namespace], old.id))
+        earlier = earlier_of(archived, now, until)
+        if new.content != old.content:
+            earlier.append(replaced(old, until))
+        if earlier:
+            writes.append(keeping(new.namespace, new.id, earlier, now))
+    return writes
 
 
 def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:

@@ -181,4 +181,6 @@ def test_notes_are_bounded_and_of_memories_only(store: MemoryStore, monkeypatch:
 
 def test_the_versions_of_a_write_are_those_of_its_own_rows(store: MemoryStore) -> None:
     batch = [Delete(namespace=HOME, key="x"), Delete(namespace=FIGURES, key="x"), Delete(namespace=HOME, key="y")]
-    assert [(one.namespace, one.key) for one in accesses.with_their_usage(batch)[3:]] == [(FIGURES, "y")]
+    archive = ("ada", "forgotten", "semantic")
+    added = [(one.namespace, one.key) for one in accesses.with_sidecars(batch)[3:]]
+    assert added == [(archive, "x"), (FIGURES, "y"), (archive, "y")]
