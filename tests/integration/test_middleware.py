@@ -53,7 +53,8 @@ from inference_core import (
     get_memory_tools,
     open_store,
 )
-from inference_core.errors import ConfigurationError, InvalidInput
+from inference_core.agents.middleware import memory as memory_module
+from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.user_memories import list_user_memories
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
@@ -575,6 +576,26 @@ class TestStatus:
         assert reason in result["memory_status_reason"]
         assert result["messages"][-1].text == "Noted."
         assert blocks(model.requests[0]) == []
+
+    def test_a_forgotten_user_is_logged_once_a_process_or_an_error(
+        self,
+        store: BaseStore,
+        model: ScriptedChatModel,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Regression: who forgot the user had an agent without memory, and no word about it."""
+        monkeypatch.setattr(memory_module, "_said_nobody", threading.Event())
+        for _ in range(2):
+            make_agent(model, store=store, middleware=[patient_memory()]).invoke({"messages": ["drinks"]})
+        (said,) = [one for one in caplog.messages if "no memory" in one]
+        assert said == (
+            "A run has no memory. No user: pass context={'user_id': …} or configurable={'user_id': …}, or give the "
+            "middleware user_id. To make this an error: require_user=True"
+        )
+        strict = make_agent(model, store=store, middleware=[patient_memory(require_user=True)])
+        with pytest.raises(IdentityError, match="No user: pass context"):
+            strict.invoke({"messages": ["drinks"]})
 
     @pytest.mark.parametrize("context", [{"user_id": 7}, {"user_id": True}, {"user_id": ["ada"]}, {"user_id": ""}])
     def test_closed_for_what_is_no_user(

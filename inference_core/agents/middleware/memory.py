@@ -7,6 +7,7 @@ The profile, which stays the same from run to run, is in the thread's private st
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -54,6 +55,8 @@ Placement = Literal["last_user", "system"]
 _Reported = OmitFromSchema(input=True, output=False)
 
 
+_said_nobody: Final = threading.Event()
+"""Whether this process has logged that a run had no user; a server may serve anonymous users all day."""
 _INSTEAD: Final = {
     "postrun_analysis": "add CaptureMiddleware(RuleExtractor()) to middleware=, which makes memories after each run",
     "postrun_analysis_model": "add CaptureMiddleware(ModelExtractor([model])) to middleware=",
@@ -117,6 +120,8 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         memory_service: An `AgentMemoryStoreService` or its ``sync``. None: the store that the agent was compiled with.
         user_id: A user, or a function that takes the LangGraph runtime and returns one. None: the authenticated user of
             LangGraph Server, ``context.user_id`` or ``config["configurable"]["user_id"]``.
+        require_user: Whether a run without a user raises IdentityError, or InvalidId for a user that cannot be one,
+            instead of going on without memory.
         auto_recall: Whether to recall before each run. Without it the agent has the tools only. A run's
             ``config["configurable"]["memory_session_context_enabled"]`` decides for that run.
         max_recall_results: At most so many memories of each category.
@@ -158,6 +163,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         include_tools: list[str] | None = None,
         tool_instructions_enabled: bool | None = None,
         session_id: str | None = None,
+        require_user: bool = False,
         recall_timeout: float = RECALL_TIMEOUT_S,
         placement: Placement = "last_user",
         profile: bool = True,
@@ -188,6 +194,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self.memory_service, self.user_id, self.session_id = memory_service, user_id, session_id
         self.auto_recall, self.max_recall_results = auto_recall, max_recall_results
+        self._requires_user = require_user
         self._placement: Placement = placement
         self._receipt_days = receipt_days if receipts else None
         types = None if include_memory_types is None else [validate_memory_type(t) for t in include_memory_types]
@@ -247,15 +254,23 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
     def at_start(
         self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False
     ) -> Operation[Update]:
-        """Recalls for the user of this run. Raises only developers' mistakes, as ConfigurationError."""
+        """Recalls for the user of this run.
+
+        Raises ConfigurationError for a developer's mistake; with ``require_user`` also IdentityError and InvalidId.
+        """
         started = time.perf_counter()
         owner = state.get("memory_owner") if is_resumed else None
         scope = self._binding.scope_of(runtime)
         try:
             user = self._binding.user(runtime, owner)
         except (IdentityError, InvalidInput) as error:
+            if self._requires_user:
+                raise
             if error.__cause__ is not None:  # the application's own function failed
                 self._warn(str(error))
+            elif not _said_nobody.is_set():
+                _said_nobody.set()
+                _LOG.warning("A run has no memory. %s. To make this an error: require_user=True", error)
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error)) | {"memory_profile": None}
         if not _switch("memory_session_context_enabled", self.auto_recall):
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_openai import OpenAIEmbeddings
 from support import HashingEmbeddings
 
-from inference_core.embeddings import local
+from inference_core.embeddings import factory, local
 from inference_core.embeddings import local as multilingual
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import make_embedder
@@ -62,8 +63,13 @@ def test_the_local_model_is_made_without_being_loaded(spec: str):
 
 
 @pytest.mark.usefixtures("no_local_model", "no_multilingual_model")
-def test_without_the_local_extra_auto_is_none_and_local_is_refused():
-    assert make_embedder("auto") is None
+def test_without_the_local_extra_auto_is_none_and_local_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(factory, "_said_lexical", threading.Event())
+    assert make_embedder("auto") is make_embedder("auto") is None
+    (said,) = caplog.messages  # once a process
+    assert "pip install 'inference-core-memory[local]'" in said
     with pytest.raises(MissingExtra, match=r"pip install 'inference-core-memory\[local\]'"):
         make_embedder("local")
 
