@@ -112,3 +112,15 @@ def test_the_tool_says_so(service: AgentMemoryStoreService) -> None:
     (save,) = get_memory_tools(service, U, include_tools=["save_memory_store"])
     first, second = (save.invoke({"content": TEA}) for _ in range(2))
     assert second == first.replace("saved", "already stored")
+
+
+def test_a_memory_that_was_moved_stays_alone_under_its_id(service: AgentMemoryStoreService) -> None:
+    """The id that follows from the words was free in the old scope, so that a second memory was stored under it."""
+    moved = service.sync.save_memory(U, TEA)
+    service.sync.update_memory(U, moved, category="procedural")
+    again = service.sync.save_memory(U, TEA)
+    assert again != moved
+    assert service.sync.save_memory(U, TEA) == again
+    assert sorted(one.id for one in service.sync.list_memories(U)[0]) == sorted([moved, again])
+    assert service.sync.delete_memory(U, moved)
+    assert service.sync.get_memory(U, moved) is None

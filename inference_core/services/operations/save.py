@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
+from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.text import (
     canonical_id,
@@ -39,7 +40,7 @@ from inference_core.services.operations.scope import (
     record_of,
 )
 from inference_core.services.operations.update import retried
-from inference_core.stores.backend import Delete
+from inference_core.stores.backend import Check, Delete
 
 _SAME: Final = 3
 """So many memories of the same words may stand beside each other before a save looks no further."""
@@ -129,21 +130,21 @@ def save(  # noqa: D417 - callers of the service pass no scope
         valid_from=checked_moment(valid_from, "valid_from"),
         expires_at=checked_moment(expires_at, "expires_at"),
     )
+    others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != record.namespace]
     if memory_id is None:
-        return (yield from _stored_once(scope, record))
+        return (yield from _stored_once(scope, record, others))
     old = yield from find(scope, user_id, record.id)
     kept = record if old is None else replace(record, created_at=old.created_at)
     # It alone stands under its id afterwards, whatever others write there at the same time.
-    others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != kept.namespace]
     yield from scope.engine.write([*(Delete(namespace=one, key=kept.id) for one in others), put_of(kept)])
     return SavedId(record.id)
 
 
-def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Operation[SavedId]:
+def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> Operation[SavedId]:
     """Stores ``record`` under an id that follows from what it says, or finds it there.
 
     So the write itself notices a repetition, without a look before it, also when two save at once. A memory that holds
-    no more, or was changed, keeps its id; then the next id is taken.
+    no more, was changed, or was moved to one of the ``others`` keeps its id; then the next id is taken.
     """
     key = yield from scope.engine.content_key()  # without it an id says nothing of the content
     session = record.session_id if record.category is MemoryCategory.EPISODIC else None  # else the same fact
@@ -153,7 +154,8 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord) -> Operation[SavedId]
         told = encode_json([*facts, attempt], what="memory").encode()
         named = replace(record, id=hmac.new(key, told, "sha256").hexdigest()[:32])
         try:
-            yield from scope.engine.write([put_of(named, expected=0)])
+            absent = [Check(namespace=one, key=named.id, expected=0) for one in others]
+            yield from scope.engine.write([*absent, put_of(named, expected=0)])
         except VersionConflict:
             if (yield from retried(partial(_added_to, scope, named))):
                 return SavedId(named.id, was_stored=True)
