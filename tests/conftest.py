@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import postgres_server
 import pytest
@@ -28,9 +29,11 @@ UNTRACED_OF = {
 CORPORA = frozenset(
     {"test_bad_model_outputs.py", "test_foreign_stores.py", "test_outbox.py", "test_blocks.py", "test_hr_example.py"}
     | {"test_store_conformance.py", "test_render.py", "test_known_faults.py", "test_one_behaviour.py"}
-    | {"test_background_example.py"}
+    | {"test_background_example.py", "test_filters.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too."""
+FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
+"""Those with the longest tests come first, so that no process is left alone with one of them."""
 TRACED = frozenset({"unit", "contract", "integration"})
 """The folders whose tests coverage is measured with."""
 
@@ -40,16 +43,36 @@ def pytest_configure() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The same tests on further stores, and corpora, run without the tracing, which takes twice as long."""
+    if not config.getoption("--full"):
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
         kinds = {value for value in values if isinstance(value, str)}
         is_further = kinds & UNTRACED_OF.get(item.path.name, UNTRACED)
-        is_traced = item.path.relative_to(TESTS).parts[0] in TRACED and item.path.name not in CORPORA
-        if is_further or not is_traced:
-            item.add_marker(pytest.mark.no_cover)
+        if is_further or folder_of(item) not in TRACED or item.path.name in CORPORA:
+            item.add_marker(pytest.mark.untraced)
+    # Traced tests come after the others: turning the tracing on and off again and again takes long, too.
+    items.sort(key=lambda item: (is_traced(item), FOLDERS.index(folder_of(item))))
+
+
+def folder_of(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
+
+
+def is_traced(item: pytest.Item) -> bool:
+    return item.get_closest_marker("untraced") is None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Turns the tracing on or off for this test and its fixtures, where coverage is measured."""
+    plugin: Any = item.config.pluginmanager.getplugin("_cov")
+    coverage = plugin and plugin.cov_controller
+    if coverage and is_traced(item) != coverage.started:
+        coverage.resume() if is_traced(item) else coverage.pause()
 
 
 def pytest_collection_finish() -> None:

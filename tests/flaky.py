@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, product
 from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from inference_core.effects import Operation
 from inference_core.errors import StoreUnavailable
@@ -41,6 +44,22 @@ class FlakyBackend(InMemoryBackend):
         """Ends the fault."""
         self.fault = None
         self.healed.set()
+
+
+def crossed(*groups: Mapping[str, object] | Sequence[str]) -> list[ParameterSet]:
+    """All combinations of one value of each group, of which every second one belongs to the full run alone.
+
+    Those of the short run have each value of a group beside each value of any other.
+    """
+    named = [list(group.items() if isinstance(group, Mapping) else zip(group, group, strict=True)) for group in groups]
+    return [
+        pytest.param(
+            *(group[at][1] for group, at in zip(named, places, strict=True)),
+            id="-".join(group[at][0] for group, at in zip(named, places, strict=True)),
+            marks=[pytest.mark.full] if sum(places) % 2 else [],
+        )
+        for places in product(*(range(len(group)) for group in named))
+    ]
 
 
 def run_with_fault(plan: Operation[Any], at: int, fault: BaseException, *, after: bool = False) -> Any:

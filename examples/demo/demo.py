@@ -129,7 +129,12 @@ def _print_answers(conversation: Conversation, answers: Sequence[Answer]) -> Non
     draw(Text(f"All evidence found for {whole} of {len(answers)} questions."))
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demonstration; its exit code."""
     application = typer.Typer(add_completion=False)
     application.command()(demo)
-    sys.exit(run(None, application, "sh scripts/demo"))
+    return run(arguments, application, "sh scripts/demo")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -75,7 +75,7 @@ def test_answers_and_scores_are_the_same_on_every_database(tmp_path: Path) -> No
 def test_saves_of_others_cost_a_read_each_and_not_a_reload(shared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store(shared_url, embeddings=None) as one, open_store(shared_url, embeddings=None) as other:
         here, there = AgentMemoryStoreService(one).sync, AgentMemoryStoreService(other).sync
-        for number in range(200):
+        for number in range(60):
             there.save_memory("ada", f"fact {number}")
         assert here.recall_memories("ada", "fact 7", 1)
         backend = one.engine.backend
@@ -88,7 +88,7 @@ def test_saves_of_others_cost_a_read_each_and_not_a_reload(shared_url: str, monk
             return found
 
         monkeypatch.setattr(backend, "changes", counted)
-        for number in range(100):
+        for number in range(40):
             there.save_memory("ada", f"news {number}")
             assert here.recall_memories("ada", f"news {number}", 1)[0].content == f"news {number}"
-        assert len(read) == 100
+        assert len(read) == 40

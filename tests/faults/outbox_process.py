@@ -94,8 +94,8 @@ def work_on_poison(url: str) -> None:
             time.sleep(0.01)
 
 
-def talk(url: str, checkpoints: str, name: str) -> None:
-    """An agent with which a user talks until the process is killed; says which turns have ended."""
+def talk(url: str, checkpoints: str, name: str, turns: int | None = None) -> None:
+    """An agent with which a user talks so many times, or until the process is killed; says which turns have ended."""
     from langchain.agents import create_agent
 
     from inference_core import MemoryContext
@@ -114,7 +114,7 @@ def talk(url: str, checkpoints: str, name: str) -> None:
         )
         thread = {"configurable": {"thread_id": "one"}}
         print("started", flush=True)
-        for number in count():
+        for number in count() if turns is None else range(turns):
             text = f"[u{name}x{number}]"
             agent.invoke({"messages": [("user", text)]}, thread, context={"user_id": "ada"}, durability="sync")
             print("said", text, flush=True)

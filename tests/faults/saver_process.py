@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from multiprocessing.synchronize import Barrier
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -13,8 +11,7 @@ SAVERS = 20
 SHARED_UPDATES = 5
 
 
-async def main(url: str, name: str, saves: int, start: float) -> None:
-    await asyncio.sleep(max(0.0, start - time.time()))
+async def main(url: str, name: str, saves: int) -> None:
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, timeout=None)
         await service.save_memory("everyone", "shared", "facts", memory_id=f"own-{name}")
@@ -33,8 +30,4 @@ async def main(url: str, name: str, saves: int, start: float) -> None:
 def save(barrier: Barrier, url: str, name: str, saves: int) -> None:
     """Saves from the moment at which all processes have come to ``barrier``."""
     barrier.wait(60)
-    asyncio.run(main(url, name, saves, 0))
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(main(url, name, saves))

@@ -1,21 +1,17 @@
-"""Answers on standard output, line by line, whether a memory with the words that it reads is found; then saves one."""
+"""Says of each word that comes whether a memory with it is found; then saves one."""
 
 from __future__ import annotations
 
-import sys
+from multiprocessing.connection import Connection
 
 from inference_core import AgentMemoryStoreService, open_store
 
 
-def main() -> None:
-    with open_store(sys.argv[1], embeddings=None) as store:
+def search(url: str, words: Connection) -> None:
+    """Answers until None comes."""
+    with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
-        for line in sys.stdin:
-            word = line.strip()
+        while (word := words.recv()) is not None:
             found = [hit.content for hit in service.recall_memories("both", f"What about {word}?", k=3)]
             service.save_memory("both", f"The answer to {word} is reply{word}", "facts")
-            print(int(any(word in content for content in found)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            words.send(any(word in content for content in found))

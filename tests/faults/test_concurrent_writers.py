@@ -15,7 +15,7 @@ RULES = [f"Rule {number} of the house" for number in range(40)]
 
 
 def test_no_write_is_lost_or_locked_out_from_a_cold_start(shared_url: str, full: bool) -> None:
-    saves = 100 if full else 10
+    saves = 100 if full else 3
     barrier = CONTEXT.Barrier(PROCESSES)
     with open_store(shared_url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory("everyone", "shared", "facts", memory_id="shared")

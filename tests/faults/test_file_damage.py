@@ -223,7 +223,7 @@ class TestWritesOfSeveralUsers:
 
     def test_a_killed_process_leaves_all_or_nothing(self, plain: Opener):
         last = -1
-        for _ in range(8):
+        for _ in range(4):
             process = Forked(write_for_ever, str(plain.folder))
             said = [process.said.readline() for _ in range(5)]
             process.kill()

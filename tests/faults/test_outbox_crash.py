@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from databases import database
+from flaky import crossed
 from outbox_process import LIMITS, MARKER, POISON_LIMITS, Forgetful, talk, work, work_on_poison
 from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, seen, service_on, word_for_word
 from processes import Forked
@@ -32,7 +33,12 @@ from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 
-FAULTS = [StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt()]
+FAULTS = {
+    type(one).__name__: one
+    for one in (StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt())
+}
+INSTEAD_OR_AFTER = {"instead": False, "after": True}
+ONE_OR_TWO = {"one database": False, "outbox elsewhere": True}
 TEXTS = ["Lives in Porto", "Has a cat", "Likes tea"]
 
 
@@ -70,9 +76,7 @@ def fickle(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extra
     )
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["one database", "outbox elsewhere"])
-@pytest.mark.parametrize("is_done", [False, True], ids=["instead", "after"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize(("fault", "is_done", "elsewhere"), crossed(FAULTS, INSTEAD_OR_AFTER, ONE_OR_TWO))
 def test_after_a_fault_at_any_effect_nothing_is_lost_and_nothing_twice(
     fault: BaseException, is_done: bool, elsewhere: bool
 ) -> None:
@@ -112,23 +116,20 @@ def everything_said(checkpoints: str) -> list[str]:
 
 def one_more_turn(url: str, checkpoints: str, name: str) -> None:
     """A turn that is not killed, with which what was not captured yet is captured."""
-    process = Forked(talk, url, checkpoints, name)
-    while not process.said.readline().startswith(b"said"):
-        pass
-    process.kill()
-    process.end()
+    assert Forked(talk, url, checkpoints, name, 1).end()[0] == 0
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_after_kill_9_of_agents_and_workers_each_message_has_one_effect(kind: str, tmp_path: Path, full: bool) -> None:
     checkpoints = f"sqlite:///{tmp_path / 'checkpoints.db'}"
     chance = random.Random(7)
+    rounds = 100 if full else 12
     with database(kind, tmp_path) as url:
         with open_store(url, embeddings=None):
             pass
         speaker = Forked(talk, url, checkpoints, "0")
         workers = [Forked(work, url) for _ in range(2)]
-        for number in range(1, 101 if full else 21):
+        for number in range(1, rounds + 1):
             victim = workers[number % 2]
             victim.said.readline()
             time.sleep(chance.uniform(0.0, 0.1))
@@ -156,15 +157,16 @@ def test_after_kill_9_of_agents_and_workers_each_message_has_one_effect(kind: st
                 time.sleep(0.05)
             effects = Counter(MARKER.findall(content)[0] for content in contents(store))
             left = run(queue.status(pipeline.outbox, pipeline.scope.clock))
-    assert len(expected) > 20
+    assert len(expected) > rounds
     assert (left.waiting, left.dead) == (0, 0)
     assert effects == Counter(expected)
 
 
 def test_poison_neither_stops_nor_harms_the_others(tmp_path: Path, full: bool) -> None:
     url = f"sqlite:///{tmp_path / 'memory.db'}"
-    jobs_in_all = 1_000 if full else 200
-    bad = {at * 37 % jobs_in_all: kind for at, kind in enumerate(["fails"] * 20 + ["hangs"] * 5 + ["kills"] * 5)}
+    jobs_in_all, failing, hanging, killing = (1_000, 20, 5, 5) if full else (80, 6, 2, 2)
+    kinds = ["fails"] * failing + ["hangs"] * hanging + ["kills"] * killing
+    bad = {at * 37 % jobs_in_all: kind for at, kind in enumerate(kinds)}
     texts = [f"job {at} {bad.get(at, 'good')}" for at in range(jobs_in_all)]
     with open_store(url, embeddings=None) as store:
         outbox = Outbox(store.engine, service_on(store).scope.clock, POISON_LIMITS)
@@ -183,13 +185,13 @@ def test_poison_neither_stops_nor_harms_the_others(tmp_path: Path, full: bool) -
     with open_store(url, embeddings=None) as store:
         letters = run(queue.dead_letters(store.engine))
         done = [contents(store, f"user{at}") for at in range(jobs_in_all)]
-    assert len(bad) == 30
+    assert len(bad) == len(kinds)
     assert done == [[] if at in bad else [text] for at, text in enumerate(texts)]
     assert sorted(letter.text for letter in letters) == sorted(texts[at] for at in bad)
     assert max(tries.values()) == 3
     assert {letter.tries for letter in letters} == {3}
     reasons = Counter((letter.text.split()[-1], letter.reason.split()[0]) for letter in letters)
-    assert reasons == {("fails", "ValueError:"): 20, ("hangs", "ModelError:"): 5, ("kills", "The"): 5}
+    assert reasons == {("fails", "ValueError:"): failing, ("hangs", "ModelError:"): hanging, ("kills", "The"): killing}
     assert last_good - started < 60
 
 

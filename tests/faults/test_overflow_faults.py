@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from agent_process import WORDS_A_TURN, talk, turn_of
 from agent_support import FACES, ask, make_agent
-from flaky import FlakyBackend, effects_of, run_with_fault
+from flaky import FlakyBackend, crossed, effects_of, run_with_fault
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -55,7 +55,11 @@ from inference_core.testing import ScriptedChatModel
 
 SESSION = "s1"
 LIMIT = 300
-FAULTS = [StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt()]
+FAULTS = {
+    type(one).__name__: one
+    for one in (StoreUnavailable("down"), DeadlineExceeded("late"), VersionConflict("changed"), KeyboardInterrupt())
+}
+BEFORE_OR_AFTER = {"before": False, "after": True}
 HISTORY = dialogue(4)
 QUESTION = HumanMessage(f"{marker(8)} {'word ' * 200}", id="m8")
 WORDS = markers([*HISTORY, QUESTION])
@@ -107,9 +111,7 @@ def with_fault(plan: Any, at: int, fault: BaseException, *, after: bool) -> Any:
     return None
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("combination", ["S", "F", "FS", "SF"])
+@pytest.mark.parametrize(("combination", "fault", "after"), crossed(["S", "F", "FS", "SF"], FAULTS, BEFORE_OR_AFTER))
 def test_a_fault_in_an_update_of_agent_memory(combination: str, fault: BaseException, after: bool):
     def updating(store: MemoryStore, asked: Models) -> AgentMemory:
         return AgentMemory(store, overflow=asked.strategies(combination), max_tokens=LIMIT, user_id=USER)
@@ -137,9 +139,7 @@ def test_a_fault_in_an_update_of_agent_memory(combination: str, fault: BaseExcep
     assert all(updated(at)[1] <= calls + 1 for at in range(effects))
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("combination", ["S", "F", "FS"])
+@pytest.mark.parametrize(("combination", "fault", "after"), crossed(["S", "F", "FS"], FAULTS, BEFORE_OR_AFTER))
 def test_a_fault_in_a_run_of_the_middleware(combination: str, fault: BaseException, after: bool):
     def fitted(at: int | None) -> tuple[int, int]:
         """How often the middleware waited without a fault, and how often models were asked."""

@@ -7,9 +7,10 @@ from itertools import count
 from typing import Any
 
 import pytest
+from flaky import crossed
 from langchain_core.messages import AIMessage, BaseMessage
 from periodic_support import DAY, QUIET, Life, insight, names_in, summarizer, summary
-from test_outbox_crash import FAULTS, with_fault
+from test_outbox_crash import FAULTS, INSTEAD_OR_AFTER, ONE_OR_TWO, with_fault
 
 from inference_core import open_store
 from inference_core.effects import run
@@ -51,10 +52,9 @@ def stages(kind: str, life: Life) -> Partition:
     return Partition("ada", task="insights")
 
 
-@pytest.mark.parametrize("kind", ["summary", "insight"])
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["one database", "outbox elsewhere"])
-@pytest.mark.parametrize("is_done", [False, True], ids=["instead", "after"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize(
+    ("fault", "is_done", "elsewhere", "kind"), crossed(FAULTS, INSTEAD_OR_AFTER, ONE_OR_TWO, ["summary", "insight"])
+)
 def test_after_a_fault_at_any_effect_there_is_one_and_nothing_is_lost(
     fault: BaseException, is_done: bool, elsewhere: bool, kind: str
 ) -> None:

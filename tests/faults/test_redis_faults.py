@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -200,22 +198,3 @@ def test_a_login_that_is_withdrawn_makes_the_store_unavailable() -> None:
             with pytest.raises(StoreUnavailable, match="check user and password") as caught:
                 backend.heads([SCOPE])
             assert "secret" not in str(caught.value)
-
-
-def test_processes_lose_no_update_of_each_other() -> None:
-    start = str(time.time() + 2)
-    with fresh_database() as url, open_store(url, embeddings=None) as store:
-        service = AgentMemoryStoreService(store).sync
-        service.save_memory("everyone", "shared", "facts", memory_id="shared")
-        processes = [
-            subprocess.Popen([sys.executable, SAVER, url, f"p{at}", str(SAVES), start], stderr=subprocess.PIPE)
-            for at in range(PROCESSES)
-        ]
-        said = [process.communicate()[1].decode() for process in processes]
-        assert [(process.returncode, text) for process, text in zip(processes, said, strict=True)] == [
-            (0, "")
-        ] * PROCESSES
-        shared = service.get_memory("everyone", "shared")
-        assert shared is not None
-        assert len(shared.metadata) == PROCESSES * 5
-        assert service.count_memories("user0")["semantic"] == PROCESSES * SAVES

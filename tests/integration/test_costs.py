@@ -29,7 +29,7 @@ from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock
 
 USER = "ada"
-FEW, MANY = 300, 3_000
+FEW, MANY = 200, 1_500
 GROWTH = 1.3
 """What a call among many may cost at most, if it costs the same: steps of the database are counted in hundreds."""
 KINDS = (MemoryType.FACTS, MemoryType.INTERACTION, MemoryType.WORKFLOW)
@@ -157,7 +157,7 @@ def test_a_later_page_costs_what_the_first_costs(two: tuple[Costly, Costly]):
     many.remember(MANY)
     page, _ = many.service.list_memories(USER, limit=50)
     first = many.cost(lambda: many.service.list_memories(USER, limit=50))
-    for _ in range(40):
+    for _ in range(20):
         page, _ = many.service.list_memories(USER, limit=50, after=page.next_cursor)
     later = many.cost(lambda: many.service.list_memories(USER, limit=50, after=page.next_cursor))
     assert later.calls <= GROWTH * first.calls

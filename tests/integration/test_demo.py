@@ -56,9 +56,20 @@ def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypat
         (["--bogus"], "", 2, "Usage: sh scripts/demo"),
     ],
 )
-def test_the_demonstration_says_what_is_wrong(arguments: list[str], model: str, code: int, message: str) -> None:
-    environment = {"AGENT_MODEL": model} if model else {}
-    done = shown(*arguments, AGENT_MEMORY_EMBEDDINGS="none", **environment)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_demonstration_says_what_is_wrong(
+    arguments: list[str],
+    model: str,
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    if model:
+        monkeypatch.setenv("AGENT_MODEL", model)
+    demo = load("demo", FOLDER, monkeypatch)
+    monkeypatch.setattr(demo.sessions, "in_a_new_process", demo.sessions.talk)
+    assert demo.main(arguments) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err

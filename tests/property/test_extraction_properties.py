@@ -21,7 +21,7 @@ from inference_core.memory.types import GUIDING_TYPES
 from inference_core.outbox.messages import Role
 from inference_core.testing import ScriptedChatModel
 
-MANY = settings(max_examples=150, deadline=None)
+MANY = settings(max_examples=50, deadline=None)
 MAX_SECONDS = 5.0
 MESSAGES = [said("a"), said("b", Role.ASSISTANT), said("c", Role.TOOL)]
 NAMES = [

@@ -23,9 +23,10 @@ from langgraph.store.base import BaseStore
 from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddleware, open_store
 from inference_core.testing import ScriptedChatModel, call_tool
 
-USERS = [f"owner-{number:03d}" for number in range(200)]
-ASYNC_TURNS, THREAD_TURNS = 400, 300
-"""On each store; ten times as many in the full run."""
+SOME, MANY = 60, 200
+"""How many users; many in the full run."""
+TURNS, MANY_ASYNC, MANY_IN_THREADS = 120, 4_000, 3_000
+"""On each store; many in the full run."""
 OWNER = re.compile(r"owner-\d{3}")
 
 
@@ -80,16 +81,21 @@ def scripted(watch: Watch) -> WatchingModel:
 
 
 @pytest.fixture
-def populated(database_url: str) -> Iterator[BaseStore]:
+def users(full: bool) -> list[str]:
+    return [f"owner-{number:03d}" for number in range(MANY if full else SOME)]
+
+
+@pytest.fixture
+def populated(database_url: str, users: list[str]) -> Iterator[BaseStore]:
     with open_store(database_url, embeddings=None) as store, ThreadPoolExecutor(8) as threads:
         face = AgentMemoryStoreService(store).sync
         kinds = [("facts", "tea"), ("interaction", "gin"), ("skill", "milk")]
         jobs = [
             threads.submit(face.save_memory, user, f"{user} drinks {what}", kind)
-            for user in USERS
+            for user in users
             for kind, what in kinds
         ]
-        assert len({job.result() for job in jobs}) == len(USERS) * len(kinds)
+        assert len({job.result() for job in jobs}) == len(users) * len(kinds)
         yield store
 
 
@@ -105,7 +111,7 @@ def identity(user: str, turn: int) -> dict[str, Any]:
     return {"config": config, **({} if turn % 3 == 1 else {"context": {"user_id": user}})}
 
 
-def check(watch: Watch, results: list[tuple[str, Any]], store: BaseStore) -> None:
+def check(watch: Watch, users: list[str], results: list[tuple[str, Any]], store: BaseStore) -> None:
     """Nothing foreign anywhere, memory in every prompt, and every answer and stored memory with its owner."""
     assert watch.foreign == []
     assert watch.without_memory == []
@@ -116,7 +122,7 @@ def check(watch: Watch, results: list[tuple[str, Any]], store: BaseStore) -> Non
     assert len(answers) > len(results) / 20
     assert [answer.text for answer in answers if answer.text.startswith("✗")] == []
     face = AgentMemoryStoreService(store).sync
-    for user in USERS:
+    for user in users:
         memories, total = face.list_memories(user, limit=None)
         assert total >= 3
         assert {owner for memory in memories for owner in OWNER.findall(memory.content)} == {user}
@@ -135,11 +141,11 @@ def agent_with(watch: Watch, store: BaseStore, full: bool) -> tuple[Any, MemoryM
     return agent, middleware
 
 
-async def test_async_users_never_mix(populated: BaseStore, full: bool) -> None:
+async def test_async_users_never_mix(populated: BaseStore, users: list[str], full: bool) -> None:
     watch, chance = Watch(), random.Random(9)
     agent, middleware = agent_with(watch, populated, full)
     before = dict(vars(middleware))
-    turns = ASYNC_TURNS * (10 if full else 1) // len(USERS)
+    turns = (MANY_ASYNC if full else TURNS) // len(users)
     results: list[tuple[str, Any]] = []
     cancelled = 0
 
@@ -158,21 +164,21 @@ async def test_async_users_never_mix(populated: BaseStore, full: bool) -> None:
             else:
                 results.append((user, await running))
 
-    await asyncio.gather(*map(session, USERS))
-    assert cancelled > 10
-    assert len(results) > turns * len(USERS) * 0.8
+    await asyncio.gather(*map(session, users))
+    assert cancelled > turns * len(users) / 40
+    assert len(results) > turns * len(users) * 0.8
     assert vars(middleware) == before
-    check(watch, results, populated)
+    check(watch, users, results, populated)
 
 
 # LangChain silences its own warning by `warnings.catch_warnings`, which another thread may undo.
 @pytest.mark.filterwarnings("ignore:Direct attribute assignment to ModelRequest:DeprecationWarning")
-def test_threads_never_mix(populated: BaseStore, full: bool) -> None:
+def test_threads_never_mix(populated: BaseStore, users: list[str], full: bool) -> None:
     watch, chance = Watch(), random.Random(10)
     agent, middleware = agent_with(watch, populated, full)
     before = dict(vars(middleware))
-    total = THREAD_TURNS * (10 if full else 1)
-    plan = [(USERS[at % len(USERS)], at // len(USERS)) for at in range(total)]
+    total = MANY_IN_THREADS if full else TURNS
+    plan = [(users[at % len(users)], at // len(users)) for at in range(total)]
     chance.shuffle(plan)
 
     def run(user: str, turn: int) -> tuple[str, Any]:
@@ -181,4 +187,4 @@ def test_threads_never_mix(populated: BaseStore, full: bool) -> None:
     with ThreadPoolExecutor(32) as threads:
         results = list(threads.map(run, *zip(*plan, strict=True)))
     assert (len(results), vars(middleware)) == (total, before)
-    check(watch, results, populated)
+    check(watch, users, results, populated)

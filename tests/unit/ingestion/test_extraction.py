@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Generator
 from datetime import UTC, datetime
+from itertools import cycle
 from typing import Any, get_type_hints
 
 import pytest
@@ -263,9 +264,8 @@ def test_the_conversation_is_shown_with_names_times_and_speakers():
     assert "At most 7 memories." in instructions
 
 
-@pytest.mark.parametrize("role", list(Role), ids=[role.value for role in Role])
-def test_no_text_leaves_its_element(role: Role):
-    for entry in load("hostile_contents.json"):
+def test_no_text_leaves_its_element():
+    for role, entry in zip(cycle(Role), load("hostile_contents.json"), strict=False):
         text = expanded(entry["text"])[:MAX_MESSAGE]
         model = ScriptedChatModel(turns=[memories()])
         offered = [KnownMemory("k1", "i", text)]

@@ -122,7 +122,7 @@ def test_candidates_of_one_batch_close_and_join_each_other():
     assert (new.content, new.valid_to, new.message_ids) == ("I live in Hamburg now.", None, ("m1", "m2"))
 
 
-@pytest.mark.no_cover  # the tracing takes longer than what it traces
+@pytest.mark.untraced  # the tracing takes longer than what it traces
 @pytest.mark.parametrize(
     "part",
     [
