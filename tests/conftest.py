@@ -9,6 +9,7 @@ from typing import Any
 
 import postgres_server
 import pytest
+from coverage import Coverage
 from databases import KINDS, SHARED_KINDS, database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
@@ -70,9 +71,16 @@ def is_traced(item: pytest.Item) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Turns the tracing on or off for this test and its fixtures, where coverage is measured."""
     plugin: Any = item.config.pluginmanager.getplugin("_cov")
-    coverage = plugin and plugin.cov_controller
-    if coverage and is_traced(item) != coverage.started:
-        coverage.resume() if is_traced(item) else coverage.pause()
+    controller = plugin and plugin.cov_controller
+    if not controller or is_traced(item) == controller.started:
+        return
+    if is_traced(item):
+        controller.resume()
+    else:
+        controller.pause()
+        # In a process of xdist pytest-cov has begun one more, whose data nobody reads.
+        while other := Coverage.current():
+            other.stop()
 
 
 def pytest_collection_finish() -> None:

@@ -86,7 +86,9 @@ def test_subagents_share_facts_and_keep_their_skills(
     assert "Ada lives in Lisbon" in researcher
     assert "Look tides up in tables" in researcher
     assert "main: I know: Ada lives in Lisbon" in lines
-    assert [line.strip() for line in lines[-2:]] == [
+    # A receipt is kept after the answer, sooner or later.
+    namespaces = [line.strip() for line in lines if line.strip().startswith("~ada") and "~receipts" not in line]
+    assert namespaces == [
         "~ada~40example~2ecom/procedural/researcher",
         "~ada~40example~2ecom/semantic",
     ]
