@@ -35,7 +35,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval"),
-    "documents/memory-service",
+    *("documents/memory-service", "documents/memory-tools"),
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)

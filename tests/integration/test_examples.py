@@ -15,13 +15,14 @@ from typing import Any, cast
 import pytest
 from agent_support import patient_memory, system_text
 from chat_server import chat_server
+from databases import database
 from example_support import EXAMPLES, load
 from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 
 PLATFORM = EXAMPLES / "platform"
-NAMES = ("plain_graph", "deep_agent", "shared_memory", "hr_policy_chatbot")
+NAMES = ("plain_graph", "deep_agent", "shared_memory", "hr_policy_chatbot", "memory_agent")
 
 
 @pytest.fixture(autouse=True)
@@ -169,3 +170,17 @@ def test_a_day_of_messages_becomes_goals_ideas_entities_and_context(
     assert "ideas\n  Give every new colleague a plant\n" in text
     assert "  Rui (person): Rui works at Lisbon office" in text
     assert not {"Bruno", "Chen", "Linear"} & set(text.replace(":", " ").split())
+
+
+def test_the_agent_with_memory_tools_is_the_same_on_each_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with database("redis", tmp_path) as redis, database("postgres", tmp_path) as postgres:
+        monkeypatch.setattr(sys, "argv", ["memory_agent.py", redis, postgres])
+        told = "\n".join(shown("memory_agent", monkeypatch, capsys)).split("\n\n")[1:]
+    names, conversations = zip(*(part.split("\n", 1) for part in told), strict=True)
+    assert [name.partition("+")[0] for name in names][:3] == ["memory", "file", "sqlite"]
+    assert len(names) == 5
+    assert set(conversations) == {conversations[0]}
+    assert "  agent: You told me: Prefers Python over Ruby for data science tasks, Julia for maths" in conversations[0]
+    assert conversations[0].endswith("before: ['Prefers Python over Ruby for data science tasks']\n  purged: True")

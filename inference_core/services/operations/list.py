@@ -166,8 +166,10 @@ def page_of(
         needle = (request.search or "").casefold()
 
         def matches(row: Row) -> bool:
+            if wanted is not None and not wanted(row):
+                return False
             searched = f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()
-            return needle in searched and (wanted is None or wanted(row)) and is_known(row)
+            return needle in searched and is_known(row)
 
         found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
         total = len(found)
