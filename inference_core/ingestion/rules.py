@@ -94,9 +94,14 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory]
         else:
             found.append((candidate, sentence))
     known = [(memory, said_of(memory.content)) for memory in offered[:MAX_OFFERED]] if found else []
-    placed = [(_placed(candidate, sentence, known), sentence) for candidate, sentence in found]
-    # What is over matters only for what is known.
-    return Extraction([one for one, sentence in placed if one.action is not Action.ADD or not _is_over(sentence.said)])
+    placed: list[Candidate] = []
+    for candidate, sentence in found:
+        one = _placed(candidate, sentence, known)
+        slots = sentence.said.slots
+        is_over = slots and all(slot.is_past or (slot.is_negated and slot.attribute in _ENDING) for slot in slots)
+        if one.action is not Action.ADD or not is_over:  # what is over matters only for what is known
+            placed.append(one)
+    return Extraction(placed)
 
 
 def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
@@ -203,13 +208,6 @@ def _is_telling(slot: Slot) -> bool:
     if len(attribute.split()) > _FEW_WORDS or _LINK.search(attribute) or kind_of(slot.value) not in ("name", "number"):
         return False
     return slot.holds is Holds.ONE or attribute in living | words("many")
-
-
-def _is_over(said: Said) -> bool:
-    """Whether all that the statement tells is over: "I used to live in Rome", "I don't work there any more"."""
-    return bool(said.slots) and all(
-        slot.is_past or (slot.is_negated and slot.attribute in _ENDING) for slot in said.slots
-    )
 
 
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[KnownMemory, Said]]) -> Candidate:

@@ -90,11 +90,16 @@ class Asking:
         for model in self.models:
             messages = request
             while True:
+                self.model_calls += 1
                 try:
-                    answer = yield from self._asked(model, messages)
+                    given: Any = yield from ask(model, messages, self.timeout)
                 except ModelError as error:
                     self.problems.append(str(error))
                     break
+                answer: Any = cast("dict[str, Any]", given).get("raw") if isinstance(given, dict) else given
+                usage: Any = getattr(answer, "usage_metadata", None) or {}
+                self.input_tokens += usage.get("input_tokens") or sum(text_tokens(one.text) for one in messages)
+                self.output_tokens += usage.get("output_tokens") or text_tokens(_text_of(answer))
                 result, problem = read(answer)
                 if not problem:
                     return result
@@ -102,18 +107,9 @@ class Asking:
                 if not may_repair:
                     break
                 may_repair = False
-                given = neutral_line(_text_of(answer), _MAX_SHOWN_ANSWER) or "(nothing)"
-                messages = [*request, AIMessage(given), HumanMessage(self.repair.format(problem=problem))]
+                shown_answer = neutral_line(_text_of(answer), _MAX_SHOWN_ANSWER) or "(nothing)"
+                messages = [*request, AIMessage(shown_answer), HumanMessage(self.repair.format(problem=problem))]
         raise ModelError(f"No chat model gave {what}: {'; '.join(shown(self.problems))}")
-
-    def _asked(self, model: Runnable[Any, Any], request: Sequence[BaseMessage]) -> Operation[Any]:
-        self.model_calls += 1
-        given: Any = yield from ask(model, request, self.timeout)
-        answer: Any = cast("dict[str, Any]", given).get("raw") if isinstance(given, dict) else given
-        usage: Any = getattr(answer, "usage_metadata", None) or {}
-        self.input_tokens += usage.get("input_tokens") or sum(text_tokens(message.text) for message in request)
-        self.output_tokens += usage.get("output_tokens") or text_tokens(_text_of(answer))
-        return answer
 
     def extraction(
         self, candidates: Sequence[Candidate], problems: Sequence[str] = (), notes: Mapping[str, Any] | None = None

@@ -21,10 +21,11 @@ from inference_core.memory.trust import Trust
 from inference_core.memory.types import IDEA, MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
 from inference_core.services.context_builder.source import ContextRequest
 from inference_core.services.operations.messages import MAX_KEPT, kept_messages, said_at
-from inference_core.services.operations.recall import asks, newest
+from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, Search
+from inference_core.stores.snapshot import Snapshot
 
 Accepts = Callable[[MemoryRecord], bool]
 """Whether a source gives this memory."""
@@ -64,7 +65,7 @@ class Memories:
             groups += (yield from request.search(self.name, search)).groups
         else:
             for scopes in self._groups(request):
-                rows = yield from newest(request.scope, scopes, self._kinds(), _READ, request.now)
+                rows = yield from _newest(request, scopes, self._kinds())
                 found = [Found(row, self._rank(record)) for row in rows if self.accepts(record := record_of(row))]
                 groups.append(sorted(found, key=lambda one: one.score, reverse=True))
         in_turn = [one for place in zip_longest(*groups) for one in place if one is not None]
@@ -243,7 +244,7 @@ class Entities:
             found: Sequence[Found] = (yield from request.search(self.name, search)).groups[0]
         else:
             scopes = request.scope.namespaces.read_scopes(request.user_id)
-            rows = [] if self.judged else (yield from newest(request.scope, scopes, None, _READ, request.now))
+            rows = [] if self.judged else (yield from _newest(request, scopes))
             found = [Found(row, 0.0) for row in rows]
         for one in found:
             record = record_of(one.row)
@@ -324,6 +325,20 @@ class StaticFacts:
             replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
             for record in map(record_of, rows)
         ]
+
+
+def _newest(
+    request: ContextRequest, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None
+) -> Operation[list[Row]]:
+    """The newest memories of ``scopes`` that hold now, from the snapshot, whose rows are parsed once."""
+
+    def rejects(row: Row) -> str | None:
+        return why_invalid(row.value, request.now)
+
+    def newest(snapshot: Snapshot) -> list[Row]:
+        return snapshot.newest(scopes, kinds=kinds, limit=_READ, reject=rejects)
+
+    return request.scope.engine.read(scopes, newest)
 
 
 def search_in_all(request: ContextRequest, limit: int) -> Search | None:
