@@ -25,6 +25,7 @@ UNTRACED = frozenset(ALL_STORES) - {"sqlite"}
 UNTRACED_OF = {
     "test_backend_contract.py": frozenset({"postgres-debian", "memory", "file-sealed", "foreign-sqlite"}),
     "test_user_memories.py": UNTRACED - {"langgraph-memory"},
+    "test_deleted.py": UNTRACED - {"langgraph-memory"},
 }
 """In these modules it is only those; in the contract, they go through the code of another one."""
 CORPORA = frozenset(
