@@ -35,6 +35,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval"),
+    *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools"),
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
