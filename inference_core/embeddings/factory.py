@@ -84,6 +84,9 @@ def _provider(spec: str) -> Embedder:
             "'openai:text-embedding-3-small' (with '@256' for other dimensions), an Embeddings object, or None"
         )
     options: dict[str, Any] = {"dimensions": int(dimensions)} if dimensions else {}
+    if name.startswith("openai:"):
+        # Else it counts tokens, for which it loads a file from the internet. Texts come here in passages of 90 words.
+        options["check_embedding_ctx_length"] = False
     try:
         model = init_embeddings(name, **options)
     except ImportError as error:
