@@ -48,13 +48,13 @@ def near_micros(micros: int) -> datetime:
     return from_micros(min(max(micros, MIN_MICROS), MAX_MICROS))
 
 
-def micros_of(duration: timedelta) -> int:
-    """Microseconds of a duration."""
-    return duration // _MICROSECOND
+def expiry_micros(expiry: Expiry | None) -> tuple[int | None, int | None]:
+    """When a row ends, as `to_micros`, and its time to live in microseconds; None twice if it does not expire."""
+    return (to_micros(expiry.at), expiry.ttl // _MICROSECOND) if expiry else (None, None)
 
 
 def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
-    """The expiry that was stored as `to_micros` and `micros_of`."""
+    """The expiry of `expiry_micros`."""
     return None if at is None or ttl is None else Expiry(from_micros(at), timedelta(microseconds=ttl))
 
 
@@ -78,6 +78,14 @@ def unpack_namespace(text: str) -> Namespace:
     if type(labels) is not list or not labels or not all(type(label) is str for label in labels):
         raise WrongType
     return tuple(map(str, labels))
+
+
+def namespace_of(packed: object) -> Namespace | None:
+    """The namespace that was packed; None if it cannot be parsed."""
+    try:
+        return unpack_namespace(packed) if type(packed) is str else None
+    except UNREADABLE:
+        return None
 
 
 def unpack_value(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from inference_core.memory.namespaces import holds_forgotten
 from inference_core.memory.text import encode_json, is_encodable
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
-from inference_core.stores.codec import from_micros, micros_of, to_micros, unpack_value
+from inference_core.stores.codec import expiry_micros, from_micros, to_micros, unpack_value
 from inference_core.transfer.copying import PORTION, ConflictPolicy, Progress, TransferReport, Writer, puts_of
 
 FORMAT: Final = "inference-core-memory"
@@ -49,7 +49,7 @@ def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
     if found:
         made |= {"text": found.text, "situation": list(found.situation)}
     if put.expiry:
-        made["expiry"] = [to_micros(put.expiry.at), micros_of(put.expiry.ttl)]
+        made["expiry"] = list(expiry_micros(put.expiry))
     if with_vectors and found and found.vector:
         tokens = base64.b85encode(found.tokens).decode() if found.tokens else None
         made["vector"] = [found.model, base64.b85encode(found.vector).decode(), tokens]

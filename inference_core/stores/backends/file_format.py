@@ -26,7 +26,7 @@ from inference_core.errors import ConfigurationError, MissingExtra, StoreError, 
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key
 from inference_core.stores.backends.rows import RowState, Table
-from inference_core.stores.codec import UNREADABLE, expiry_of, fault_of, micros_of, to_micros
+from inference_core.stores.codec import UNREADABLE, expiry_micros, expiry_of, fault_of
 
 VERSION: Final = 1
 _CIPHER: Final = "AES-256-GCM"
@@ -258,7 +258,7 @@ def pack_row(key: Key, state: RowState) -> bytes:
         "updated": aware(state.updated_at).isoformat(),
     }
     if state.expiry:
-        entry["expiry"] = [to_micros(state.expiry.at), micros_of(state.expiry.ttl)]
+        entry["expiry"] = expiry_micros(state.expiry)
     if document := state.document:
         binary = {"vector": document.vector, "tokens": document.tokens}
         texts = {name: None if value is None else b64encode(value).decode() for name, value in binary.items()}

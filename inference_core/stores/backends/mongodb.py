@@ -22,7 +22,6 @@ from inference_core.errors import (
     MissingExtra,
     StoreError,
     StoreUnavailable,
-    UnsupportedSchema,
     WriteUnknown,
     without_quotes,
 )
@@ -30,8 +29,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pending, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.rows import LOST, RowState, WriteSet, holding_most, tally
-from inference_core.stores.backends.sql_rows import namespace_of
-from inference_core.stores.codec import PageRequest, near_micros, pack_namespace, to_micros
+from inference_core.stores.codec import PageRequest, check_schema, namespace_of, near_micros, pack_namespace, to_micros
 
 try:
     from bson import encode
@@ -225,11 +223,7 @@ class MongoBackend:
 
     def _set_up(self) -> None:
         self._meta.update_one({"_id": _VERSION}, {"$setOnInsert": {"value": str(VERSION)}}, upsert=True)
-        version = int(self._meta.find_one({"_id": _VERSION})["value"])
-        if version > VERSION:
-            raise UnsupportedSchema(
-                f"This store has schema version {version}; this package knows up to {VERSION}. Update the package"
-            )
+        check_schema(int(self._meta.find_one({"_id": _VERSION})["value"]), VERSION)
         for index in _INDEXES:
             self._rows.create_index(index)
 

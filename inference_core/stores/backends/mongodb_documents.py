@@ -20,11 +20,11 @@ from inference_core.stores.backends.rows import RowState, lost
 from inference_core.stores.codec import (
     UNREADABLE,
     WrongType,
+    expiry_micros,
     expiry_of,
     fault_of,
     from_micros,
     is_vector,
-    micros_of,
     pack_namespace,
     to_micros,
     unpack_namespace,
@@ -57,6 +57,7 @@ def key_of(fields: Fields) -> Key | None:
 def fields_of(key: Key, state: RowState) -> Fields:
     """The document of a row."""
     namespace, name = key
+    expires, ttl = expiry_micros(state.expiry)
     document = state.document._asdict() | {"situation": list(state.document.situation)} if state.document else {}
     return {
         "_id": id_of(key),
@@ -69,8 +70,8 @@ def fields_of(key: Key, state: RowState) -> Fields:
         "created": to_micros(state.created_at),
         "updated": to_micros(state.updated_at),
         "value": state.value,
-        "expires": to_micros(state.expiry.at) if state.expiry else None,
-        "ttl": micros_of(state.expiry.ttl) if state.expiry else None,
+        "expires": expires,
+        "ttl": ttl,
         "text": None,
         **document,
     }

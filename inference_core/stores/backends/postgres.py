@@ -42,11 +42,10 @@ from inference_core.stores.backends.sql_rows import (
     cursor_of,
     decide,
     inspected,
-    namespace_of,
     row_of,
     state_of,
 )
-from inference_core.stores.codec import PageRequest, pack_namespace, unpack_namespace
+from inference_core.stores.codec import PageRequest, namespace_of, pack_namespace, unpack_namespace
 from inference_core.stores.urls import shown_url
 
 _NEW_SCOPES: Final = """

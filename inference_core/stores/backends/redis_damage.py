@@ -106,7 +106,7 @@ def discard(server: Server, layout: Layout, found: Unreadable) -> bool:
     if found.namespace is not None and found.key.encode() == field:
         with suppress(*UNREADABLE):
             cell = checked_cell(packed)
-            after = replace(cell, seq=1, version=cell.version + 1, kind="", value=None, document=None, expiry=None)
+            after = replace(cell.deleted(), seq=1)
             change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
             call = invocation(layout, [change], {found.namespace: 1}, {})
     call = call or _call_for_lost(server, layout, found.place)

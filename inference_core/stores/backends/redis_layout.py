@@ -26,9 +26,9 @@ from inference_core.stores.codec import (
     UNREADABLE,
     Cursor,
     WrongType,
+    expiry_micros,
     expiry_of,
     from_micros,
-    micros_of,
     pack_namespace,
     to_micros,
     unpack_namespace,
@@ -167,9 +167,8 @@ def pack_scope(scope: Namespace) -> bytes:
 
 def pack_cell(stamp: bytes, cell: RowState) -> bytes:
     """A row's state without its sequence number and vectors: the stamp, then three lines: facts, text and value."""
-    expiry = (to_micros(cell.expiry.at), micros_of(cell.expiry.ttl)) if cell.expiry else (None, None)
     times = (to_micros(cell.created_at), to_micros(cell.updated_at))
-    known = (cell.version, cell.kind, *times, *expiry)
+    known = (cell.version, cell.kind, *times, *expiry_micros(cell.expiry))
     document = cell.document
     text = document and (document.text, document.terms, document.analyzer, document.model, *document.situation)
     return stamp + encoded("\n".join([_json(known), _json(text) if text else "", cell.value or ""]))

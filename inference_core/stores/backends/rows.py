@@ -64,6 +64,10 @@ class RowState:
         """Whether its time has come."""
         return self.expiry is not None and self.expiry.at <= now
 
+    def deleted(self) -> RowState:
+        """The state after a delete, but for its sequence number."""
+        return replace(self, version=self.version + 1, kind="", value=None, document=None, expiry=None)
+
     def row(self, namespace: Namespace, key: str) -> Row | None:
         """The row, or None if it was deleted or cannot be read."""
         try:
@@ -179,7 +183,7 @@ def _changed(write: Put | Delete | SetVector | Expire, state: RowState | None, n
         return None
     # The database found the rows to expire; a state that cannot be read does not say itself that its time has come.
     if isinstance(write, Delete) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
-        return replace(state, version=state.version + 1, kind="", value=None, document=None, expiry=None)
+        return state.deleted()
     if isinstance(write, Expire) or state.document is None or state.version != write.version:
         return None
     return replace(state, document=state.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))

@@ -22,11 +22,10 @@ from inference_core.stores.backends.sql_rows import (
     ROWS,
     address_of,
     change_of,
-    namespace_of,
     pending_of,
     row_of,
 )
-from inference_core.stores.codec import near_micros, pack_namespace, to_micros, unpack_namespace
+from inference_core.stores.codec import namespace_of, near_micros, pack_namespace, to_micros, unpack_namespace
 
 T = TypeVar("T")
 Select = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]

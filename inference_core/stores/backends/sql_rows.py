@@ -18,11 +18,12 @@ from inference_core.stores.codec import (
     UNREADABLE,
     Cursor,
     WrongType,
+    expiry_micros,
     expiry_of,
     fault_of,
     from_micros,
     is_vector,
-    micros_of,
+    namespace_of,
     to_micros,
     unpack_namespace,
     unpack_value,
@@ -129,14 +130,6 @@ def address_of(found: tuple[Any, ...]) -> Key | None:
     return (namespace, key) if namespace and type(key) is str else None
 
 
-def namespace_of(packed: object) -> Namespace | None:
-    """The namespace that was packed; None if it cannot be parsed."""
-    try:
-        return unpack_namespace(packed) if type(packed) is str else None
-    except UNREADABLE:
-        return None
-
-
 def state_of(found: Sequence[Any]) -> RowState:
     """The state in the columns ``STATE``; a `lost` one if they cannot be parsed."""
     # A damaged column goes back as it came, as bytes if need be: SQLite takes no other form of it.
@@ -154,12 +147,12 @@ def state_of(found: Sequence[Any]) -> RowState:
 
 def columns_of(state: RowState) -> tuple[Any, ...]:
     """The columns ``WRITTEN`` behind the key and the numbers."""
-    expiry = (to_micros(state.expiry.at), micros_of(state.expiry.ttl)) if state.expiry else (None, None)
     of_text: tuple[Any, ...] = (None, None, None, *DocumentMetadata(), "", None)
     if state.document is not None:
         text, terms, analyzer, metadata, model, vector, _ = state.document
         of_text = (text, terms, analyzer, *metadata, model, vector)
-    return (to_micros(state.created_at), to_micros(state.updated_at), state.kind, state.value, *of_text, *expiry)
+    times = to_micros(state.created_at), to_micros(state.updated_at)
+    return (*times, state.kind, state.value, *of_text, *expiry_micros(state.expiry))
 
 
 class Decision(NamedTuple):
