@@ -180,7 +180,13 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
         with closing(backend):
             found.store.opens = True
             try:
-                _count(found.store, backend)
+                typed = [name for name in backend.namespaces() if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
+                found.store.capabilities = asdict(backend.capabilities)
+                found.store.memories = backend.count(typed)
+                found.store.users = len({name[0] for name in typed})
+                found.store.vectors_made_by = backend.get_meta(EMBEDDING_META)
+                version = backend.get_meta("schema_version")
+                found.store.schema_version = int(version) if version else None
             except InferenceCoreError as error:
                 found.problems.append(f"The store cannot be read: {error}")
             try:
@@ -194,16 +200,6 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
         found.hints.append(
             f"{found.store.flat_memories} memories lie in the old flat namespace: inference-core migrate"
         )
-
-
-def _count(store: StoreReport, backend: Backend) -> None:
-    typed = [name for name in backend.namespaces() if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
-    store.capabilities = asdict(backend.capabilities)
-    store.memories = backend.count(typed)
-    store.users = len({name[0] for name in typed})
-    store.vectors_made_by = backend.get_meta(EMBEDDING_META)
-    version = backend.get_meta("schema_version")
-    store.schema_version = int(version) if version else None
 
 
 def _find_damage(found: Diagnosis, backend: Backend) -> None:

@@ -44,7 +44,9 @@ class Breaker:
             self._succeeded()
             raise
         except StoreUnavailable:
-            self._failed()
+            with self._lock:
+                self._failures += 1
+                self._closed_until = time.monotonic() + self._pause()
             raise
         except StoreError:
             self._succeeded()
@@ -68,11 +70,6 @@ class Breaker:
         if self._failures:
             with self._lock:
                 self._failures = 0
-
-    def _failed(self) -> None:
-        with self._lock:
-            self._failures += 1
-            self._closed_until = time.monotonic() + self._pause()
 
     def _pause(self) -> float:
         return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, max(0, self._failures - PATIENCE)))
