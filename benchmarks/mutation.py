@@ -1,0 +1,204 @@
+"""Mutation testing of the domain, of ranking and of what reaches the prompt: how many faults the tests notice.
+
+Cosmic Ray's operators change one expression at a time in a copy of the repository. The unit tests of the changed
+package run until one fails, those of the module first, and the property tests that import the module. ``--n`` mutants
+are drawn with a fixed seed, as many of each package, each of another place. What only tests of other packages, of the
+contract or of whole agents would notice counts as survived, so the score is a lower bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from report import Row, publish
+from timing import scratch, watched
+
+ROOT: Final = Path(__file__).parent.parent
+PACKAGES: Final = ("memory", "retrieval", "context", "slots")
+_NO_TESTS: Final = 5
+BAR: Final = 0.85
+MUTANTS: Final = 120
+SEED: Final = 17
+TIMEOUT_S: Final = 180
+REQUIREMENTS: Final = Path(__file__).with_name("mutation.lock")
+_ANNOTATED: Final = (ast.arg, ast.AnnAssign)
+Place = tuple[tuple[int, int], tuple[int, int]]
+"""Line and column of the first character, and of the one after the last."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of a module: ``operator`` at its ``occurrence``."""
+
+    module: str
+    operator: str
+    occurrence: int
+    place: Place
+
+
+def written_types(source: str) -> list[Place]:
+    """Where types are written, which are not evaluated: no test could notice a change."""
+    places: list[Place] = []
+    for node in ast.walk(ast.parse(source)):
+        annotation = node.annotation if isinstance(node, _ANNOTATED) else getattr(node, "returns", None)
+        if isinstance(annotation, ast.expr):
+            end = (annotation.end_lineno or 0, annotation.end_col_offset or 0)
+            places.append(((annotation.lineno, annotation.col_offset), end))
+    return places
+
+
+def operators() -> Any:
+    """Cosmic Ray's operators by their names."""
+    return import_module("cosmic_ray.operators.provider").OperatorProvider()
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """All changes of a module that its tests might notice."""
+    trees: Any = import_module("cosmic_ray.ast")
+    source = (ROOT / module).read_text(encoding="utf-8")
+    ignored = written_types(source)
+    nodes = list(trees.ast_nodes(trees.get_ast(source)))
+    for name in operators():
+        if operators()[name].arguments():  # asks for names of variables
+            continue
+        operator = operators()[name]()
+        places = [place for node in nodes for place in operator.mutation_positions(node)]
+        for occurrence, (start, end) in enumerate(places):
+            if not any(first <= start and end <= last for first, last in ignored):
+                yield Mutant(module, name, occurrence, (start, end))
+
+
+def chosen(count: int) -> dict[str, list[Mutant]]:
+    """So many mutants of each package, always the same, each of another place."""
+    found: dict[str, list[Mutant]] = {}
+    for package in PACKAGES:
+        by_place: defaultdict[tuple[str, Place], list[Mutant]] = defaultdict(list)
+        for path in sorted((ROOT / "inference_core" / package).rglob("*.py")):
+            for one in mutants(path.relative_to(ROOT).as_posix()):
+                by_place[one.module, one.place].append(one)
+        chance = random.Random(SEED)
+        places = chance.sample(sorted(by_place), min(count, len(by_place)))
+        changes = [chance.sample(by_place[place], len(by_place[place])) for place in places]
+        drawn = [next(filter(compiles, of_one_place), None) for of_one_place in changes]
+        found[package] = [one for one in drawn if one]
+    return found
+
+
+def mutated(one: Mutant) -> str:
+    """The source of the module with the change."""
+    operator = operators()[one.operator]()
+    left = one.occurrence
+
+    def walked(node: Any) -> Any:
+        nonlocal left
+        for index in range(len(list(operator.mutation_positions(node)))):
+            if left == 0:
+                node = operator.mutate(node, index)
+            left -= 1
+        if node is not None and hasattr(node, "children"):
+            node.children = [child for child in map(walked, node.children) if child is not None]
+        return node
+
+    tree: Any = import_module("cosmic_ray.ast").get_ast((ROOT / one.module).read_text(encoding="utf-8"))
+    return walked(tree).get_code()
+
+
+def compiles(one: Mutant) -> bool:
+    """Whether the change is Python, so that it takes a test to notice it."""
+    try:
+        compile(mutated(one), one.module, "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
+def noticed(one: Mutant, folder: Path) -> bool:
+    """Whether a test fails on the copy in ``folder``, or does not end."""
+    path = Path(one.module)
+    unit = Path("tests/unit", path.parts[1])
+    name = one.module.removesuffix(".py").replace("/", ".")
+    properties = [path for path in (folder / "tests/property").glob("test_*.py") if name in path.read_text("utf-8")]
+    nearest = [str(path) for path in (folder / unit).rglob(f"test_{path.stem.lstrip('_')}*.py")]
+    rest = [str(unit), *map(str, properties)]
+    return any(fails(folder, tests) for tests in (nearest, rest) if tests)
+
+
+def fails(folder: Path, tests: Sequence[str]) -> bool:
+    """Whether pytest finds a failure among ``tests`` on the copy in ``folder``."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder / ".pycache")}
+    command = [sys.executable, "-m", "pytest", "-x", *tests]
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode not in (0, _NO_TESTS)
+
+
+def copy_to(folder: Path) -> None:
+    """Copies the repository, without what git ignores."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(lambda name: (ROOT / name).is_file(), listed.splitlines()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+
+
+def survivors(all_mutants: Sequence[Mutant], folder: Path) -> list[Mutant]:
+    """Those that no test notices."""
+    found: list[Mutant] = []
+    for number, one in enumerate(watched(all_mutants, "mutants")):
+        path = folder / one.module
+        original = path.read_text(encoding="utf-8")
+        path.write_text(mutated(one), encoding="utf-8")
+        os.utime(path, (number, number))  # compiled modules are known by the second and the size of their source
+        if not noticed(one, folder):
+            found.append(one)
+        path.write_text(original, encoding="utf-8")
+    return found
+
+
+def measured(count: int) -> tuple[list[Row], Mapping[str, Any]]:
+    """The share of mutants that the tests notice, by package, and which ones survived."""
+    if find_spec("cosmic_ray") is None:  # its command needs a dozen packages more, its operators none
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        subprocess.run([*command, "-r", str(REQUIREMENTS)], check=True)
+        invalidate_caches()
+    with scratch() as folder:
+        copy_to(folder)
+        if any(fails(folder, [f"tests/unit/{package}"]) for package in PACKAGES):
+            sys.exit("Tests fail already without a change")
+        rows: list[Row] = []
+        left: list[Mutant] = []
+        for package, drawn in chosen(count // len(PACKAGES)).items():
+            survived = survivors(drawn, folder)
+            score = 1 - len(survived) / len(drawn)
+            result = f"{score:.0%} of {len(drawn)}"
+            rows.append((f"mutants of {package} that a test notices", result, f"≥ {BAR:.0%}", score >= BAR))
+            left += survived
+    details = [f"{one.module}:{one.place[0][0]}:{one.place[0][1]} {one.operator} {one.occurrence}" for one in left]
+    return rows, {"seed": SEED, "survivors": details}
+
+
+def rows() -> list[Row]:
+    """The share of mutants that the tests notice, by package."""
+    return measured(MUTANTS)[0]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="sh scripts/bench mutation", description=__doc__)
+    parser.add_argument("--n", type=int, default=MUTANTS, help="mutants in all (default: %(default)s)")
+    given = parser.parse_args()
+    table, facts = measured(given.n)
+    sys.exit(not publish("mutation", table, facts))
