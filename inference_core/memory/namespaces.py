@@ -102,6 +102,11 @@ def holds_forgotten(namespace: Namespace) -> bool:
     return namespace[1:2] == (FORGOTTEN,) and holds_memories(memory_namespace(namespace))
 
 
+def is_sidecar(namespace: Namespace) -> bool:
+    """Whether ``namespace`` holds USAGE or FORGOTTEN of some memories."""
+    return namespace[1:2] in ((USAGE,), (FORGOTTEN,)) and holds_memories(memory_namespace(namespace))
+
+
 def memory_namespace(namespace: Namespace) -> Namespace:
     """The memory namespace that the sidecar ``namespace`` belongs to."""
     return (namespace[0], *namespace[2:])

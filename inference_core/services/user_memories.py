@@ -17,12 +17,12 @@ from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
-    FORGOTTEN,
     USAGE,
     Namespace,
     decode_label,
     encode_label,
     holds_memories,
+    is_sidecar,
     memory_namespace,
 )
 from inference_core.memory.text import is_text
@@ -38,7 +38,6 @@ from inference_core.stores.factory import any_engine_of, open_configured_store
 P = ParamSpec("P")
 T = TypeVar("T")
 _STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="BaseStore")
-_BESIDE: Final = ((USAGE,), (FORGOTTEN,))
 
 
 class UserMemoryEntry(TypedDict):
@@ -183,7 +182,7 @@ def _scopes(
     names = yield from engine.namespaces((encode_label(user_id),))
     if everything and category is None:
         return names
-    homes = {name: memory_namespace(name) if everything and name[1:2] in _BESIDE else name for name in names}
+    homes = {name: memory_namespace(name) if everything and is_sidecar(name) else name for name in names}
     return [name for name, home in homes.items() if home[1:2] and home[1] in labels]
 
 

@@ -32,7 +32,7 @@ from langgraph.store.base.embed import get_text_at_path
 from inference_core.clock import Clock, SystemClock
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import InvalidFilter, InvalidMemory, StoreError
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import Namespace, is_sidecar
 from inference_core.memory.text import canonical_json, copied, is_encodable
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import (
@@ -151,6 +151,8 @@ class MemoryStore(BaseStore):
         _check_page(op.limit, op.offset)
         accepts = predicate(op.filter)
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
+        if not op.namespace_prefix[1:]:  # who asks for a user's items does not mean deleted memories and counts
+            scopes = [name for name in scopes if not is_sidecar(name)]
         end = op.offset + op.limit
         found: list[tuple[Row, float | None]]
         if op.query and op.query.strip():

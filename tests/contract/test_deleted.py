@@ -69,6 +69,9 @@ def test_a_deleted_memory_is_seen_by_nobody_and_comes_back(
     assert memory.get_memory("ada", "tea") is None
     assert "green" not in memory.format_context_for_prompt("ada", "green tea")
     if isinstance(filled.store, MemoryStore):
+        assert {item.key for item in filled.store.search(("ada",), limit=9)} == {"rule"}
+        assert [item.key for item in filled.store.search(("ada", "forgotten"), limit=9)] == ["tea"]
+        assert filled.store.search(("ada",), query="green tea") == []
         export_store(filled.store.engine.backend, tmp_path / "all.jsonl")
         assert "green tea" not in (tmp_path / "all.jsonl").read_text()
     why = memory.why("ada", "tea")

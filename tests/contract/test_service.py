@@ -112,6 +112,8 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "get_user_context",
         "get_user_context_with_timestamps",
         "format_context_for_prompt",
+        "add_messages",
+        "add_completion",
     }
     for name, signature in operations(own_service).items():
         assert next(iter(signature.parameters)) == "user_id"
@@ -738,6 +740,8 @@ async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreSer
         "get_memory_history": {"memory_id": "m-1"},
         "why": {"memory_id": "m-1"},
         "rebuild_receipt": {"receipt": RECEIPT},
+        "add_messages": {"messages": ["tea"]},
+        "add_completion": {"completion": "tea"},
     }
     await own_service.save_memory(U, "tea")
     for operation in operations(own_service):

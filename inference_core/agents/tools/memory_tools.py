@@ -275,7 +275,7 @@ class DeleteMemoryStoreTool(MemoryTool):
     """Removes a memory."""
 
     name: str = "delete_memory_store"
-    description: str = "Remove a memory."
+    description: str = "Remove a memory that is wrong, or that the user asks you to forget."
     args_schema: ArgsSchema | None = DeleteArguments
     verb: ClassVar[str] = "delete memory"
 

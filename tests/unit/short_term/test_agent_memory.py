@@ -260,10 +260,11 @@ def test_a_session_needs_somebody(store: MemoryStore):
     assert texts(AgentMemory(store, user_id=UUID(int=1)).get("s1").messages) == ["hi"]
 
 
-def test_what_cannot_be_stored_is_refused_and_nothing_changes(store: MemoryStore):
+def test_what_cannot_be_stored_is_refused_and_nothing_changes(store: MemoryStore, monkeypatch: pytest.MonkeyPatch):
     memory = memory_of(store)
     memory.update("s1", "hello")
-    for text in ("a\x00", "\ud800", "x" * 1_100_000):
+    monkeypatch.setattr(agent_memory, "MAX_VALUE_BYTES", 1_000)
+    for text in ("a\x00", "\ud800", "x" * 1_000):
         with pytest.raises(InvalidMemory):
             memory.update("s1", text)
     assert texts(memory.get("s1").messages) == ["hello"]
