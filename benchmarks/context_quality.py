@@ -1,6 +1,7 @@
 """What reaches the prompt: the context engineer compared with the plain best of the same recall, with the bars.
 
-Also, by store size, how often the memory that recall ranks first reaches the prompt.
+Also, by store size, how often the memory that recall ranks first reaches the prompt, and how often an unrelated
+question is told nothing.
 
 ``--data DIR`` is a folder with `locomo_dev`, `beam_dev`, `own_dev` and `attacks`, or some of them; they are not in the
 repository. Without it, the repository's own cases are measured.
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from context.cases import case_sets
 from context.experiment import DEPTH, run_set
-from context.first import first_told
+from context.first import told
 from report import Row, publish
 from rich.console import Console
 from rich.progress import Progress
@@ -30,6 +31,7 @@ FEWER: Final = 0.75
 KEPT: Final = 0.97
 TOKENS: Final = 0.6
 FIRST: Final = 0.97
+NOTHING: Final = 0.9
 DENSER: Final = 1.5
 SILENT: Final = 0.7
 CALIBRATED: Final = 0.1
@@ -89,12 +91,14 @@ def rows_of(found: dict[str, Any]) -> Iterator[Row]:
         yield from _of_set(name, one)
 
 
-def first_rows(found: dict[int, dict[str, float]]) -> Iterator[Row]:
-    """By store size and way in, how often recall's first is told."""
+def told_rows(found: dict[int, dict[str, dict[str, float]]]) -> Iterator[Row]:
+    """By store size and way in, how often recall's first is told, and nothing if the question is unrelated."""
     for size, ways in found.items():
-        for way, share in ways.items():
+        for way, shares in ways.items():
             what = f"recall's first of {size} memories is told, {way}"
-            yield what, f"{100 * share:.1f} %", f"{100 * FIRST:.0f} %", share >= FIRST
+            yield what, f"{100 * shares['first']:.1f} %", f"{100 * FIRST:.0f} %", shares["first"] >= FIRST
+            what = f"unrelated questions, {size} memories: nothing is told, {way}"
+            yield what, f"{100 * shares['silent']:.1f} %", f"{100 * NOTHING:.0f} %", shares["silent"] >= NOTHING
 
 
 def _halves(sets: dict[str, Any], half: str) -> dict[str, Any]:
@@ -154,8 +158,8 @@ def main() -> int:
     except InferenceCoreError as error:
         command.error(str(error))
     save_picture(PICTURE, lambda axes: draw(axes, found["sets"]))
-    first = first_told(saved, embeddings) if saved else {}
-    return int(not publish("context_quality", [*rows_of(found), *first_rows(first)], found | {"first": first}))
+    by_size = told(saved, embeddings) if saved else {}
+    return int(not publish("context_quality", [*rows_of(found), *told_rows(by_size)], found | {"told": by_size}))
 
 
 if __name__ == "__main__":

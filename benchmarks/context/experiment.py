@@ -67,13 +67,18 @@ class CaseOutcome:
 
 
 async def run_set(
-    name: str, users: Sequence[Memories], split: str, embeddings: str | None, advance: Advance
+    name: str,
+    users: Sequence[Memories],
+    split: str,
+    embeddings: str | None,
+    advance: Advance,
+    engineer: ContextEngineer | None = None,
 ) -> dict[str, Any]:
     """The figures of the ``tune`` or ``test`` half of a set's cases, or of ``all``.
 
     LoCoMo's questions are put to LangGraph's store too. Raises what the store and the embedding model raise.
     """
-    engineer = ContextEngineer()
+    engineer = engineer or ContextEngineer()
     outcomes: list[CaseOutcome] = []
     with closing(MemoryService(embeddings)) as memory:
         for user in users:

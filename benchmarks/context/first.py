@@ -1,15 +1,20 @@
-"""Whether the memory that recall ranks first reaches the prompt, of users with few memories and with many."""
+"""What is told of few memories and of many: the one that recall ranks first, and nothing if the question is unrelated.
+
+Rules, preferences and pinned memories are told whatever is asked, so they do not count as an answer.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Final
 
 from langchain_core.embeddings import Embeddings
 
+from inference_core.context.items import STANDING
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
 from inference_core.embeddings.factory import make_embedder
@@ -22,6 +27,10 @@ from inference_core.stores.factory import open_store
 SIZES: Final = (1, 2, 3, 5, 10, 100)
 """How many memories the users have."""
 WAYS: Final = ("middleware", "format_context_for_prompt", "ContextBuilder")
+UNRELATED: Final = Path(__file__).with_name("unrelated.txt")
+"""Questions that no memory has to do with, one a line."""
+UNRELATED_EACH: Final = 2
+"""So many of them are put to each user."""
 _SEED: Final = 20_261
 
 
@@ -43,22 +52,25 @@ class Remembering(Embeddings):
         return self._model.embed_query(text)
 
 
-def first_told(
+def told(
     users: Sequence[Conversation], embeddings: str | None, sizes: Iterable[int] = SIZES
-) -> dict[int, dict[str, float]]:
-    """By the number of a user's memories, for each of WAYS, the share of questions in which recall's first is told.
+) -> dict[int, dict[str, dict[str, float]]]:
+    """By the number of a user's memories, for each of WAYS: how much is told, as shares.
 
-    Each question is put to a user who has its evidence and, drawn by a fixed seed, some of the other memories.
-    Raises what the store and the embedding model raise.
+    ``first``: of the questions whose answer recall ranks first, those in which it is told. ``silent``: of unrelated
+    questions, those in which nothing is told. Each question is put to a user who has its evidence and, drawn
+    by a fixed seed, some of the other memories. Raises what the store and the embedding model raise.
     """
     embedder = make_embedder(embeddings)
     model = None if embedder is None else Remembering(embedder.model)
     return {size: _of_size(users, size, model) for size in sizes}
 
 
-def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None) -> dict[str, float]:
-    told: Counter[str] = Counter()
-    asked = 0
+def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None) -> dict[str, dict[str, float]]:
+    first: Counter[str] = Counter()
+    silent: Counter[str] = Counter()
+    ranked_first = asked = 0
+    unrelated = UNRELATED.read_text("utf-8").splitlines()
     with closing(open_store("memory://", embeddings=model)) as store:
         service = AgentMemoryStoreService(store, timeout=None)
         for user in users:
@@ -69,9 +81,13 @@ def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None)
                 _remember(service, user, question, size, name)
                 hits = service.sync.recall_memories(name, question.text, 1)
                 if hits and hits[0].content in {turn.text for turn in user.turns if turn.id in question.evidence}:
+                    ranked_first += 1
+                    first.update(_ways(service, name, question.text, [hits[0].content]))
+                answers = [turn.text for turn in user.turns if turn.memory_type not in STANDING]
+                for _ in range(UNRELATED_EACH):
+                    silent.update({*WAYS}.difference(_ways(service, name, unrelated[asked % len(unrelated)], answers)))
                     asked += 1
-                    told.update(_ways(service, name, question.text, hits[0].content))
-    return {way: told[way] / max(asked, 1) for way in WAYS}
+    return {way: {"first": first[way] / max(ranked_first, 1), "silent": silent[way] / max(asked, 1)} for way in WAYS}
 
 
 def _remember(service: AgentMemoryStoreService, user: Conversation, question: Question, size: int, name: str) -> None:
@@ -83,12 +99,13 @@ def _remember(service: AgentMemoryStoreService, user: Conversation, question: Qu
         service.sync.save_memory(name, turn.text, turn.memory_type, valid_from=turn.at)
 
 
-def _ways(service: AgentMemoryStoreService, user: str, question: str, content: str) -> list[str]:
-    """The ways by which ``content`` is told."""
+def _ways(service: AgentMemoryStoreService, user: str, question: str, contents: Iterable[str]) -> list[str]:
+    """The ways by which any of ``contents`` is told."""
     turn = run(build_turn_context(service.scope, user, question, TurnOptions()))
     texts = (
         f"{turn.profile.text}\n{turn.block}",
         service.sync.format_context_for_prompt(user, question),
         ContextBuilder(service, deadline=None).sync.build(user, question).text,
     )
-    return [way for way, text in zip(WAYS, texts, strict=True) if neutral_line(content) in text]
+    lines = [neutral_line(content) for content in contents]
+    return [way for way, text in zip(WAYS, texts, strict=True) if any(line in text for line in lines)]

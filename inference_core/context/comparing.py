@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, Final, NamedTuple
@@ -15,10 +16,14 @@ from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import gist, overlap, words_of
 from inference_core.slots import Comparison
+from inference_core.slots.conflicts import contradict
 from inference_core.slots.reading import Said, compare_said, said_of
 from inference_core.slots.words import word_set
 
 DEFAULT_OVERLAP: Final = 0.6
+_ALIKE: Final = 0.4
+"""Texts with this share of common stems are taken to be about the same."""
+_DAWN: Final = datetime.min.replace(tzinfo=UTC)
 _SPARE: Final = 0.1
 """Of its stems, a text may add this share without adding anything to say."""
 _TURNING: Final = word_set(
@@ -136,10 +141,20 @@ class _Claim(NamedTuple):
         mine, theirs = self.item.happened_at, other.item.happened_at
         return mine is not None and theirs is not None and mine < theirs
 
+    @property
+    def is_note(self) -> bool:
+        """Whether it is a saved memory, not an event: what was said in a conversation may all hold."""
+        return self.item.record is not None and self.item.record.category is not MemoryCategory.EPISODIC
+
     def contradicts(self, newer: _Claim) -> bool:
-        if compare_said(self.said, newer.said) is Comparison.SUPERSEDES:
-            return True
-        return not self.is_older_than(newer) and compare_said(newer.said, self.said) is Comparison.SUPERSEDES
+        """Whether both cannot hold; in either order, if it is not known which was said later."""
+        orders = [(self, newer)] if self.is_older_than(newer) else [(self, newer), (newer, self)]
+        are_notes = self.is_note and newer.is_note
+        return any(
+            compare_said(old.said, new.said) is Comparison.SUPERSEDES
+            or (are_notes and contradict(old.item.text, new.item.text))
+            for old, new in orders
+        )
 
     def loses_to(self, other: _Claim) -> bool:
         """Whether the ``other`` is newer and trusted as much, or of unknown order and trusted more."""
@@ -147,6 +162,28 @@ class _Claim(NamedTuple):
         if self.is_older_than(other):
             return others >= trust
         return not other.is_older_than(self) and Trust.EXTERNAL not in (trust, others) and trust < others
+
+
+def newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
+    """``items`` by when they happened; those of unknown time last."""
+    return sorted(items, key=lambda item: item.happened_at or _DAWN, reverse=True)
+
+
+def alike_newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
+    """``items`` in their order, but those about the same with the newest first, in the places that they have together.
+
+    Which of them holds is not known, so the model is shown which was said later.
+    """
+    stems = [_features(item.text).stems for item in items]
+    order = list(items)
+    left = list(range(len(items)))
+    while left:
+        first = left[0]
+        group = [at for at in left if at == first or overlap(stems[first], stems[at]) >= _ALIKE]
+        left = [at for at in left if at not in group]
+        for at, item in zip(group, newest_first([items[at] for at in group]), strict=True):
+            order[at] = item
+    return order
 
 
 _Successors = Mapping[int, ContextItem | str]
@@ -163,15 +200,17 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
 
     Of two statements of which only one can hold, the newer one wins if it is trusted at least as much; where their
     times are equal or unknown, the more trusted one. The winner is at least as relevant as what it supersedes. If
-    neither wins, they are a conflict. Items from outside stay apart and never win against what was stated.
-    ``keeps_history`` keeps what held before.
+    neither wins, they are a conflict, the newest first. Items from outside stay apart and never win against what was
+    stated. ``keeps_history`` keeps what held before.
     """
     successors: _Successors = {}
     groups: list[set[int]] = []
     if not keeps_history:
         successors, groups = _decided(items)
     relevant = _inherited(items, successors)
-    result = Resolved(conflicts=[[relevant[at] for at in sorted(group)] for group in groups])
+    result = Resolved(
+        conflicts=[newest_first([relevant[at] for at in sorted(group)]) for group in groups],
+    )
     for at, item in enumerate(relevant):
         if (successor := successors.get(at)) is not None:
             by = successor if isinstance(successor, str) else successor.id
@@ -192,7 +231,7 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
             successors[at] = successor
     claims = [_Claim(at, item, said_of(item.text, item.happened_at)) for at, item in enumerate(items)]
     # What an agent merely said in a conversation is no statement about the user.
-    plain = [one for one in claims if one.said.slots and (one.item.record or one.item.trust is not Trust.INFERRED)]
+    plain = [one for one in claims if one.item.record or (one.said.slots and one.item.trust is not Trust.INFERRED)]
     disputes: list[tuple[int, int]] = []
     for first, second in combinations(plain, 2):
         old, new = (second, first) if second.is_older_than(first) else (first, second)

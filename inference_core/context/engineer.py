@@ -11,9 +11,15 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from inference_core.asking import ask
-from inference_core.context.comparing import DEFAULT_OVERLAP, asks_for_history, collapsed, resolved
+from inference_core.context.comparing import (
+    DEFAULT_OVERLAP,
+    alike_newest_first,
+    asks_for_history,
+    collapsed,
+    resolved,
+)
 from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason, section_of
-from inference_core.context.relevance import Pruning, answering, chances, is_likely, pruned
+from inference_core.context.relevance import Pruning, answering, chances, is_likely, is_personal, pruned
 from inference_core.context.render import (
     FORMATS,
     MAX_LINE_CHARACTERS,
@@ -149,8 +155,9 @@ class ContextEngineer:
             dropped += others
         found = resolved(by_value(once), keeps_history=history)
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
-        chance = chances(everything, self.pruning.min_relevance)
-        least = self.pruning.least(everything)
+        min_best = 0.0 if is_personal(query) else self.pruning.min_best
+        chance = chances(everything, self.pruning.min_relevance, min_best)
+        least = self.pruning.min_chance
         single = by_value([*found.kept, *found.untrusted])
         kept, unneeded = pruned(single, chance, least, self.pruning.max_external)
         dropped += [*found.dropped, *unneeded]
@@ -258,8 +265,8 @@ def at_both_ends(best_first: Sequence[T]) -> list[T]:
 def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     """``items`` by section: those of the categories in the documents' order, then the others by their most valuable.
 
-    The best items stand at both ends of their section. A section that no source has judged is ordered by score, then
-    with the newest first; a conversation as it went.
+    The best items stand at both ends of their section, and of those about the same the newest comes first. A section
+    that no source has judged is ordered by score, then with the newest first; a conversation as it went.
     """
     sections: dict[str, list[ContextItem]] = {}
     for item in by_value(items):
@@ -267,7 +274,7 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     others = at_both_ends([name for name in sections if name not in _IN_ORDER])
     for name, best_first in sections.items():
         if any(item.relevance is not None for item in best_first):
-            sections[name] = at_both_ends(best_first)
+            sections[name] = alike_newest_first(at_both_ends(best_first))
         elif all(item.kind in SPEAKERS for item in best_first):
             sections[name] = sorted(best_first, key=lambda item: (_when(item), item.score))
     return {name: sections[name] for name in (*_IN_ORDER, *others) if name in sections}

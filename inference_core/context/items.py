@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from typing import Final
 
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
-from inference_core.memory.types import MemoryCategory
+from inference_core.memory.types import MemoryCategory, MemoryType
+
+STANDING: Final = (MemoryType.INSTRUCTION, MemoryType.PREFERENCES)
+"""The types that hold in every turn, the more important first; pinned memories of any type go before them."""
 
 _UNKNOWN = datetime.min.replace(tzinfo=UTC)
 

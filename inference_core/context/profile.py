@@ -9,19 +9,17 @@ from functools import cached_property
 from typing import Any, Final
 
 from inference_core.context.engineer import Counter, cut_item, fitted
-from inference_core.context.items import ContextItem, section_of
+from inference_core.context.items import STANDING, ContextItem, section_of
 from inference_core.context.render import NOTICE, header, line_of, section
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
-from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.memory.types import MemoryCategory
 
 PROFILE: Final = "profile"
 """The source of items that stand in a profile, or are newer than it."""
 DEFAULT_PROFILE_TOKENS: Final = 1_000
 DEFAULT_PROFILE_CHANGE: Final = 0.25
-STANDING: Final = (MemoryType.INSTRUCTION, MemoryType.PREFERENCES)
-"""The types that hold in every turn, the more important first; pinned memories of any type go before them."""
 _LATER: Final = (
     "More of it comes with a message, in <user_memory_context>; where that is newer than a line here, the newer holds."
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
 
-from inference_core.context.items import ContextItem, Dropped, DropReason
+from inference_core.context.items import STANDING, ContextItem, Dropped, DropReason
 from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -23,8 +23,9 @@ from inference_core.slots.words import PEOPLE, word_set
 
 Chances = Mapping[tuple[str, str], float]
 """By source and id of an item, how likely it is needed, from 0 to 1."""
-_OUT_OF_REACH: Final = 2.0
 _MAX_EXTERNAL: Final = 5
+_MORE_THAN_A_GREETING: Final = 3
+"""Words."""
 _SURE: Final = 0.995
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
 _BASE: Final = 0.18
@@ -48,7 +49,13 @@ _RELATIVES: Final = PEOPLE | word_set(
 _NOBODY: Final = word_set(
     "user it that this there here what who he she they let everything nothing something today tomorrow tonight i we you"
 )
-_FIRST_PERSON: Final = re.compile(r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user)\b", re.IGNORECASE)
+_FIRST_PERSON: Final = re.compile(
+    r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user|ich|mir|mich|meine?[nmrs]?|wir|uns|unsere?[nmrs]?)\b",
+    re.IGNORECASE,
+)
+_ASKS_TO_BE_TOLD: Final = re.compile(
+    r"\b(?:tell|give|show|write|teach|send|sage?|gib|zeige?|erkläre?) (?:me|us|mir|uns)\b", re.IGNORECASE
+)
 _SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
 _POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
 _NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
@@ -75,16 +82,16 @@ _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
-    ``min_chance`` holds for every item (`chances`); the default keeps the first that recall found, and 97 % of what is
-    needed. The others are off, as they cost evidence, most of all where a user has few memories: ``min_relevance`` is
-    a least calibrated relevance; if the best item is less relevant than ``min_best``, nothing judged is kept. Of what
-    tools, documents and the web said, the ``max_external`` likeliest are kept, as poison comes in numbers. Raises
-    ConfigurationError for shares outside 0 to 1, or a negative number.
+    ``min_chance`` holds for every item (`chances`); the default keeps 97 % of what is needed. If the user does not ask
+    about themselves, and the best item is less relevant than ``min_best``, the question has nothing to do with the
+    memories, and of what is judged only rules and preferences are kept. ``min_relevance``, a least relevance of every
+    item, is off, as it costs evidence. Of what tools, documents and the web said, the ``max_external`` likeliest are
+    kept, as poison comes in numbers. Raises ConfigurationError for shares outside 0 to 1, or a negative number.
     """
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.0
+    min_best: float = 0.12
     max_external: int = 2
 
     def __post_init__(self) -> None:
@@ -94,14 +101,18 @@ class Pruning:
         if self.max_external < 0:
             raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
 
-    def least(self, items: Sequence[ContextItem]) -> float:
-        """The chance from which on an item is kept among ``items``."""
-        best = max((item.relevance or 0.0 for item in items), default=0.0)
-        return _OUT_OF_REACH if best < self.min_best else self.min_chance
+
+def is_personal(query: str | None) -> bool:
+    """Whether a user who asks ``query`` speaks of themselves, or asks nothing in particular."""
+    if query is None or len(query.split()) < _MORE_THAN_A_GREETING:
+        return True
+    return _FIRST_PERSON.search(_ASKS_TO_BE_TOLD.sub("", query)) is not None
 
 
-def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> Chances:
+def chances(items: Sequence[ContextItem], min_relevance: float = 0.0, min_best: float = 0.0) -> Chances:
     """How likely each judged item is needed; 0 for one that is less relevant than ``min_relevance``.
+
+    If none is as relevant as ``min_best``, 0 for all but rules and preferences, which hold whatever is asked.
 
     It depends on the item's relevance, also compared with the most relevant item, on its place, and on how far its
     score is below the best of its source; a long item is less likely. More relevant items of other sources go before
@@ -120,7 +131,9 @@ def chances(items: Sequence[ContextItem], min_relevance: float = 0.0) -> Chances
             evidence = _BASE + _RELEVANCE * _logit(relevance) + _AMONG * (_logit(relevance) - _logit(best))
             evidence += _PLACE * math.log1p(before) + _DISTANCE * (item.score - own[0].score)
             brevity = min(1.0, math.sqrt(_USUAL_TOKENS / max(text_tokens(item.text), 1)))
-            found[source, item.id] = brevity / (1 + math.exp(-evidence)) if relevance >= min_relevance else 0.0
+            is_silenced = best < min_best and item.kind not in STANDING
+            is_out = relevance < min_relevance or is_silenced
+            found[source, item.id] = 0.0 if is_out else brevity / (1 + math.exp(-evidence))
             vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
     return found
 
@@ -146,7 +159,7 @@ def pruned(
 def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
     """Whether ``item`` is likely enough to be needed; a pinned memory, and what no source has judged, always is."""
     is_pinned = item.record is not None and item.record.pinned
-    return is_pinned or chance.get((item.source, item.id), math.inf) >= least
+    return is_pinned or 0 < chance.get((item.source, item.id), math.inf) >= least
 
 
 @dataclass(frozen=True, slots=True)

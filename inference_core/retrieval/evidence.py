@@ -32,6 +32,9 @@ DECIMALS: Final = 5
 """Scores are compared to this many decimals, so that the order of summation does not matter."""
 _NO_SPREAD: Final = 1e-6
 _NEUTRAL_IMPORTANCE: Final = 0.5
+_UNKNOWN: Final = 100
+_MANY: Final = 4_000
+"""From so many on, `_UNKNOWN` more would change nothing."""
 
 
 def over_maximum(scores: Floats) -> Floats:
@@ -98,9 +101,10 @@ def feedback(pool: Pool, candidates: NDArray[np.intp], scores: Floats) -> Floats
 class Matches(NamedTuple):
     """Evidence by position of a pool.
 
-    ``lexical`` is BM25 divided by its maximum, ``coverage`` the share of the query's idf that is matched. ``closeness``
-    is to the query's vector, NaN for texts without one; ``dense`` is the same, standardised. Both are None without a
-    query vector.
+    ``lexical`` is BM25 divided by its maximum, ``coverage`` the share of the query's idf that is matched. ``dense`` is
+    the closeness to the query's vector, standardised. ``closeness`` is the same on an absolute scale, NaN for texts
+    without a vector: as if there were `_UNKNOWN` more texts, whose mean is 0, since few texts do not tell what all of
+    them have in common. Both are None without a query vector.
     """
 
     is_hit: NDArray[np.bool_]
@@ -117,7 +121,10 @@ class Matches(NamedTuple):
             return cls(bm25 > 0, over_maximum(bm25), coverage)
         near = closeness(pool, query.vector)
         is_hit = (bm25 > 0) | ~np.isnan(near)
-        return cls(is_hit, over_maximum(bm25), coverage, near, standardized(near))
+        dense = standardized(near)
+        if len(pool) <= _MANY:
+            near += np.float32(_UNKNOWN / (len(pool) + _UNKNOWN)) * pool.commonness(len(query.vector))
+        return cls(is_hit, over_maximum(bm25), coverage, near, dense)
 
     def only(self, positions: NDArray[np.intp]) -> Matches:
         """The evidence at some positions."""
@@ -165,19 +172,23 @@ def promising(
 class Signals:
     """Absolute evidence by position; NaN where it is unknown.
 
-    ``coverage`` is the share of the query's idf that is matched, ``closeness`` how much closer the vectors are than
-    average, ``similarity`` the mean best cosine of the query's tokens.
+    ``documents`` is the size of the whole pool, ``coverage`` the share of the query's idf that is matched,
+    ``closeness`` how much closer the vectors are than average, ``similarity`` the mean best cosine of the query's
+    tokens.
     """
 
+    documents: int
     coverage: Floats
     closeness: Floats | None = None
     similarity: Floats | None = None
 
 
-_LEXICAL: Final = (-3.2, 3.5)
-_HYBRID: Final = (-3.0, 2.0, 3.5)
-_LATE: Final = (-3.1, 1.9, 3.8, 0.3)
+_LEXICAL: Final = (-1.9, 3.5)
+_HYBRID: Final = (-2.8, 2.0, 3.5)
+_LATE: Final = (-2.9, 1.9, 3.8, 0.3)
 """The intercept, and the weights of coverage, closeness and similarity."""
+_AMONG: Final = -0.12
+"""Of the logarithm of the number of documents: the best of many is close by chance."""
 
 
 def relevance(signals: Signals, at: int) -> float:
@@ -185,10 +196,11 @@ def relevance(signals: Signals, at: int) -> float:
     coverage = signals.coverage.item(at)
     closeness = math.nan if signals.closeness is None else signals.closeness.item(at)
     similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
-    if math.isnan(closeness):
+    among = _AMONG * math.log(signals.documents - 0.5)
+    if math.isnan(closeness):  # that no word is shared says little, however many texts there are
         evidence = _LEXICAL[0] + _LEXICAL[1] * coverage
     elif math.isnan(similarity):
-        evidence = _HYBRID[0] + _HYBRID[1] * coverage + _HYBRID[2] * closeness
+        evidence = among + _HYBRID[0] + _HYBRID[1] * coverage + _HYBRID[2] * closeness
     else:
-        evidence = _LATE[0] + _LATE[1] * coverage + _LATE[2] * closeness + _LATE[3] * similarity
+        evidence = among + _LATE[0] + _LATE[1] * coverage + _LATE[2] * closeness + _LATE[3] * similarity
     return round(1 / (1 + math.exp(-evidence)), 3)

@@ -29,6 +29,8 @@ B: Final = 0.75
 _SPARSE_SLOTS: Final = 64
 _BYTES_PER_SLOT: Final = 250
 """An estimate: the key, its dictionary entry, and what views derive from it."""
+_OTHERS: Final = 10
+"""Coverage is counted as if there were so many more texts: in a store of one, a word that is found is not common."""
 _NO_SLOT: Final = -1
 _UNEMBEDDED: Final = 0
 
@@ -48,10 +50,13 @@ class CollectionStatistics:
         frequency = {term: sum(view.document_frequency(term) for view in held) for term in terms}
         return cls(sum(map(len, held)), sum(view.length for view in held), frequency)
 
-    def idf(self, term: Term) -> float:
-        """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1)."""
+    def idf(self, term: Term, others: int = 0) -> float:
+        """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1).
+
+        Counted as if there were ``others`` more documents, without the term.
+        """
         found = self.frequency[term]
-        return math.log1p((self.documents - found + 0.5) / (found + 0.5))
+        return math.log1p((self.documents + others - found + 0.5) / (found + 0.5))
 
 
 @dataclass(frozen=True)
@@ -164,14 +169,15 @@ class ScopeView:
         """
         scores, coverage = np.zeros(self.slots, np.float32), np.zeros(self.slots, np.float32)
         mean_length = max(statistics.length / max(statistics.documents, 1), 1.0)
-        weights = {term: statistics.idf(term) for term in terms}
-        total = sum(weights.values())
+        shares = {term: statistics.idf(term, _OTHERS) for term in terms}
+        total = sum(shares.values())
         lengths = self.columns.lengths
-        for term, weight in weights.items():
+        for term, share in shares.items():
+            weight = statistics.idf(term)
             slots, counts = self.postings.find(term)
             norms = K1 * (1 - B) + (K1 * B / mean_length) * lengths[slots]
             scores[slots] += (weight * (K1 + 1)) * counts / (counts + norms)
-            coverage[slots] += weight / total
+            coverage[slots] += share / total
         return scores, coverage
 
     def products(self, query: Floats) -> Floats:

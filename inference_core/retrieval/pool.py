@@ -40,6 +40,7 @@ class Pool:
         self._columns: dict[ColumnName, NDArray[Any]] = {}
         self._kinds: dict[frozenset[str], NDArray[np.bool_]] = {}
         self._means: dict[int, Floats] = {}
+        self._commonness: dict[int, Floats] = {}
 
     @cached_property
     def created(self) -> NDArray[np.float64]:
@@ -124,6 +125,12 @@ class Pool:
             self._means[size] = (total / max(sum(vectors.count for vectors in held), 1)).astype(np.float32)
         return self._means[size]
 
+    def commonness(self, size: int) -> Floats:
+        """The inner product of each document's vectors of ``size`` dimensions and the mean of all; NaN without one."""
+        if size not in self._commonness:
+            self._commonness[size] = self.products(self.mean_vector(size))
+        return self._commonness[size]
+
     def _column(self, name: ColumnName) -> NDArray[Any]:
         return _joined([view.in_order(name) for view in self.views])
 
@@ -145,7 +152,7 @@ class _Part(Pool):
         self.starts = whole.starts
         self._whole = whole
         self._positions = positions
-        self._columns, self._kinds, self._means = {}, {}, {}
+        self._columns, self._kinds, self._means, self._commonness = {}, {}, {}, {}
 
     def mean_vector(self, size: int) -> Floats:
         """The mean over the whole pool, including the sessions left out."""

@@ -142,7 +142,7 @@ def rank(
 
 
 def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | None) -> Ranking:
-    signals = Signals(matches.coverage, matches.closeness)
+    signals = Signals(sum(map(len, pool.views)), matches.coverage, matches.closeness)
     if matches.dense is None:
         return Ranking(pool, _first_stage(pool, matches, query, _weights(LEXICAL, query)), signals, matches.is_hit)
     shares = _first_stage(pool, matches, query, _weights(HYBRID, query))

@@ -31,16 +31,17 @@ def words(name: str) -> frozenset[str]:
 @cache
 def pattern(name: str) -> re.Pattern[str]:
     """The pattern of that name, compiled when it is first asked for."""
-    return _compiled(_DATA["patterns"][name])
+    return compiled(_DATA["patterns"][name])
 
 
 @cache
 def rows(name: str) -> list[tuple[re.Pattern[str], *tuple[Any, ...]]]:
     """The rows of that name, each a pattern and what it stands for; none if there is no such name."""
-    return [(_compiled(text), *columns) for text, *columns in _DATA["rows"].get(name, ())]
+    return [(compiled(text), *columns) for text, *columns in _DATA["rows"].get(name, ())]
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def compiled(text: str) -> re.Pattern[str]:
+    """The pattern ``text``, without regard to case, with the words and phrases that ``{name}`` stands for."""
     return re.compile(_filled(text), re.IGNORECASE)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from support import DATA
 
 from benchmarks.context.cases import Case, Memories, Mode, case_sets, own_cases
 from benchmarks.context.experiment import run_set
-from benchmarks.context.first import WAYS, first_told
+from benchmarks.context.first import WAYS, told
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
 from inference_core.memory.trust import Origin
@@ -115,11 +118,53 @@ async def test_the_engineer_is_measured_beside_plain_recall():
     assert own["needed_per_1000_tokens"]["after"] > own["needed_per_1000_tokens"]["before"]
 
 
-def test_each_way_tells_recalls_first_and_questions_without_an_answer_do_not_count():
+SAVED = (
+    ("User's dog is called Rex", "What is the name of my dog?"),
+    ("User's manager is Priya Nair", "Who is my boss?"),
+    ("Plays the violin in the city orchestra", "Which instrument do I play?"),
+    ("User is allergic to peanuts", "Can I eat this peanut butter?"),
+    ("The launch of the new website is on 3 May", "When do we launch the website?"),
+    ("Bought a house in Leeds in 2021", "Where is my house?"),
+    ("Cycles to the office every morning", "How do I get to work?"),
+    ("User graduated in physics", "What did I study?"),
+    ("User's daughter Mira starts school in autumn", "When does Mira go to school?"),
+    ("Keeps bees in the garden", "How are my bees doing?"),
+)
+
+
+def of(saved: Sequence[tuple[str, str]]) -> Conversation:
+    """A user with memories, each with a question that it answers, and one question more."""
     at = datetime(2026, 1, 15, tzinfo=UTC)
-    said = ("Has a dog called Rex", "Works <in> Lyon", "Plays chess on Sunday")
-    turns = [ConversationTurn(str(n), None, at, None, text, Origin.USER, "facts") for n, text in enumerate(said)]
-    asked = [("What is the dog called?", ("0",)), ("Where is her Lyon?", ("1",)), ("What is the weather?", ())]
-    questions = [Question(text, None, "direct", needed, names_evidence=bool(needed)) for text, needed in asked]
-    user = Conversation("ada", tuple(turns), tuple(questions), 0)
-    assert first_told([user], None, [1, 3]) == dict.fromkeys([1, 3], dict.fromkeys(WAYS, 1.0))
+    turns = [ConversationTurn(str(n), None, at, None, text, Origin.USER, "facts") for n, (text, _) in enumerate(saved)]
+    asked = [Question(text, None, "direct", (str(n),), names_evidence=True) for n, (_, text) in enumerate(saved)]
+    open_question = Question("What is the weather?", None, "direct", (), names_evidence=False)
+    return Conversation("ada", tuple(turns), (*asked, open_question), 0)
+
+
+def test_each_way_tells_recalls_first_and_questions_without_an_answer_do_not_count():
+    user = of([SAVED[0], ("Works <in> Lyon", "Where is her Lyon?"), SAVED[2]])
+    for ways in told([user], None, [1, 3]).values():
+        assert [ways[way]["first"] for way in WAYS] == [1.0] * len(WAYS)
+
+
+def test_small_stores_tell_what_answers_and_nothing_to_unrelated_questions():
+    """Guards both at once: by ranks, or relative to the best, one memory is all or nothing."""
+    by_size = told([of(SAVED)], "local", [1, 2, 5, 10])
+    for way in WAYS:
+        assert {size: ways[way]["first"] for size, ways in by_size.items()} == dict.fromkeys(by_size, 1.0)
+        assert mean(ways[way]["silent"] for ways in by_size.values()) >= 0.9
+
+
+def test_relevance_means_something_in_a_store_of_one_and_of_many():
+    """Guards the closeness to a mean, and words' rarity, that a store of one knows nothing about: it gave .01."""
+    for others in (0, 1, 9, 300):
+        with closing(open_store("memory://", embeddings="local")) as store:
+            store.wait_ready(30)
+            service = AgentMemoryStoreService(store, timeout=None).sync
+            service.save_memory("ada", SAVED[0][0], "facts")
+            for number in range(others):
+                text = f"{SAVED[1 + number % 9][0]}, as of note {number}"
+                service.save_memory("ada", text, "facts")
+            assert (service.recall_memories("ada", SAVED[0][1], 1)[0].relevance or 0) > 0.2
+            (first, *_) = service.recall_memories("ada", "How deep is the Mariana Trench?", 1)
+            assert (first.relevance or 0) < 0.1

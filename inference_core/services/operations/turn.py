@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from inference_core.clock import in_zone
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
-from inference_core.context.items import AssembledContext, ContextItem
+from inference_core.context.items import STANDING, AssembledContext, ContextItem
 from inference_core.context.profile import (
     DEFAULT_PROFILE_CHANGE,
     DEFAULT_PROFILE_TOKENS,
-    STANDING,
     Profile,
     beside_profile,
     fenced_profile,

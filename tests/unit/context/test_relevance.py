@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.relevance import Pruning, answering, chances
+from inference_core.context.relevance import Pruning, answering, chances, is_personal
 from inference_core.memory.trust import Trust
 
 NOW = datetime(2024, 6, 1, tzinfo=UTC)
@@ -146,3 +146,23 @@ def test_few_lines_are_told_that_come_from_outside():
     assert {one.id for one in found.untrusted} == {"w0", "w1"}
     assert [one.id for items in found.sections.values() for one in items] == ["mine"]
     assert {one.reason for one in found.dropped} == {DropReason.UNCONFIRMED}
+
+
+@pytest.mark.parametrize(
+    ("query", "personal"),
+    [
+        ("Hello again, where should I have lunch?", True),
+        ("What do you know about me?", True),
+        ("Was soll ich heute kochen?", True),
+        ("Where does the user live?", True),
+        (None, True),
+        ("Good morning!", True),
+        ("What is the capital of Peru?", False),
+        ("Tell me a joke about penguins.", False),
+    ],
+)
+def test_who_speaks_of_themselves_is_told_the_best_there_is(query: str | None, personal: bool):
+    """Few words connect "Where should I have lunch?" with an allergy, and a line too many costs little."""
+    assert is_personal(query) is personal
+    found = ContextEngineer().assemble([item("a", "Allergic to hazelnuts", relevance=0.05)], query=query, now=NOW)
+    assert (found.text != "") is personal

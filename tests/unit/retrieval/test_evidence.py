@@ -193,15 +193,16 @@ def test_relevance_is_that_of_the_signals_that_are_known():
     def chance(evidence: float) -> float:
         return round(1 / (1 + math.exp(-evidence)), 3)
 
-    by_words = chance(-3.2 + 3.5 * coverage)
-    by_meaning = chance(-3.0 + 2.0 * coverage + 3.5 * closeness)
-    by_tokens = chance(-3.1 + 1.9 * coverage + 3.8 * closeness + 0.3 * similarity)
+    among = -0.12 * math.log(199.5)
+    by_words = chance(-1.9 + 3.5 * coverage)
+    by_meaning = chance(-2.8 + 2.0 * coverage + 3.5 * closeness + among)
+    by_tokens = chance(-2.9 + 1.9 * coverage + 3.8 * closeness + 0.3 * similarity + among)
     near, like = floats(closeness, nothing, closeness), floats(similarity, nothing, nothing)
     covered = floats(coverage, coverage, coverage)
     for signals, expected in (
-        (Signals(covered), [by_words] * 3),
-        (Signals(covered, near), [by_meaning, by_words, by_meaning]),
-        (Signals(covered, near, like), [by_tokens, by_words, by_meaning]),
+        (Signals(200, covered), [by_words] * 3),
+        (Signals(200, covered, near), [by_meaning, by_words, by_meaning]),
+        (Signals(200, covered, near, like), [by_tokens, by_words, by_meaning]),
     ):
         assert [relevance(signals, at) for at in range(3)] == expected
 

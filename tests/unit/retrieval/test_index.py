@@ -60,7 +60,8 @@ def test_bm25_follows_the_formula():
 def test_coverage_is_the_share_of_the_querys_idf():
     index = index_of(put("a", "tea green"), put("b", "tea"), put("c", "car"))
     statistics = CollectionStatistics.of([index], ["tea", "green", "absent"])
-    weights = {term: statistics.idf(term) for term in ("tea", "green", "absent")}
+    weights = {term: statistics.idf(term, 10) for term in ("tea", "green", "absent")}
+    assert weights["absent"] > statistics.idf("absent")  # in a small store, a word that is found is not common
     found = _scores(index, "tea", "green", "absent", "tea")
     total = sum(weights.values())
     assert found["a"][1] == pytest.approx((weights["tea"] + weights["green"]) / total, rel=1e-6)

@@ -1,0 +1,181 @@
+"""Whether two short notes contradict each other: same subject and attribute, and values that exclude each other.
+
+Slots are read from whole sentences, and what they say may change what is stored. Conflicts are found from the words
+alone, in more sentences, and change only what a prompt shows. What excludes what is data: ``words.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import Final, NamedTuple
+
+from inference_core.retrieval.analysis import analyze
+from inference_core.slots.clauses import expanded, is_plain
+from inference_core.slots.words import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
+
+MAX_NOTE: Final = 160
+"""A text with more characters says more than one thing."""
+_TOKEN: Final = re.compile(r"[^\W_]+(?:[-:][^\W_]+)*")
+_POSSESSIVE: Final = re.compile(r"'s?\b")
+_THOUSANDS: Final = re.compile(r"(?<=\d)[.,](?=\d{3}\b)")
+_NUMBER: Final = re.compile(r"\d[\d:]*")
+_HAPPENED: Final = frozenset(form for form, verb in PAST_FORMS.items() if verb not in ("be", "have")) - {"read"}
+
+
+class _Note(NamedTuple):
+    """A note as sets of stems.
+
+    ``said`` is what it is about without values; ``values`` by kind; ``ends``: it says that something ended or changed.
+    ``people`` are those other than the user whom it is about; ``subject`` is its first word, "" for the user.
+    ``is_of_many``: beside it, another one may hold that differs in some kinds of values, if it ``is_any`` in all kinds.
+    ``excludes`` and ``excluded`` are what the patterns of `[excluding]` found, by their place.
+    """
+
+    text: str
+    said: frozenset[str]
+    values: dict[str, tuple[str, ...]]
+    is_negated: bool
+    ends: bool
+    changes: bool
+    people: frozenset[str]
+    subject: str
+    is_of_many: bool
+    is_any: bool
+    is_past: bool
+    excludes: dict[int, str]
+    excluded: dict[int, str]
+
+
+def contradict(old: str, new: str) -> bool:
+    """Whether ``new``, which was said later, and ``old`` cannot both hold. Every doubtful case is False. Never raises.
+
+    Known are English and some German notes of up to `MAX_NOTE` characters.
+    """
+    first, second = _note(old), _note(new)
+    if first is None or second is None or first.text == second.text:
+        return False
+    return _excluded(first, second) or _denied(first, second) or _differs(first, second)
+
+
+@cache
+def _kinds() -> dict[str, tuple[str, str]]:
+    """By word, the kind of value that it is, and the one spelling of that value."""
+    return {
+        word: (kind, spellings.split()[0])
+        for kind, values in entries("kinds").items()
+        for spellings in values
+        for word in spellings.split()
+    }
+
+
+@lru_cache(maxsize=4_096)
+def _note(text: str) -> _Note | None:
+    """``text`` prepared; None if it is no plain note."""
+    text = expanded(text).casefold().strip()
+    if len(text) > MAX_NOTE or not is_plain(text):
+        return None
+    tokens: list[str] = _TOKEN.findall(_POSSESSIVE.sub("", _THOUSANDS.sub("", text)))
+    if not tokens:
+        return None
+    kinds, values = _kinds(), dict[str, list[str]]()
+    said: list[str] = []
+    for at, token in enumerate(tokens):
+        kind, value = kinds.get(token, ("number", token) if _NUMBER.fullmatch(token) else ("", ""))
+        if kind == "number" and at and _is_label(tokens, at):
+            said.append(value)
+        elif kind:
+            values.setdefault(kind, []).append(value)
+        elif token not in words("light"):
+            said += analyze(token)[:1]
+    ends = pattern("ended").search(text) is not None
+    return _Note(
+        text=text,
+        said=frozenset(said),
+        values={kind: tuple(found) for kind, found in values.items()},
+        is_negated=pattern("negated").search(text) is not None,
+        ends=ends,
+        changes=ends or pattern("changed").search(text) is not None,
+        people=frozenset(_people(tokens)),
+        subject="" if tokens[0] in words("self") or tokens[0] in PRESENT_FORMS else tokens[0],
+        is_of_many=not words("of_many").isdisjoint(tokens),
+        is_any=not {"a", "an", "ein", "eine", "einen"}.isdisjoint(tokens),
+        is_past=any(token in _HAPPENED for token in tokens),
+        excludes={at: found[0] for at, (one, _) in enumerate(_pairs()) if (found := one.search(text))},
+        excluded={at: found[0] for at, (_, other) in enumerate(_pairs()) if (found := other.search(text))},
+    )
+
+
+def _is_label(tokens: list[str], at: int) -> bool:
+    """Whether the number at a place names the thing before it, as in "room 3" and "note number 7"."""
+    before, after = tokens[at - 1], tokens[at + 1 : at + 2]
+    if before in words("numbered"):
+        return True
+    is_counted = bool(after) and after[0] not in words("light")
+    return not is_counted and before not in words("light") and before not in _kinds()
+
+
+def _people(tokens: list[str]) -> Iterator[str]:
+    for token in tokens:
+        bare = token.removesuffix("s") if token not in words("relatives") else token
+        if bare in words("relatives") or bare in PEOPLE:
+            yield bare
+
+
+def _excluded(first: _Note, second: _Note) -> bool:
+    """Whether a pair of `[excluding]` says so: "vegetarian" and "eats steak"."""
+    for left, right in ((first, second), (second, first)):
+        if right.is_negated or left.subject != right.subject:
+            continue
+        for at in left.excludes.keys() & right.excluded.keys():
+            meant = frozenset(_people(_TOKEN.findall(f"{left.excludes[at]} {right.excluded[at]}")))
+            if first.people == second.people or (first.people | second.people) <= meant:
+                return True
+    return False
+
+
+@cache
+def _pairs() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
+    return [(compiled(one), compiled(other)) for one, other in entries("excluding")["pairs"]]
+
+
+def _denied(first: _Note, second: _Note) -> bool:
+    """Whether one says that the other does not hold, or the newer that it has ended."""
+    if first.people != second.people:
+        return False
+    if second.ends and not first.ends and not first.is_negated:
+        return bool(second.said) and second.said <= first.said and not _other_values(first, second)
+    if first.is_negated == second.is_negated:
+        return False
+    denial, claim = (first, second) if first.is_negated else (second, first)
+    return (
+        bool(denial.said or denial.values.keys() & words("alone"))
+        and denial.said <= claim.said
+        and all(value == claim.values.get(kind) for kind, value in denial.values.items())
+    )
+
+
+def _other_values(first: _Note, second: _Note) -> bool:
+    return any(kind in first.values and first.values[kind] != value for kind, value in second.values.items())
+
+
+def _differs(first: _Note, second: _Note) -> bool:
+    """Whether they say the same but for a value of one kind of which only one can hold."""
+    if first.people != second.people or first.is_negated or second.is_negated:
+        return False
+    if first.values.keys() != second.values.keys() and not second.changes:
+        return False
+    different = [kind for kind, value in first.values.items() if second.values.get(kind, value) != value]
+    if len(different) != 1 or any((kind in first.values) != (kind in second.values) for kind in different):
+        return False
+    (kind,) = different
+    one, other = first.values[kind], second.values[kind]
+    if len(one) != len(other) or sum(left != right for left, right in zip(one, other, strict=True)) != 1:
+        return False
+    if first.said != second.said and not (second.changes and second.said and second.said <= first.said):
+        return False
+    if not first.said and kind not in words("alone"):
+        return False
+    may_be_several = first.is_of_many and (first.is_any or kind in words("several"))
+    return second.changes or not (first.is_past or may_be_several)
