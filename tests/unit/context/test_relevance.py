@@ -164,5 +164,6 @@ def test_few_lines_are_told_that_come_from_outside():
 def test_who_speaks_of_themselves_is_told_the_best_there_is(query: str | None, personal: bool):
     """Few words connect "Where should I have lunch?" with an allergy, and a line too many costs little."""
     assert is_personal(query) is personal
-    found = ContextEngineer().assemble([item("a", "Allergic to hazelnuts", relevance=0.05)], query=query, now=NOW)
+    engineer = ContextEngineer(pruning=Pruning(min_best=0.12))
+    found = engineer.assemble([item("a", "Allergic to hazelnuts", relevance=0.05)], query=query, now=NOW)
     assert (found.text != "") is personal
