@@ -82,10 +82,11 @@ _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
-    ``min_chance`` holds for every item (`chances`); the default keeps 97 % of what is needed. The others are off, as they
-    cost evidence: ``min_relevance`` is a least relevance of every item; if the user does not ask about themselves, and
-    the best item is less relevant than ``min_best``, of what is judged only rules and preferences are kept. Of what tools, documents and the web said, the ``max_external`` likeliest are
-    kept, as poison comes in numbers. Raises ConfigurationError for shares outside 0 to 1, or a negative number.
+    ``min_chance`` holds for every item (`chances`); the default keeps 97 % of what is needed. The others are off, as
+    they cost evidence: ``min_relevance`` is a least relevance of every item; if the user does not ask about themselves,
+    and the best item is less relevant than ``min_best``, of what is judged only rules and preferences are kept. Of what
+    tools, documents and the web said, the ``max_external`` likeliest are kept, as poison comes in numbers. Raises
+    ConfigurationError for shares outside 0 to 1, or a negative number.
     """
 
     min_chance: float = 0.01
