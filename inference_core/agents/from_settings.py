@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import weakref
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.language_models import BaseChatModel
@@ -75,6 +78,34 @@ def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
     return [ConfiguredFallbacks(*fallbacks), ModelErrors(are_logged=True)]
 
 
+class LoopModels(AgentMiddleware[Any, Any, Any]):
+    """Gives the runs of each further event loop a chat model ``name`` of their own, in place of ``model``.
+
+    A client keeps connections of the loop that opened them. In the next ``asyncio.run`` they would fail.
+    """
+
+    def __init__(self, name: str, model: BaseChatModel) -> None:
+        super().__init__()
+        self._named = name
+        self._model = model
+        self._first: weakref.ref[asyncio.AbstractEventLoop] | None = None
+        self._models: WeakKeyDictionary[asyncio.AbstractEventLoop, BaseChatModel] = WeakKeyDictionary()
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
+        """Asks the model."""
+        return handler(request)
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
+        """Asks the model of this loop."""
+        loop = asyncio.get_running_loop()
+        self._first = self._first or weakref.ref(loop)
+        if request.model is self._model and loop is not self._first():
+            if loop not in self._models:
+                self._models[loop] = _named(self._named, shares_connections=False)
+            request = request.override(model=self._models[loop])
+        return await handler(request)
+
+
 class ModelErrors(AgentMiddleware[Any, Any, Any]):
     """Raises ModelError for every failure of the chat model, with the original as its cause.
 
@@ -134,15 +165,20 @@ def explain(model: BaseChatModel, error: Exception) -> str:
     return f"The chat model {name} {failure}"
 
 
-def _named(name: str) -> BaseChatModel:
+def _named(name: str, *, shares_connections: bool = True) -> BaseChatModel:
     from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
 
     provider = name.partition(":")[0]
     unknown = f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini"
     if not _NAME.fullmatch(name):
         raise ConfigurationError(unknown)
+    options: dict[str, Any] = {}
+    if provider == "openai" and not shares_connections:  # LangChain shares one client among all models
+        from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - an extra
+
+        options["http_async_client"] = DefaultAsyncHttpxClient()
     try:
-        return init_chat_model(name)
+        return cast("BaseChatModel", init_chat_model(name, **options))
     except ImportError as error:
         if provider in _EXTRAS:
             raise MissingExtra(f"The chat model {name!r}", provider) from error

@@ -22,7 +22,7 @@ from inference_core.errors import ConfigurationError, IdentityError, InvalidInpu
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
-from inference_core.services.operations.scope import MemoryScope
+from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope
 from inference_core.stores.factory import engine_of
 
 
@@ -164,6 +164,8 @@ class BindingOptions(TypedDict, total=False):
     """Longer memories are refused."""
     counts_access: bool
     """Whether to count recalls; True by default."""
+    deleted_days: float
+    """So long what the tools delete can be restored; 7 by default."""
     clock: Clock | None
 
 
@@ -188,6 +190,7 @@ class MemoryBinding:
             "zone": time_zone(zone) if isinstance(zone, str) else zone,
             "max_content_bytes": options.get("max_content_bytes", MAX_CONTENT_BYTES),
             "counts_access": options.get("counts_access", True),
+            "deleted_days": options.get("deleted_days", DEFAULT_DELETED_DAYS),
         }
         self._is_scoped = options.get("agent_scope_enabled", True)
         self._name_of = (lambda: options["agent_name"]) if "agent_name" in options else agent_of

@@ -21,7 +21,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
-from inference_core.agents.from_settings import ShortTerm, guards, make_capture, make_chat_model, named
+from inference_core.agents.from_settings import LoopModels, ShortTerm, guards, make_capture, make_chat_model, named
 from inference_core.agents.identity import MemoryContext, field_of, thread_label
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
@@ -193,11 +193,14 @@ class AgentService:
 
         if self._response_format is not None:
             kwargs["response_format"] = self._response_format
+        model = make_chat_model(self._agent_settings, self._model)
+        name = self._model or self._agent_settings.model
+        loops = [LoopModels(name, model)] if isinstance(name, str) else []
         self._agent = create_agent(
-            make_chat_model(self._agent_settings, self._model),
+            model,
             self._tools,
             system_prompt=self._prompt(system_prompt),
-            middleware=[*self._middleware, *guards(self._agent_settings)],
+            middleware=[*loops, *self._middleware, *guards(self._agent_settings)],
             context_schema=self._context_schema,
             checkpointer=self._checkpointer,
             store=self._store,

@@ -11,7 +11,14 @@ from databases import KINDS, database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
+from inference_core import (
+    AgentMemoryStoreService,
+    ForgettingPolicy,
+    MemoryLifecycle,
+    MemoryMiddleware,
+    MemorySettings,
+    open_store,
+)
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.analytics import statistics
@@ -211,3 +218,10 @@ def test_an_id_that_is_used_again(filled: AgentMemoryStoreService):
     memory.update_memory("ada", "tea", "cocoa")
     assert [one.content for one in memory.why("ada", "tea").earlier] == ["green tea", "coffee"]
     assert lifecycle.forgotten("ada") == []
+
+
+def test_agents_keep_what_they_delete_as_long_as_the_settings_say():
+    """The setting did not reach the middleware of an agent without a service of its own."""
+    with open_store("memory://", embeddings=None) as store:
+        middleware = MemoryMiddleware.from_settings(MemorySettings(deleted_days=0))
+        assert middleware._binding.scope(store).kept_until is None

@@ -248,6 +248,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             "receipt_days": settings.receipt_days,
             "max_content_bytes": settings.max_content_bytes,
             "counts_access": settings.access_counts,
+            "deleted_days": settings.deleted_days,
         }
         return cls(memory_service, **chosen | options)
 
