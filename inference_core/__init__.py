@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from inference_core.memory.record import MemoryRecord
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
-    from inference_core.services.agent_memory_service import AgentMemoryStoreService
+    from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory
     from inference_core.services.context_builder.builder import ContextBuilder
     from inference_core.services.context_builder.source import ContextRequest, ContextSource, OwnSource
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
@@ -94,6 +94,7 @@ _HOMES = {
     "Summarize": "inference_core.short_term.strategies",
     "Trim": "inference_core.short_term.strategies",
     "Trust": "inference_core.memory.trust",
+    "UserMemory": "inference_core.services.agent_memory_service",
     "VectorMemory": "inference_core.short_term.blocks.vector",
     "Worker": "inference_core.ingestion.worker",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
@@ -148,6 +149,7 @@ __all__ = [
     "Summarize",
     "Trim",
     "Trust",
+    "UserMemory",
     "VectorMemory",
     "Worker",
     "create_memory_middleware",

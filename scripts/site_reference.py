@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import griffe
 
-_MAKERS: Final = ("asynchronous", "synchronous")
+_MAKERS: Final = {"asynchronous": 1, "synchronous": 1, "of_user": 2, "async_of_user": 2}
+"""Each with how many of the operation's first parameters its callers do not see."""
 _SELF: Final = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
 _STORE: Final = griffe.Parameter("store", annotation="BaseStore", kind=griffe.ParameterKind.positional_or_keyword)
 
@@ -28,7 +29,8 @@ class MadeFromOperations(griffe.Extension):
                     value = None if member.is_alias else getattr(member, "value", None)
                     if isinstance(value, griffe.ExprCall) and str(value.function) in _MAKERS:
                         operation = pkg.modules_collection[module.resolve(str(value.arguments[0]))]
-                        cls.set_member(name, _as_called(operation, name, _SELF))
+                        hidden = _MAKERS[str(value.function)]
+                        cls.set_member(name, _as_called(operation, name, _SELF, hidden))
 
 
 def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
@@ -38,10 +40,10 @@ def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
             yield from _modules(inner)
 
 
-def _as_called(operation: Any, name: str, first: griffe.Parameter) -> griffe.Function:
+def _as_called(operation: Any, name: str, first: griffe.Parameter, hidden: int = 1) -> griffe.Function:
     function = griffe.Function(
         name,
-        parameters=griffe.Parameters(first, *list(operation.parameters)[1:]),
+        parameters=griffe.Parameters(first, *list(operation.parameters)[hidden:]),
         returns=getattr(operation.returns, "slice", operation.returns),
         lineno=operation.lineno,
         endlineno=operation.endlineno,

@@ -18,7 +18,7 @@ from inference_core.effects import Operation, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
-from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, encode_label
 from inference_core.memory.record import INDEXED_FIELDS
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import (
@@ -37,7 +37,7 @@ from inference_core.memory.types import (
     validate_memory_type,
 )
 from inference_core.services.operations.delete import delete, delete_all
-from inference_core.services.operations.list import count, get, history, list_memories
+from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
 from inference_core.services.operations.recall import (
     recall,
@@ -47,7 +47,7 @@ from inference_core.services.operations.recall import (
 )
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.save import save
-from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, present_as
+from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, UserId, present_as
 from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
@@ -225,6 +225,53 @@ class AgentMemoryStoreService(ServiceBase):
         return cls(store, **chosen | options)
 
 
+def of_user(
+    operation: Callable[Concatenate[MemoryScope, UserId, P], Operation[T]],
+) -> Callable[Concatenate[UserMemory, P], T]:
+    """``operation`` as a method of `UserMemory` that blocks."""
+
+    def method(self: UserMemory, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self.scope, self.user_id, *args, **kwargs), self.timeout)
+
+    present_as(method, operation, _SELF, in_place_of=2)
+    return method
+
+
+def async_of_user(
+    operation: Callable[Concatenate[MemoryScope, UserId, P], Operation[T]],
+) -> Callable[Concatenate[UserMemory, P], Coroutine[Any, Any, T]]:
+    """``operation`` as a coroutine method of `UserMemory`."""
+
+    async def method(self: UserMemory, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(operation(self.scope, self.user_id, *args, **kwargs), self.timeout)
+
+    present_as(method, operation, _SELF, in_place_of=2)
+    return method
+
+
+class UserMemory(ServiceBase):
+    """One user's memory in four words, as ``store.memory("ada")`` gives it; of another LangGraph store, make it here.
+
+    `add`, `search`, `all` and `delete` block; `aadd`, `asearch`, `aall` and `adelete` are coroutines. They take what
+    the service's `save_memory`, `recall_memories`, `list_memories` and `delete_memory` take, less the user. Raises
+    InvalidId for what cannot name a user.
+    """
+
+    def __init__(self, service: AgentMemoryStoreService, user_id: UserId) -> None:
+        encode_label(user_id)
+        super().__init__(service.scope, service.timeout)
+        self.user_id = user_id
+
+    add = of_user(save)
+    aadd = async_of_user(save)
+    search = of_user(recall)
+    asearch = async_of_user(recall)
+    all = of_user(list_all)
+    aall = async_of_user(list_all)
+    adelete = async_of_user(delete)
+    delete = of_user(delete)
+
+
 __all__ = [
     "INDEXED_FIELDS",
     "MEMORIES_STORE_NAME",
@@ -240,6 +287,7 @@ __all__ = [
     "MemoryType",
     "MemoryTypeDescription",
     "SyncMemoryService",
+    "UserMemory",
     "count_user_long_term_memory",
     "count_user_memories",
     "delete_user_long_term_memory_entries",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+from uuid import UUID
 
 from langgraph.store.base import (
     BaseStore,
@@ -49,6 +50,11 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.filters import predicate
 from inference_core.stores.search import Search
 from inference_core.stores.time_to_live import FRESH, MemoryTTLConfig, expiry_in
+
+if TYPE_CHECKING:
+    from inference_core.services.agent_memory_service import UserMemory
+else:
+    UserMemory = Any  # imported when a memory is asked for, as the services stand above the stores
 
 _LOG = logging.getLogger(__name__)
 MAX_PAGE: Final = 10_000
@@ -90,6 +96,15 @@ class MemoryStore(BaseStore):
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Like `batch`, without blocking the event loop."""
         return await arun(self._batch(list(ops)))
+
+    def memory(self, user_id: str | UUID, agent_name: str | None = None) -> UserMemory:
+        """A user's memory: ``add``, ``search``, ``all`` and ``delete``; ``aadd`` and so on for async code.
+
+        As the agent ``agent_name`` sees it; None: the memories that all agents share. Raises InvalidId.
+        """
+        from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory  # noqa: PLC0415
+
+        return UserMemory(AgentMemoryStoreService(self, agent_name=agent_name, clock=self._clock), user_id)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Waits until the embedding model is loaded; whether recall is by meaning too."""

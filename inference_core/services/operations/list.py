@@ -122,6 +122,17 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     return (yield from page_of(scope.engine, scope.namespaces.read_scopes(user_id, category), document, request))
 
 
+def list_all(
+    scope: MemoryScope, user_id: UserId, *, category: str | None = None, memory_type: str | None = None
+) -> Operation[list[MemoryStoreDocument]]:
+    """All memories that the agent reads, the newest first, of one category or type if given.
+
+    `list_memories` gives them by pages. Raises InvalidInput, StoreUnavailable.
+    """
+    found, _ = yield from list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
+    return list(found)
+
+
 def count(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:
     """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
     scopes = scope.namespaces.read_scopes(user_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -200,14 +201,19 @@ def row_filter(
     return matches
 
 
-def present_as(method: Callable[..., object], operation: Callable[..., object], *first: Parameter) -> None:
+def present_as(
+    method: Callable[..., object], operation: Callable[..., object], *first: Parameter, in_place_of: int = 1
+) -> None:
     """Gives ``method`` the name, docstring and types of ``operation``, as its callers see them.
 
-    ``first`` stand in the place of the operation's first parameter, and what it gives in the place of the `Operation`.
+    ``first`` stand in the place of the operation's first parameters, and what it gives in that of the `Operation`.
     """
     shown: Any = update_wrapper(method, operation)
     shown.__name__ = operation.__name__.removeprefix("_")
-    parameters = [*first, *list(signature(operation).parameters.values())[1:]]
+    given = list(signature(operation).parameters.values())
+    parameters = [*first, *given[in_place_of:]]
+    for left_out in given[:in_place_of]:
+        shown.__doc__ = re.sub(rf"^ +{left_out.name}: .*\n", "", shown.__doc__ or "", flags=re.MULTILINE)
     result: str = operation.__annotations__["return"]
     result = result[len("Operation[") : -1] if result.startswith("Operation[") else result
     shown.__signature__ = Signature(parameters, return_annotation=result)
