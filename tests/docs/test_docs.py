@@ -161,6 +161,19 @@ def test_links_lead_to_files_that_are_there(page: str) -> None:
     assert [target for target in targets if "://" not in target and not (path_of(page).parent / target).exists()] == []
 
 
+def test_tests_that_pages_name_are_there_and_unit_tests_are_named_after_modules() -> None:
+    """The table of guarantees named tests that had been moved."""
+    named = {
+        name for page in DOCS.glob("*.md") for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text("utf-8"))
+    }
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    unit = ROOT / "tests" / "unit"
+    for test in unit.rglob("test_*.py"):
+        package = ROOT / "inference_core" / test.parent.relative_to(unit)
+        about = test.stem.removeprefix("test_")
+        assert any(f"{about}_".startswith(f"{module.stem}_") for module in package.glob("*.py")), test
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_of_code_are_run_or_marked_as_not_run(page: str) -> None:
     text = path_of(page).read_text(encoding="utf-8")
