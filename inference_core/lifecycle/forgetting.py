@@ -36,9 +36,9 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.archive import archiving, forgotten_of, is_over
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of
 from inference_core.services.operations.update import retried
-from inference_core.stores.access_counts import Usage
 from inference_core.stores.backend import Delete, Key, Row, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.maintenance import Usage
 
 _LOG = logging.getLogger(__name__)
 _PORTION: Final = 100

@@ -22,14 +22,19 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
-from inference_core.stores.access_counts import ACCESS_INTERVAL_S, AccessCounts, with_sidecars
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
-from inference_core.stores.deferred import INTERVAL_S as LATER_INTERVAL_S
-from inference_core.stores.deferred import DeferredWriter
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
-from inference_core.stores.maintenance import Maintenance, remove_expired
+from inference_core.stores.maintenance import (
+    ACCESS_INTERVAL_S,
+    DEFERRED_INTERVAL_S,
+    AccessCounts,
+    DeferredWriter,
+    Maintenance,
+    remove_expired,
+    with_sidecars,
+)
 from inference_core.stores.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
@@ -100,7 +105,7 @@ class StoreEngine:
 
         self._snapshot_type = Snapshot
         self._indexes = IndexCache(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
-        self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, LATER_INTERVAL_S))
+        self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, DEFERRED_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
         self._add_chores(sweep_interval_s, access_interval_s)
         if embedder is None:

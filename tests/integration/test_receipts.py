@@ -32,7 +32,7 @@ from inference_core.memory.trust import Origin
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.stores.backend import Expiry, Put
-from inference_core.stores.deferred import MOST, DeferredWriter
+from inference_core.stores.maintenance import MOST_DEFERRED, DeferredWriter
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 U = "ada"
@@ -224,10 +224,10 @@ def test_only_so_many_wait() -> None:
     with open_store("memory://", embeddings=None) as store:
         woken: list[int] = []
         later = DeferredWriter(store.engine._writer, lambda: woken.append(1))
-        for _ in range(MOST + 5):
+        for _ in range(MOST_DEFERRED + 5):
             later.put(put_of_nothing(store))
-        assert len(later._waiting) == MOST
-        assert len(woken) == MOST + 5
+        assert len(later._waiting) == MOST_DEFERRED
+        assert len(woken) == MOST_DEFERRED + 5
         later.flush()
         assert not later._waiting
 

@@ -17,8 +17,8 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json, mapping_field, moment_field, text_field
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import is_known, put_of, record_of
-from inference_core.stores.access_counts import Usage, usage_put
 from inference_core.stores.backend import Delete, Expiry, Put, Row, Write
+from inference_core.stores.maintenance import Usage, usage_put
 
 DELETED: Final = "deleted"
 """The reason of what somebody deleted."""

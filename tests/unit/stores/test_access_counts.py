@@ -14,7 +14,7 @@ from flaky import FlakyBackend
 from inference_core import AgentMemoryStoreService, MemoryLifecycle, MemoryStore, open_store
 from inference_core.errors import StoreUnavailable
 from inference_core.services.user_memories import purge_user_memories
-from inference_core.stores import access_counts as accesses
+from inference_core.stores import maintenance as accesses
 from inference_core.stores.backend import Delete, Put
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
