@@ -234,7 +234,7 @@ def open_backend(
 def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend:
     """The database that an object of the caller's stands for."""
     if isinstance(given, MutableMapping):
-        from inference_core.stores.backends.mapping import MappingBackend  # noqa: PLC0415
+        from inference_core.stores.backends.memory import MappingBackend  # noqa: PLC0415
 
         return MappingBackend(cast("MutableMapping[str, Any]", given), clock)
     redis = sys.modules.get("redis")  # whoever has a client has imported it

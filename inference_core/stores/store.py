@@ -47,8 +47,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.filters import predicate
-from inference_core.stores.search import Search
+from inference_core.stores.search import Search, predicate
 from inference_core.stores.time_to_live import FRESH, MemoryTTLConfig, expiry_in
 
 if TYPE_CHECKING:
