@@ -55,13 +55,14 @@ class MemoryContext:
 def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner: str | None = None) -> str:
     """The user of this run.
 
-    The first of: the authenticated user of LangGraph Server, ``source``, ``context.user_id``,
-    ``config["configurable"]["user_id"]``, and ``owner``.
+    The first of: the authenticated user of LangGraph Server, ``source``, ``context.user_id`` and
+    ``config["configurable"]["user_id"]``.
 
     Args:
         runtime: LangGraph's, of the run.
         source: A user, or a function that takes the runtime and returns one.
-        owner: The user of a run that is resumed, "" if it began without one. None: a new run.
+        owner: The user of a run that is resumed, "" if it began without one. None: a new run. Whoever resumes a run
+            must be its user, and has to say so.
 
     Raises:
         IdentityError: Nobody is named; an authenticated user and another source differ; the user is not the ``owner``;
@@ -75,9 +76,10 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     user = authenticated or next(iter(claimed), None)
     if owner is not None and user not in (None, owner):
         raise IdentityError("This run belongs to another user")
-    if not (user := user or owner):
+    if not user:
         raise IdentityError(
-            "No user: pass context={'user_id': …} or configurable={'user_id': …}, or give the middleware user_id"
+            f"No user{' resumes this run, which belongs to one' if owner else ''}: "
+            "pass context={'user_id': …} or configurable={'user_id': …}, or give the middleware user_id"
         )
     encode_label(user)
     return user

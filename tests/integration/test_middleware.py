@@ -432,12 +432,6 @@ class TestResume:
         result = await ask(agent, face, resume, thread, context=ADA)
         self.check_resumed(model, result)
 
-    async def test_without_a_context_it_is_the_owners(self, store: BaseStore, pause: str, face: str) -> None:
-        model, agent, resume = self.paused(pause, store)
-        thread = {"configurable": {"thread_id": "1"}}
-        await ask(agent, face, "What do I drink?", thread, context=ADA)
-        self.check_resumed(model, await ask(agent, face, resume, thread))
-
     def check_resumed(self, model: ScriptedChatModel, result: Any) -> None:
         assert [len(blocks(request)) for request in model.requests] == [1, 1, 1]
         assert all(TEA in the_block(request) for request in model.requests)
@@ -480,8 +474,22 @@ class TestResume:
         thread = {"configurable": {"thread_id": "1"}}
         await ask(first, face, "What do I drink?", thread, context=ADA)
         model.turns = ["Done."]
-        await ask(second, face, resume, thread)
+        await ask(second, face, resume, thread, context=ADA)
         assert TEA in the_block(model.requests[0])
+
+    async def test_regression_nobody_resumes_as_its_owner(self, store: BaseStore, pause: str, face: str) -> None:
+        """A run that was resumed without a user went on as the user whose thread it was."""
+        _, first, resume = self.paused(pause, store)
+        model, second, _ = self.paused(pause, store)
+        second.checkpointer = first.checkpointer
+        thread = {"configurable": {"thread_id": "1"}}
+        await ask(first, face, "What do I drink?", thread, context=ADA)
+        model.turns = [call_tool("list_memories_store"), "Done."]
+        result = await ask(second, face, resume, thread)
+        assert result["memory_status"] == "closed"
+        assert result["memory_status_reason"].startswith("No user resumes this run, which belongs to one: pass context")
+        assert not any(map(blocks, model.requests))
+        assert replies(result)[-1].startswith("✗ No user resumes this run")
 
 
 def broken_sqlite(path: Path) -> BaseStore:

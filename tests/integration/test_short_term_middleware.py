@@ -301,7 +301,7 @@ async def test_blocks_are_recalled_once_a_run_and_again_after_a_resume(tmp_path:
             store, ShortTermMemoryMiddleware(flush, max_tokens=3_000), model=model, tools=[herd], checkpointer=saver
         )
         await ask(agent, face, "Herd Wooly", THREAD, context=ADA)
-        result = await ask(agent, face, Command(resume="yes"), THREAD)
+        result = await ask(agent, face, Command(resume="yes"), THREAD, context=ADA)
     assert result["messages"][-1].text == "Done."
     assert ["The hills are green" in system_text(request) for request in model.requests] == [True, True]
 
