@@ -1,4 +1,4 @@
-"""The evidence that documents answer a query, each kind on a scale on which 1 is a lot, and the resulting relevance.
+"""The evidence that documents answer a query, each kind on a scale on which 1 is a lot, its weights, and the relevance.
 
 Functions take a `Pool` and return arrays by its positions.
 
@@ -21,7 +21,6 @@ from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats, inner_products
-from inference_core.retrieval.weights import Spread, Weights
 
 PROMISING: Final = 256
 """This many of the best documents of a group are ranked, with their whole sessions."""
@@ -35,6 +34,77 @@ _NEUTRAL_IMPORTANCE: Final = 0.5
 _UNKNOWN: Final = 100
 _MANY: Final = 4_000
 """From so many on, `_UNKNOWN` more would change nothing."""
+
+
+# All weights of ranking, few and round. Chosen on one half of several data sets and measured on the other; see
+# `docs/retrieval.md`.
+
+
+class Spread(NamedTuple):
+    """The weights of one kind of evidence: the turn's own, and its surroundings' in the session."""
+
+    own: float = 0.0
+    previous: float = 0.0
+    around: float = 0.0
+    reply: float = 0.0
+    best: float = 0.0
+
+
+class Weights(NamedTuple):
+    """The weights of everything that adds to a score."""
+
+    lexical: Spread = Spread()
+    coverage: float = 0.0
+    dense: Spread = Spread()
+    late: Spread = Spread()
+    feedback: float = 0.0
+    not_assistant: float = 0.0
+    guidance: float = 0.0
+    interval: float = 0.0
+    importance: float = 0.0
+
+
+LATE: Final = Weights(
+    lexical=Spread(own=1, previous=1, around=0.25, reply=1, best=1),
+    dense=Spread(own=1, reply=0.5, best=0.5),
+    late=Spread(own=2, previous=0.5, around=0.25, best=1),
+    feedback=0.5,
+    not_assistant=2,
+    guidance=2,
+    interval=2,
+    importance=0.5,
+)
+"""Words, meaning and token vectors."""
+HYBRID: Final = Weights(
+    lexical=Spread(own=2, previous=1, around=0.5, reply=1, best=2),
+    coverage=2,
+    dense=Spread(own=2, previous=0.5, reply=0.5, best=1),
+    feedback=0.5,
+    not_assistant=2,
+    guidance=2,
+    interval=2,
+    importance=0.5,
+)
+"""Words and meaning. Also the first stage, which picks the candidates of late interaction."""
+LEXICAL: Final = Weights(
+    lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
+    coverage=1,
+    not_assistant=2,
+    guidance=0.5,
+    interval=2,
+    importance=0.5,
+)
+"""Words alone."""
+
+
+def ignore_session(weights: Weights) -> Weights:
+    """``weights`` without those of surroundings and speaker, so that only the text itself counts."""
+    return weights._replace(
+        lexical=Spread(own=weights.lexical.own),
+        dense=Spread(own=weights.dense.own),
+        late=Spread(own=weights.late.own),
+        not_assistant=0.0,
+    )
 
 
 def over_maximum(scores: Floats) -> Floats:
@@ -183,9 +253,9 @@ class Signals:
     similarity: Floats | None = None
 
 
-_LEXICAL: Final = (-1.9, 3.5)
-_HYBRID: Final = (-2.8, 2.0, 3.5)
-_LATE: Final = (-2.9, 1.9, 3.8, 0.3)
+_BY_WORDS: Final = (-1.9, 3.5)
+_BY_MEANING: Final = (-2.8, 2.0, 3.5)
+_BY_TOKENS: Final = (-2.9, 1.9, 3.8, 0.3)
 """The intercept, and the weights of coverage, closeness and similarity."""
 _AMONG: Final = -0.12
 """Of the logarithm of the number of documents: the best of many is close by chance."""
@@ -198,9 +268,9 @@ def relevance(signals: Signals, at: int) -> float:
     similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
     among = _AMONG * math.log(signals.documents - 0.5)
     if math.isnan(closeness):  # that no word is shared says little, however many texts there are
-        evidence = _LEXICAL[0] + _LEXICAL[1] * coverage
+        evidence = _BY_WORDS[0] + _BY_WORDS[1] * coverage
     elif math.isnan(similarity):
-        evidence = among + _HYBRID[0] + _HYBRID[1] * coverage + _HYBRID[2] * closeness
+        evidence = among + _BY_MEANING[0] + _BY_MEANING[1] * coverage + _BY_MEANING[2] * closeness
     else:
-        evidence = among + _LATE[0] + _LATE[1] * coverage + _LATE[2] * closeness + _LATE[3] * similarity
+        evidence = among + _BY_TOKENS[0] + _BY_TOKENS[1] * coverage + _BY_TOKENS[2] * closeness + _BY_TOKENS[3] * similarity
     return round(1 / (1 + math.exp(-evidence)), 3)

@@ -11,18 +11,21 @@ from typing import Final
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import neighbours_of, tags_of
 from inference_core.retrieval.evidence import DECIMALS
-from inference_core.retrieval.links import (
+from inference_core.retrieval.pool import Place, Pool
+from inference_core.retrieval.query import Named, Query, asks_something, by_canonical, subjects_of
+from inference_core.retrieval.ranking import (
     SHARED,
     Bridges,
     Candidate,
+    Hit,
+    LazyRanking,
+    Ranking,
     bridges_of,
     link_to_best,
     link_to_query,
+    rank,
     shared_marks,
 )
-from inference_core.retrieval.pool import Place, Pool
-from inference_core.retrieval.query import Named, Query, asks_something, by_canonical, subjects_of
-from inference_core.retrieval.ranking import Hit, LazyRanking, Ranking, rank
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.indexes import IndexCache

@@ -20,12 +20,12 @@ from inference_core.retrieval import columns
 from inference_core.retrieval import columns as postings
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
+from inference_core.retrieval.evidence import HYBRID, LATE, LEXICAL, Spread, Weights
 from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import rank
 from inference_core.retrieval.vectors import pack_tokens
-from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL, Spread, Weights
 
 TEXTS = [
     "",

@@ -13,9 +13,13 @@ from retrieval_support import EAST, NORTH, WEST, Vector, floats, index_of, put
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.retrieval import evidence, ranking
 from inference_core.retrieval.evidence import (
+    HYBRID,
+    LEXICAL,
     PROMISING,
     Matches,
     Signals,
+    Spread,
+    Weights,
     over_maximum,
     priors,
     promising,
@@ -28,7 +32,6 @@ from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import LazyRanking, Ranking, rank
 from inference_core.retrieval.vectors import Floats
-from inference_core.retrieval.weights import HYBRID, LEXICAL, Spread, Weights
 
 NAN = float("nan")
 DIAGONAL = (0.6, 0.8)

@@ -10,12 +10,12 @@ import pytest
 from retrieval_support import EAST, NORTH, NOW, WEST, Vector, delete, floats, index_of, keys_of, put, scores_of
 
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
+from inference_core.retrieval.evidence import HYBRID, LATE, LEXICAL
 from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import CANDIDATES, Hit, TokensOf, rank
 from inference_core.retrieval.vectors import pack_tokens
-from inference_core.retrieval.weights import HYBRID, LATE, LEXICAL
 
 TEA = Query(["tea"])
 LIKE_EAST = Query(vector=floats(*EAST))
