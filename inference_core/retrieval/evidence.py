@@ -266,11 +266,10 @@ def relevance(signals: Signals, at: int) -> float:
     coverage = signals.coverage.item(at)
     closeness = math.nan if signals.closeness is None else signals.closeness.item(at)
     similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
-    among = _AMONG * math.log(signals.documents - 0.5)
-    if math.isnan(closeness):  # that no word is shared says little, however many texts there are
-        evidence = _BY_WORDS[0] + _BY_WORDS[1] * coverage
-    elif math.isnan(similarity):
-        evidence = among + _BY_MEANING[0] + _BY_MEANING[1] * coverage + _BY_MEANING[2] * closeness
-    else:
-        evidence = among + _BY_TOKENS[0] + _BY_TOKENS[1] * coverage + _BY_TOKENS[2] * closeness + _BY_TOKENS[3] * similarity
+    weights, among = _BY_WORDS, 0.0
+    if not math.isnan(closeness):  # that no word is shared says little, however many texts there are
+        weights = _BY_MEANING if math.isnan(similarity) else _BY_TOKENS
+        among = _AMONG * math.log(signals.documents - 0.5)
+    known = zip(weights, (1.0, coverage, closeness, similarity), strict=False)
+    evidence = sum((weight * signal for weight, signal in known), start=among)
     return round(1 / (1 + math.exp(-evidence)), 3)
