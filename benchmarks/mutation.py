@@ -1,9 +1,9 @@
 """Mutation testing of the domain, of ranking and of what reaches the prompt: how many faults the tests notice.
 
-Cosmic Ray's operators change one expression at a time in a copy of the repository. The unit tests of the changed
-package run until one fails, those of the module first, and the property tests that import the module. ``--n`` mutants
-are drawn with a fixed seed, as many of each package, each of another place. What only tests of other packages, of the
-contract or of whole agents would notice counts as survived, so the score is a lower bound.
+Cosmic Ray's operators change one expression at a time in a copy of the repository. Tests run until one fails: first
+those named after the changed module, of whatever kind, then the unit tests of its package and the property tests that
+import it. ``--n`` mutants are drawn with ``--seed``, as many of each package, each of another place. What only other
+tests would notice counts as survived, and so does what changes no result, so the score is a lower bound.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import argparse
 import ast
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +34,12 @@ _NO_TESTS: Final = 5
 BAR: Final = 0.85
 MUTANTS: Final = 120
 SEED: Final = 17
-TIMEOUT_S: Final = 180
+TIMEOUT_S: Final = 60
+MEMORY: Final = 8 * 1024**3
+"""What the tests of a mutant may take: some never stop adding to a list."""
 REQUIREMENTS: Final = Path(__file__).with_name("mutation.lock")
 _ANNOTATED: Final = (ast.arg, ast.AnnAssign)
+_CACHES: Final = ("cache", "lru_cache")
 Place = tuple[tuple[int, int], tuple[int, int]]
 """Line and column of the first character, and of the one after the last."""
 
@@ -49,15 +54,27 @@ class Mutant:
     place: Place
 
 
-def written_types(source: str) -> list[Place]:
-    """Where types are written, which are not evaluated: no test could notice a change."""
+def without_effect(source: str) -> list[Place]:
+    """Where no change has a result: types, which are not evaluated, options of dataclasses, and caches."""
     places: list[Place] = []
     for node in ast.walk(ast.parse(source)):
         annotation = node.annotation if isinstance(node, _ANNOTATED) else getattr(node, "returns", None)
         if isinstance(annotation, ast.expr):
-            end = (annotation.end_lineno or 0, annotation.end_col_offset or 0)
-            places.append(((annotation.lineno, annotation.col_offset), end))
+            places.append(place_of(annotation))
+        for decorator in getattr(node, "decorator_list", ()):
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            name = called.id if isinstance(called, ast.Name) else ""
+            if name == "dataclass":
+                places.append(place_of(decorator))
+            elif name in _CACHES:  # the mutant without it takes the whole line
+                (first, _), (last, _) = place_of(decorator)
+                places.append(((first, 0), (last + 1, 0)))
     return places
+
+
+def place_of(node: ast.expr) -> Place:
+    """Where an expression is written."""
+    return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
 
 
 def operators() -> Any:
@@ -69,7 +86,7 @@ def mutants(module: str) -> Iterator[Mutant]:
     """All changes of a module that its tests might notice."""
     trees: Any = import_module("cosmic_ray.ast")
     source = (ROOT / module).read_text(encoding="utf-8")
-    ignored = written_types(source)
+    ignored = without_effect(source)
     nodes = list(trees.ast_nodes(trees.get_ast(source)))
     for name in operators():
         if operators()[name].arguments():  # asks for names of variables
@@ -81,7 +98,7 @@ def mutants(module: str) -> Iterator[Mutant]:
                 yield Mutant(module, name, occurrence, (start, end))
 
 
-def chosen(count: int) -> dict[str, list[Mutant]]:
+def chosen(count: int, seed: int) -> dict[str, list[Mutant]]:
     """So many mutants of each package, always the same, each of another place."""
     found: dict[str, list[Mutant]] = {}
     for package in PACKAGES:
@@ -89,7 +106,7 @@ def chosen(count: int) -> dict[str, list[Mutant]]:
         for path in sorted((ROOT / "inference_core" / package).rglob("*.py")):
             for one in mutants(path.relative_to(ROOT).as_posix()):
                 by_place[one.module, one.place].append(one)
-        chance = random.Random(SEED)
+        chance = random.Random(seed)
         places = chance.sample(sorted(by_place), min(count, len(by_place)))
         changes = [chance.sample(by_place[place], len(by_place[place])) for place in places]
         drawn = [next(filter(compiles, of_one_place), None) for of_one_place in changes]
@@ -117,31 +134,47 @@ def mutated(one: Mutant) -> str:
 
 
 def compiles(one: Mutant) -> bool:
-    """Whether the change is Python, so that it takes a test to notice it."""
-    try:
-        compile(mutated(one), one.module, "exec", dont_inherit=True)
-    except SyntaxError:
-        return False
+    """Whether the change is Python that it takes a test to notice: not even the compiler warns of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            compile(mutated(one), one.module, "exec", dont_inherit=True)
+        except SyntaxError:  # warnings of the compiler, too
+            return False
     return True
 
 
 def noticed(one: Mutant, folder: Path) -> bool:
     """Whether a test fails on the copy in ``folder``, or does not end."""
     path = Path(one.module)
-    unit = Path("tests/unit", path.parts[1])
+    unit, properties = folder / "tests/unit", folder / "tests/property"
+    own = unit / path.parts[1]
     name = one.module.removesuffix(".py").replace("/", ".")
-    properties = [path for path in (folder / "tests/property").glob("test_*.py") if name in path.read_text("utf-8")]
-    nearest = [str(path) for path in (folder / unit).rglob(f"test_{path.stem.lstrip('_')}*.py")]
-    rest = [str(unit), *map(str, properties)]
+    named = (folder / "tests").rglob(f"test_{path.stem}*.py")
+    nearest = [path for path in named if unit not in path.parents or own in path.parents]
+    rest = [own, *(path for path in properties.glob("test_*.py") if name in path.read_text("utf-8"))]
     return any(fails(folder, tests) for tests in (nearest, rest) if tests)
 
 
-def fails(folder: Path, tests: Sequence[str]) -> bool:
+def limit_memory() -> None:
+    """Called in the process of the tests before they start."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def fails(folder: Path, tests: Sequence[Path]) -> bool:
     """Whether pytest finds a failure among ``tests`` on the copy in ``folder``."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder / ".pycache")}
-    command = [sys.executable, "-m", "pytest", "-x", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", *map(str, tests)]
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            preexec_fn=limit_memory,
+        )
     except subprocess.TimeoutExpired:
         return True
     return done.returncode not in (0, _NO_TESTS)
@@ -169,7 +202,7 @@ def survivors(all_mutants: Sequence[Mutant], folder: Path) -> list[Mutant]:
     return found
 
 
-def measured(count: int) -> tuple[list[Row], Mapping[str, Any]]:
+def measured(count: int, seed: int = SEED) -> tuple[list[Row], Mapping[str, Any]]:
     """The share of mutants that the tests notice, by package, and which ones survived."""
     if find_spec("cosmic_ray") is None:  # its command needs a dozen packages more, its operators none
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
@@ -177,18 +210,18 @@ def measured(count: int) -> tuple[list[Row], Mapping[str, Any]]:
         invalidate_caches()
     with scratch() as folder:
         copy_to(folder)
-        if any(fails(folder, [f"tests/unit/{package}"]) for package in PACKAGES):
+        if any(fails(folder, [folder / "tests/unit" / package]) for package in PACKAGES):
             sys.exit("Tests fail already without a change")
         rows: list[Row] = []
         left: list[Mutant] = []
-        for package, drawn in chosen(count // len(PACKAGES)).items():
+        for package, drawn in chosen(count // len(PACKAGES), seed).items():
             survived = survivors(drawn, folder)
             score = 1 - len(survived) / len(drawn)
             result = f"{score:.0%} of {len(drawn)}"
             rows.append((f"mutants of {package} that a test notices", result, f"≥ {BAR:.0%}", score >= BAR))
             left += survived
     details = [f"{one.module}:{one.place[0][0]}:{one.place[0][1]} {one.operator} {one.occurrence}" for one in left]
-    return rows, {"seed": SEED, "survivors": details}
+    return rows, {"seed": seed, "survivors": details}
 
 
 def rows() -> list[Row]:
@@ -199,6 +232,7 @@ def rows() -> list[Row]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="sh scripts/bench mutation", description=__doc__)
     parser.add_argument("--n", type=int, default=MUTANTS, help="mutants in all (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of what is drawn (default: %(default)s)")
     given = parser.parse_args()
-    table, facts = measured(given.n)
+    table, facts = measured(given.n, given.seed)
     sys.exit(not publish("mutation", table, facts))
