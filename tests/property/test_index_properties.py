@@ -318,16 +318,19 @@ def _centre(vectors: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _set_words(texts: Sequence[Text], terms: Sequence[tuple[str, ...]]) -> None:
-    """BM25 and coverage by definition."""
+    """BM25 and coverage by definition; the words of a query count as in a store of ten more texts."""
     mean = max(sum(len(text.words) for text in texts) / max(len(texts), 1), 1)
     holders = {term: sum(not set(term).isdisjoint(text.words) for text in texts) for term in terms}
-    idf = {term: math.log(1 + (len(texts) - found + 0.5) / (found + 0.5)) for term, found in holders.items()}
+    idf, shares = (
+        {term: math.log(1 + (len(texts) + more - found + 0.5) / (found + 0.5)) for term, found in holders.items()}
+        for more in (0, 10)
+    )
     for text in texts:
         counts = {term: max(text.words.count(form) for form in term) for term in terms}
         held = [term for term in idf if counts[term]]
         norm = K1 * (1 - B + B * len(text.words) / mean)
         text.bm25 = sum(idf[term] * counts[term] * (K1 + 1) / (counts[term] + norm) for term in held)
-        text.coverage = sum(idf[term] for term in held) / sum(idf.values()) if idf else 0.0
+        text.coverage = sum(shares[term] for term in held) / sum(shares.values()) if shares else 0.0
     best = max((text.bm25 for text in texts), default=0)
     for text in texts:
         text.lexical = text.bm25 / best if best else 0.0
