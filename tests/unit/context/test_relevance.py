@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.relevance import Pruning, answering, chances, is_personal
+from inference_core.context.relevance import Pruning, answering, chances, is_likely, is_personal, pruned
+from inference_core.errors import ConfigurationError
 from inference_core.memory.trust import Trust
 
 NOW = datetime(2024, 6, 1, tzinfo=UTC)
@@ -126,6 +128,71 @@ def test_the_chance_falls_with_place_distance_and_relevance():
         [item("a", relevance=0.7, score=9.0), item("b", relevance=0.7, score=6.0), item("c", relevance=0.1)]
     )
     assert 1 > found["s", "a"] > found["s", "b"] > found["s", "c"] > 0
+
+
+def test_the_chance_is_the_published_regression():
+    """The weights are data: they change together with the numbers of docs/context-quality.md."""
+    items = [
+        item("first", "tea " * 20, relevance=0.8, score=9.0),
+        item("page", relevance=0.75, score=8.5, trust=Trust.EXTERNAL),
+        item("second", relevance=0.6, score=7.0),
+        item("long", "tea " * 200, relevance=0.5, score=2.0),
+        item("unrelated", relevance=0.0, score=0.0),
+        replace(item("elsewhere", relevance=0.6, score=3.0), source="other"),
+        replace(item("external", relevance=0.9, score=2.0, trust=Trust.EXTERNAL), source="other"),
+        replace(item("rule", relevance=0.02, score=1.0), source="other", kind="instructions"),
+        item("unjudged"),
+    ]
+    assert {name: round(chance, 4) for (_, name), chance in chances(items).items()} == {
+        "first": 0.6028,
+        "page": 0.3919,
+        "second": 0.1851,
+        "long": 0.0185,
+        "unrelated": 0.0007,
+        "elsewhere": 0.297,
+        "external": 0.5673,
+        "rule": 0.006,
+    }
+    silenced = chances(items, min_relevance=0.6, min_best=0.95)
+    assert {name for (_, name), chance in silenced.items() if chance} == set[str]()
+    kept = chances(items, min_relevance=0.02, min_best=0.95)
+    assert {name for (_, name), chance in kept.items() if chance} == {"rule"}
+    assert {name for (_, name), chance in chances(items, 0.6, 0.9).items() if not chance} == {
+        "long",
+        "unrelated",
+        "rule",
+    }
+
+
+def test_a_short_item_is_not_likelier_and_no_relevance_is_certain():
+    one, none = (chances([item("a", text, relevance=1.0)])["s", "a"] for text in ("tea " * 5, ""))
+    assert one == none < 1
+    assert chances([item("a", relevance=0.0)])["s", "a"] > 0
+
+
+def test_pinned_and_unjudged_items_are_always_likely():
+    known = {("s", "a"): 0.3, ("s", "b"): 0.0}
+    assert [is_likely(item(name), known, 0.3) for name in "abc"] == [True, False, True]
+    assert not is_likely(item("b"), known, 0.0)
+    assert not is_likely(item("a"), known, 0.31)
+
+
+def test_of_outside_items_the_likeliest_stay_and_none_if_none_may():
+    pages = [item(name, trust=Trust.EXTERNAL) for name in "abcd"]
+    known = {("s", "a"): 0.3, ("s", "b"): 0.9, ("s", "c"): 0.5}
+    kept, dropped = pruned(pages, known, 0.1, 2)
+    assert [one.id for one in kept] == ["b", "c", "d"]
+    assert [(one.item.id, one.reason) for one in dropped] == [("a", DropReason.UNCONFIRMED)]
+    assert [one.id for one in pruned(pages, known, 0.4, Pruning(max_external=0).max_external)[0]] == ["d"]
+
+
+@pytest.mark.parametrize("name", ["min_chance", "min_relevance", "min_best"])
+def test_a_share_may_be_none_or_all(name: str):
+    for limit in (0, 1):
+        assert getattr(replace(Pruning(), **{name: limit}), name) == limit
+    for limit in (-0.01, 1.01):
+        with pytest.raises(ConfigurationError, match=name):
+            replace(Pruning(), **{name: limit})
 
 
 def test_a_flood_from_outside_takes_few_places():
