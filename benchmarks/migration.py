@@ -22,7 +22,7 @@ from report import Row
 from timing import scratch, watched
 
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME
-from inference_core.transfer.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_memories
 
 SIZES: Final = (5_000, 50_000)
 RATE_BAR: Final = 1_000
@@ -75,10 +75,10 @@ def _put(turn: Turn) -> PutOp:
 
 def migrated(path: Path) -> Result:
     """What one migration in this process took."""
-    migrate_flat("memory://")  # everything is imported then
+    migrate_memories("memory://")  # everything is imported then
     before = _peak_mb()
     started, busy = time.perf_counter(), time.process_time()
-    report = migrate_flat(url(path))
+    report = migrate_memories(url(path))
     return {
         "written": report.written,
         "users": report.users,

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from inference_core.short_term.strategies import Delete, FlushToLongTerm, Summarize, Trim
     from inference_core.stores.factory import open_configured_store, open_store
     from inference_core.stores.store import MemoryStore
+    from inference_core.transfer.migrate import migrate_memories
 
 __version__ = "0.1.0"
 _HOMES = {
@@ -101,6 +102,7 @@ _HOMES = {
     "generate_memory_tools_system_instructions": "inference_core.agents.tools.memory_tools",
     "get_memory_tools": "inference_core.agents.tools.memory_tools",
     "load_env_file": "inference_core.settings",
+    "migrate_memories": "inference_core.transfer.migrate",
     "open_configured_store": "inference_core.stores.factory",
     "open_store": "inference_core.stores.factory",
     "resolve_user": "inference_core.agents.identity",
@@ -156,6 +158,7 @@ __all__ = [
     "generate_memory_tools_system_instructions",
     "get_memory_tools",
     "load_env_file",
+    "migrate_memories",
     "open_configured_store",
     "open_store",
     "resolve_user",

@@ -1,4 +1,7 @@
-"""Copies memories of the flat namespace (user, "memories") to the CoALA namespaces. Originals stay; safe to repeat.
+"""Copies memories that applications keep in LangGraph's stores to the CoALA namespaces. Originals stay; safe to repeat.
+
+Finds (user, category[, agent]) of the CoALA document, flat (user, "memories") and langmem's ("memories", user).
+`inference-core migrate` does the same.
 
 The exit code is 0 if all was migrated or there was nothing to do, 1 if something failed, 2 for wrong usage. A memory
 that holds nothing to store is skipped and named, which is no failure.
@@ -15,7 +18,7 @@ from contextlib import contextmanager
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME
 from inference_core.settings import MemorySettings, read_settings
-from inference_core.transfer.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_memories
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,8 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = read_settings(MemorySettings)
         with _shown_progress() as progress:
-            report = migrate_flat(
+            report = migrate_memories(
                 options.database_url or settings.store_url,
+                source=options.source,
+                layouts=options.layouts,
                 user_ids=options.user_ids,
                 legacy_namespace=options.legacy_namespace,
                 agent_name=options.agent_name,
@@ -52,6 +57,14 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         help="last label of the flat namespace (default: %(default)s)",
     )
     parser.add_argument("--database-url", metavar="URL", help="the store (default: AGENT_MEMORY_STORE_URL)")
+    parser.add_argument("--from", dest="source", metavar="URL", help="where they are (default: the store's database)")
+    parser.add_argument(
+        "--layout",
+        dest="layouts",
+        action="append",
+        metavar="NAME",
+        help="only these layouts: coala, flat, langmem, files, or labels such as notes.{user}",
+    )
     parser.add_argument(
         "--agent-name",
         metavar="NAME",

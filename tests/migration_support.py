@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from langgraph.store.sqlite import SqliteStore
 
-from inference_core.transfer.flat import LegacyItem
+from inference_core.transfer.legacy import LegacyItem
 
 ROW_TIME = datetime(2025, 6, 1, 12, tzinfo=UTC)
 USERS = ("ada", "user-1", "user-12", "x@host", "~x~40host")

@@ -24,7 +24,7 @@ from inference_core.settings import AgentSettings, MemorySettings, S, read_setti
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import has_store, open_backend
 from inference_core.stores.urls import shown_url
-from inference_core.transfer.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_memories
 
 if TYPE_CHECKING:
     from inference_core.stores.backend import Backend
@@ -61,6 +61,10 @@ class StoreReport:
     memories: int | None = None
     users: int | None = None
     flat_memories: int | None = None
+    """Memories of other layouts that are not migrated yet, not only flat ones."""
+    layouts: dict[str, int] | None = None
+    """All memories of other layouts, by layout; ``others`` counts what else LangGraph's table holds."""
+    others: int | None = None
     vectors_made_by: str | None = None
     vectors_pending: int | None = None
     more_pending: bool = False
@@ -195,11 +199,19 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
                 found.problems.append(f"The rows cannot be read: {error}")
             _examine_embeddings(found, settings, backend)
     with suppress(InferenceCoreError):  # opening the store has reported it
-        found.store.flat_memories = migrate_flat(url, dry_run=True, encryption_key=key).written
-    if found.store.flat_memories:
-        found.hints.append(
-            f"{found.store.flat_memories} memories lie in the old flat namespace: inference-core migrate"
-        )
+        report = migrate_memories(url, dry_run=True, encryption_key=key)
+        found.store.flat_memories = report.written
+        found.store.layouts, found.store.others = dict(report.by_layout), report.others
+        if report.written:
+            shares = ", ".join(f"{count} {name}" for name, count in report.by_layout.items())
+            found.hints.append(
+                f"{report.written} memories are in other layouts ({shares}) and not read yet: inference-core migrate"
+            )
+        if report.others:
+            found.hints.append(
+                f"{report.others} items in LangGraph's table are in no known layout, as in {report.other_places[0]!a}; "
+                "they stay there. If they are memories: inference-core migrate --layout"
+            )
 
 
 def _find_damage(found: Diagnosis, backend: Backend) -> None:

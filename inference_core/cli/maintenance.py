@@ -164,23 +164,41 @@ def reembed(
 def migrate(
     target: Target,
     users: Users = None,
-    legacy_namespace: Annotated[str, typer.Option("--legacy-namespace", metavar="NAME")] = "memories",
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="Where they are (default: the store's database)."),
+    ] = None,
+    layouts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layout",
+            metavar="NAME",
+            help="Only these: coala, flat, langmem, files, or labels such as notes.{user}; may be given several times.",
+        ),
+    ] = None,
+    legacy_namespace: Annotated[
+        str, typer.Option("--legacy-namespace", metavar="NAME", help="The last label of flat namespaces.")
+    ] = "memories",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
 ) -> None:
-    """Copy memories of the old flat namespace (user, "memories") to the categories of their types.
+    """Copy memories that other applications keep in LangGraph's stores: SqliteStore, PostgresStore, or our own.
 
-    The old ones stay. Safe to repeat.
+    Finds the layout of the CoALA document, flat (user, "memories") and langmem's ("memories", user). --layout files
+    copies deepagents' files too. What is copied stays where it is. Safe to repeat.
     """
-    from inference_core.transfer.migrate import migrate_flat
+    from inference_core.transfer.migrate import migrate_memories
 
-    settings = target.settings()
+    settings = target.settings(creates=source is not None)
     with progress_bar("Memories") as advance:
-        report = migrate_flat(
+        report = migrate_memories(
             settings.store_url,
+            source=source,
+            layouts=layouts,
             user_ids=users,
             legacy_namespace=legacy_namespace,
             agent_name=target.agent,
             dry_run=dry_run,
+            max_content_bytes=settings.max_content_bytes,
             progress=advance,
             encryption_key=settings.encryption_key_text,
         )

@@ -145,6 +145,10 @@ class StoreEngine:
             self.embed_later()
         return written[: len(batch)]
 
+    def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
+        """Queues ``batch`` as it is, without vectors, for who hands over many at once. Raises StoreUnavailable."""
+        return self._writer.submit(batch)
+
     def content_key(self) -> Operation[bytes]:
         """The store's own key for names that follow from contents; made when it is first asked for."""
         if self._content_key is None:

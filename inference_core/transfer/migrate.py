@@ -1,4 +1,4 @@
-"""Copies memories of the flat namespace to the namespaces of their categories; safe to repeat and to interrupt.
+"""Copies memories that other applications keep in LangGraph's stores to this package's; safe to repeat and interrupt.
 
 Each memory is written with a mark that it was migrated, in one transaction. The mark outlives changes and deletions of
 the memory, and a purge of its user, so that a later run neither reverts a change nor brings back what was deleted.
@@ -6,140 +6,48 @@ the memory, and a purge of its user, so that a later run neither reverts a chang
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from inference_core.errors import InvalidInput, VersionConflict
-from inference_core.memory.namespaces import (
-    MEMORIES_STORE_NAME,
-    MemoryNamespaceBuilder,
-    Namespace,
-    decode_label,
-    encode_label,
-)
+from langgraph.store.base import BaseStore
+
+from inference_core.errors import ConfigurationError, StoreError, VersionConflict
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, Namespace
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import Backend, Delete, Key, Put, Write
+from inference_core.stores.backend import Backend, Delete, Key, Outcome, Put, Write
+from inference_core.stores.backends.foreign import EXTRA
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import has_store, open_backend
+from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
-from inference_core.transfer.flat import Unusable, record_of_legacy
-from inference_core.transfer.sources import LangGraphTable, LegacySource, OwnScopes, PostgresTable, read_only
+from inference_core.transfer.layouts import COALA, FLAT, Layouts, Place, decoded
+from inference_core.transfer.legacy import LEFTOVERS, LegacyItem, Unusable, records_of
+from inference_core.transfer.migration_report import MigrationReport
+from inference_core.transfer.sources import GraphStore, LangGraphTable, OwnScopes, PostgresTable, Source, read_only
 
 Progress = Callable[[int, int], None]
 """Called with the number of memories done and the number of all."""
+_Sourced = tuple[MemoryRecord, str]
+"""A record and the origin of its item."""
 BATCH: Final = 500
 MARKS: Final[Namespace] = ("#migrated-flat-memories",)
 """Where the marks are: under no user's label, so that a purge of the user does not remove them."""
-SHOWN: Final = 10
-"""A report names so many of the memories that were left out."""
-_LONGEST: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A memory that was not migrated, and why. Its original is untouched."""
-
-    user_id: str
-    id: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"  {self.user_id!a} {self.id!a}: {self.reason!a}"
-
-
-@dataclass(slots=True)
-class MigrationReport:
-    """What a migration did, or would do in a dry run, in numbers of memories.
-
-    Of the ``found`` memories of ``users`` users, ``written`` were migrated, ``already_there`` were migrated before or
-    have an id that another memory uses, ``skipped`` (by reason) have nothing that can be stored, and ``failed`` were
-    refused by the store. ``left_out`` and ``failures`` name the first of the last two.
-    """
-
-    store: str
-    is_dry_run: bool = False
-    is_missing: bool = False
-    legacy_namespace: str = ""
-    users: int = 0
-    found: int = 0
-    by_category: Counter[str] = field(default_factory=Counter[str])
-    already_there: int = 0
-    skipped: Counter[str] = field(default_factory=Counter[str])
-    failed: int = 0
-    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
-    failures: list[LeftOut] = field(default_factory=list[LeftOut])
-
-    @property
-    def written(self) -> int:
-        """The number of memories written to a category."""
-        return self.by_category.total()
-
-    def count_skipped(self, user_id: str, memory_id: str, reason: str, detail: str) -> None:
-        """Notes a memory that cannot be migrated."""
-        self.skipped[reason] += 1
-        _name(self.left_out, user_id, memory_id, detail)
-
-    def count_failed(self, record: MemoryRecord, error: Exception) -> None:
-        """Notes a memory that the store refused."""
-        self.failed += 1
-        _name(self.failures, decode_label(record.namespace[0]), record.id, str(error))
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON data."""
-        return {
-            "store": self.store,
-            "dry_run": self.is_dry_run,
-            "users": self.users,
-            "found": self.found,
-            "written": self.written,
-            "by_category": {name: self.by_category[name] for name in MEMORY_CATEGORIES},
-            "already_there": self.already_there,
-            "skipped": self.skipped.total(),
-            "skipped_by_reason": dict(self.skipped),
-            "failed": self.failed,
-            "left_out": [asdict(one) for one in self.left_out],
-            "failures": [asdict(one) for one in self.failures],
-        }
-
-    def to_text(self) -> str:
-        """The report for people, in a few lines."""
-        if not self.found:
-            missing = " There is no such file yet." if self.is_missing else ""
-            return f"Nothing to migrate in {self.store}.{missing}"
-        did = "Would migrate" if self.is_dry_run else "Migrated"
-        namespace = f"the flat namespace {self.legacy_namespace!r}"
-        shares = ", ".join(f"{self.by_category[name]} {name}" for name in MEMORY_CATEGORIES)
-        lines = [
-            f"{self.store}: {self.found} memories of {self.users} users in {namespace}; they stay as they are.",
-            f"{did} {self.written}: {shares}.",
-            *([f"Left alone, because there already: {self.already_there}."] if self.already_there else []),
-            *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),
-            *map(str, self.left_out),
-            *([f"FAILED: {self.failed}. Run it again once the cause is gone."] if self.failed else []),
-            *map(str, self.failures),
-        ]
-        if self.written and not self.is_dry_run:
-            lines.append("Vectors are added when the store is opened with an embedding model.")
-        return "\n".join(lines)
-
-
-def _name(named: list[LeftOut], user_id: str, memory_id: str, reason: str) -> None:
-    if len(named) < SHOWN:
-        named.append(LeftOut(user_id[:_LONGEST], memory_id[:_LONGEST], reason[:_LONGEST]))
-
-
-def migrate_flat(
-    url: str,
+def migrate_memories(
+    store: str | MemoryStore,
     *,
+    source: str | BaseStore | None = None,
+    layouts: Sequence[str] | None = None,
     user_ids: Sequence[str] | None = None,
     legacy_namespace: str = MEMORIES_STORE_NAME,
     agent_name: str | None = None,
@@ -148,17 +56,25 @@ def migrate_flat(
     progress: Progress | None = None,
     encryption_key: str | bytes | None = None,
 ) -> MigrationReport:
-    """Copies the flat memories in the store at ``url`` to the namespaces of their categories.
+    """Copies the memories that other applications keep in ``source`` to ``store``.
 
-    Reads the store itself and, in the same database, the tables of LangGraph's SqliteStore or PostgresStore; where both
-    have an id, the store's own memory counts. Originals never change. Vectors are added when the store is opened with
-    an embedding model. Safe to repeat, to interrupt, and beside writers and other migrations.
+    Originals never change. Ids and times are kept, and fields without a place of their own in
+    ``extra_metadata["legacy"]``. Vectors are added when the store is opened with an embedding model. Safe to repeat, to
+    interrupt, and beside writers and other migrations.
 
     Args:
-        url: As for `open_store`.
+        store: Where they go: a URL as for `open_store`, or an open store.
+        source: Where they are: a URL, or a store of LangGraph's such as an InMemoryStore. A URL stands for the store
+            there and, in the same database, the table of LangGraph's SqliteStore or PostgresStore; where both have an
+            id, the store's own memory counts. None: ``store`` itself.
+        layouts: Where memories are in it: ``coala`` ``(user, category[, agent])``, ``flat`` ``(user, "memories")``,
+            ``langmem`` ``("memories", user)``; these three by default. ``files`` are deepagents' at ``(user,
+            "filesystem")``. Others are labels such as ``notes.{user}``, with ``{user}``, ``{category}``, ``{agent}``
+            and ``*`` for any; one without ``{user}`` needs exactly one of ``user_ids``.
         user_ids: Migrate these users only. None: all users.
         legacy_namespace: The last label of the flat namespaces.
-        agent_name: Episodic and procedural memories go to this agent's own scopes. None: to the shared ones.
+        agent_name: Episodic and procedural memories whose namespace names no category go to this agent's own scopes.
+            None: to the shared ones.
         dry_run: Only count; nothing is written.
         max_content_bytes: Memories with longer content are skipped.
         progress: Called with the number of memories done and the number of all.
@@ -166,118 +82,232 @@ def migrate_flat(
 
     Raises:
         InvalidInput: The arguments make no sense.
-        ConfigurationError: The URL makes no sense.
-        StoreError: The database failed; what was written before stays.
+        ConfigurationError: A URL makes no sense.
+        StoreError: A database failed; what was written before stays.
     """
-    if isinstance(user_ids, str):
-        raise InvalidInput("user_ids must be a list of ids, not one text")
-    for user_id in user_ids or ():
-        encode_label(user_id)
-    if not legacy_namespace or legacy_namespace in MEMORY_CATEGORIES:
-        raise InvalidInput(f"The flat namespace cannot be called {legacy_namespace!r}; its usual name is 'memories'")
-    scheme, path, *_ = parse_url(url)
-    place, is_missing = None, False
-    sources: list[LegacySource] = []
+    wanted = Layouts(layouts, user_ids, legacy_namespace)
     with ExitStack() as opened:
-        if scheme in ("postgresql", "postgres"):
-            place = shown_url(url)
-            sources.append(opened.enter_context(closing(PostgresTable(url, legacy_namespace))))
-        elif path is not None and path.is_file():
-            place = f"sqlite:///{path}"
-            sources.append(LangGraphTable(opened.enter_context(closing(read_only(path))), legacy_namespace))
-        elif path is not None:
-            place, is_missing = f"{scheme}:///{path}", not path.exists()
-        # Nothing is created where there was no file, or in a dry run.
-        has_none = is_missing or (dry_run and not has_store(url))
-        made = InMemoryBackend() if has_none else open_backend(url, encryption_key=encryption_key)
-        backend = opened.enter_context(closing(made))
-        report = MigrationReport(place or backend.name, dry_run, is_missing, legacy_namespace)
-        migration = Migration(backend, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
-        migration.migrate([OwnScopes(backend, legacy_namespace), *sources], user_ids, progress)
+        read = store if source is None else source
+        tables = _tables(opened, read, is_given=source is not None)  # before anything is made beside them
+        backend, report = _opened(opened, store, dry_run, encryption_key, creates=source is not None)
+        sources = [*_own_scopes(opened, read, backend if read == store else None, encryption_key), *tables]
+        apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
+        migration = Migration(backend, apply, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
+        total = sum(space.rows for one in sources for space in one.spaces() if wanted.place_of(space.labels, one))
+        with closing(located(sources, wanted, report)) as items:
+            migration.migrate(items, total, progress)
+        if isinstance(store, MemoryStore):
+            store.engine.embed_later()
     return report
 
 
-@dataclass(frozen=True, slots=True)
+def _opened(
+    opened: ExitStack, store: str | MemoryStore, dry_run: bool, encryption_key: str | bytes | None, *, creates: bool
+) -> tuple[Backend, MigrationReport]:
+    """The database to write to. Nothing is made in a dry run, nor in place of a missing file unless ``creates``."""
+    if isinstance(store, MemoryStore):
+        return store.engine.backend, MigrationReport(store.engine.backend.name, dry_run)
+    scheme, path, *_ = parse_url(store)
+    is_missing = path is not None and not path.exists() and not creates
+    has_none = is_missing or (dry_run and not has_store(store))
+    backend = InMemoryBackend() if has_none else open_backend(store, encryption_key=encryption_key)
+    opened.enter_context(closing(backend))
+    place = f"{scheme}:///{path}" if path else shown_url(store) if scheme.startswith("postgres") else backend.name
+    return backend, MigrationReport(place, dry_run, is_missing)
+
+
+def _own_scopes(
+    opened: ExitStack, source: str | BaseStore, backend: Backend | None, encryption_key: str | bytes | None
+) -> list[Source]:
+    """One of our own stores at ``source``, if there is one; ``backend`` if it is open already."""
+    if isinstance(source, MemoryStore):
+        backend = source.engine.backend
+    elif backend is None and isinstance(source, str) and has_store(source):
+        backend = opened.enter_context(closing(open_backend(source, encryption_key=encryption_key)))
+    return [] if backend is None else [OwnScopes(backend)]
+
+
+def _tables(opened: ExitStack, source: str | BaseStore, *, is_given: bool) -> list[Source]:
+    """What another library stored at ``source``. Raises ConfigurationError for a file that ``is_given`` and missing."""
+    if isinstance(source, BaseStore):
+        return [] if isinstance(source, MemoryStore) else [GraphStore(source)]
+    scheme, path, *_ = parse_url(source)
+    if scheme in ("postgresql", "postgres"):
+        return [opened.enter_context(closing(PostgresTable(source)))]
+    if scheme == "sqlite" and path is not None and path.is_file():
+        return [LangGraphTable(opened.enter_context(closing(read_only(path))))]
+    if is_given and path is not None and not path.exists():
+        raise ConfigurationError(f"There is no store at {shown_url(source)}")
+    return []
+
+
+def located(sources: Sequence[Source], layouts: Layouts, report: MigrationReport) -> Generator[LegacyItem]:
+    """The items in these layouts. Of each source the categories come first.
+
+    Whoever moved flat memories to categories before has both under the same ids, and goes on with the categories.
+    """
+    for source in sources:
+        for by_category in (True, False):
+            for space in source.spaces():
+                place = layouts.place_of(space.labels, source)
+                if place is None:
+                    if by_category and source.is_foreign and layouts.are_of_all_users:
+                        report.count_other(space.labels, space.rows)
+                    continue
+                if by_category is (place.layout != COALA):
+                    continue
+                origin = "" if place.layout == FLAT else _hash(pack_namespace(space.labels))
+                owned = (_owned(item, place, origin) for item in source.items(space))
+                yield from (item for item in owned if item and layouts.holds(item.user_id))
+
+
+def _owned(item: LegacyItem, place: Place, origin: str) -> LegacyItem | None:
+    """``item`` as one of the user's whose namespace it is in; None for what this package keeps beside its memories."""
+    user, agent = place.user_id, place.agent_name
+    if isinstance(item.value, dict) and EXTRA in item.value:  # it encodes the labels
+        if place.category is None or place.fault:
+            return None
+        user, agent = decoded(user), agent and decoded(agent)
+    return replace(
+        item,
+        user_id=user,
+        layout=place.layout,
+        category=place.category,
+        agent_name=agent,
+        fault=place.fault or item.fault,
+        origin=origin,
+    )
+
+
+def _apply(store: MemoryStore, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    """Like `Backend.apply`, in turns with the other writers of an open store."""
+    outcomes: list[Outcome] = []
+    for future in [store.engine.submit(batch) for batch in batches]:
+        try:
+            outcomes.append(future.result())
+        except StoreError as error:
+            outcomes.append(error)
+    return outcomes
+
+
 class Migration:
     """One run onto ``backend``, counted in ``report``; if that is of a dry run, nothing is written."""
 
-    backend: Backend
-    namespaces: MemoryNamespaceBuilder
-    report: MigrationReport
-    max_content_bytes: int
-
-    def migrate(
-        self, sources: Sequence[LegacySource], user_ids: Sequence[str] | None = None, progress: Progress | None = None
+    def __init__(
+        self,
+        backend: Backend,
+        apply: Callable[[Sequence[Sequence[Write]]], list[Outcome]],
+        namespaces: MemoryNamespaceBuilder,
+        report: MigrationReport,
+        max_content_bytes: int,
     ) -> None:
-        """Copies what ``sources`` hold of these users, or of all. Raises StoreError."""
-        total = sum(source.count(user_ids) for source in sources)
-        with closing(self._records(sources, user_ids)) as records:
-            while batch := list(islice(records, BATCH)):
-                self._migrate(batch)
-                if progress:
-                    progress(self.report.found, max(total, self.report.found))
+        self._backend = backend
+        self._apply = apply
+        self._namespaces = namespaces
+        self._report = report
+        self._max_content_bytes = max_content_bytes
+        self._users: set[int] = set()
+        self._foreseen: dict[str, str] = {}
+        """In a dry run, the marks that a real one would have made."""
 
-    def _records(self, sources: Sequence[LegacySource], user_ids: Sequence[str] | None) -> Generator[MemoryRecord]:
-        for at, source in enumerate(sources):
-            last = ""
-            for item in source.items(user_ids):
-                self.report.found += 1
-                try:
-                    record = record_of_legacy(item, self.namespaces, self.max_content_bytes)
-                except Unusable as error:
-                    self.report.count_skipped(item.user_id, item.key, error.reason, str(error))
-                    continue
-                if record.namespace[0] != last:
-                    last = record.namespace[0]
-                    user = [decode_label(last)]
-                    self.report.users += not any(next(earlier.items(user), None) for earlier in sources[:at])
-                yield record
+    def migrate(self, items: Iterable[LegacyItem], total: int, progress: Progress | None = None) -> None:
+        """Copies ``items``, about ``total`` of them. Raises StoreError."""
+        records = self._records(items)
+        while batch := list(islice(records, BATCH)):
+            self._migrate(batch)
+            if progress:
+                progress(self._report.found, max(total, self._report.found))
 
-    def _migrate(self, records: Sequence[MemoryRecord]) -> None:
-        marks = self.backend.get([_mark_of(record) for record in records])
-        new = [record for record, mark in zip(records, marks, strict=True) if mark is None]
-        self.report.already_there += len(records) - len(new)
+    def _records(self, items: Iterable[LegacyItem]) -> Generator[_Sourced]:
+        for item in items:
+            self._report.found += 1
+            self._report.by_layout[item.layout] += 1
+            try:
+                records = records_of(item, self._namespaces, self._max_content_bytes)
+            except Unusable as error:
+                self._report.count_skipped(item.user_id, item.key, error.reason, str(error))
+                continue
+            self._users.add(hash(records[0].namespace[0]))
+            self._report.users = len(self._users)
+            for record in records:
+                yield record, item.origin
+
+    def _migrate(self, batch: Sequence[_Sourced]) -> None:
+        new = self._unmarked(batch)
         scopes: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
-        for label in {record.namespace[0] for record in new}:
-            known = [name for name in self.backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
+        for label in {record.namespace[0] for record, _ in new}:
+            known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
             scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
-        if not self.report.is_dry_run:
+        if not self._report.is_dry_run:
             self._write(new, scopes)
             return
-        for record in new:
+        for record, origin in new:
+            self._foreseen[_mark_of(record)[1]] = origin
             places = {*scopes[record.namespace[0]], record.namespace}
-            if any(self.backend.get([(place, record.id) for place in places])):
-                self.report.already_there += 1
+            if any(self._backend.get([(place, record.id) for place in places])):
+                self._report.already_there += 1
             else:
-                self.report.by_category[record.category.value] += 1
+                self._report.by_category[record.category.value] += 1
 
-    def _write(self, records: Sequence[MemoryRecord], scopes: dict[str, list[Namespace]]) -> None:
+    def _unmarked(self, batch: Sequence[_Sourced]) -> list[_Sourced]:
+        """Those that were not migrated before. Of two with one id, from different namespaces, one gets another id."""
+        marks = [_mark_of(record) for record, _ in batch]
+        origins = {
+            key: str(row.value.get("from", "")) if row else self._foreseen[key]
+            for (_, key), row in zip(marks, self._backend.get(marks), strict=True)
+            if row or key in self._foreseen
+        }
+        new: list[_Sourced] = []
+        renamed: list[_Sourced] = []
+        for (record, origin), (_, key) in zip(batch, marks, strict=True):
+            known = origins.get(key)
+            if known is None:
+                origins[key] = origin
+                new.append((record, origin))
+            elif not known or not origin or known == origin:
+                self._report.already_there += 1
+            else:
+                extra = {**record.extra_metadata, LEFTOVERS: {"id": record.id, **_leftovers(record)}}
+                renamed.append((replace(record, id=_hash(f"{origin}.{record.id}"), extra_metadata=extra), origin))
+        return [*new, *self._unmarked(renamed)] if renamed else new
+
+    def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         """All in one transaction, each with its mark, unless it was migrated before or its id stands anywhere."""
         groups: list[list[Write]] = []
-        for record in records:
+        for record, origin in records:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
             absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
-            groups.append([_mark(record), *absent, put_of(record, expected=0)])
-        outcomes = self.backend.apply(groups) if groups else []
-        taken: list[MemoryRecord] = []
-        for record, outcome in zip(records, outcomes, strict=True):
+            groups.append([_mark(record, origin), *absent, put_of(record, expected=0)])
+        outcomes = self._apply(groups) if groups else []
+        taken: list[_Sourced] = []
+        for one, outcome in zip(records, outcomes, strict=True):
+            record, _ = one
             if isinstance(outcome, VersionConflict):
-                taken.append(record)
+                taken.append(one)
             elif isinstance(outcome, Exception):
-                self.report.count_failed(record, outcome)
+                self._report.count_failed(record, outcome)
             else:
-                self.report.by_category[record.category.value] += 1
+                self._report.by_category[record.category.value] += 1
         if taken:
-            self.backend.apply([[_mark(record)] for record in taken])
-            self.report.already_there += len(taken)
+            self._apply([[_mark(record, origin)] for record, origin in taken])
+            self._report.already_there += len(taken)
 
 
-def _mark(record: MemoryRecord) -> Put:
+def _leftovers(record: MemoryRecord) -> dict[str, Any]:
+    found: Any = record.extra_metadata.get(LEFTOVERS)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _mark(record: MemoryRecord, origin: str) -> Put:
     namespace, key = _mark_of(record)
-    return Put(namespace=namespace, key=key, value="{}", updated_at=record.updated_at, expected=0)
+    value = encode_json({"from": origin} if origin else {}, what="mark")
+    return Put(namespace=namespace, key=key, value=value, updated_at=record.updated_at, expected=0)
 
 
 def _mark_of(record: MemoryRecord) -> Key:
     """A mark's key is a hash, so that nothing of a purged user can be read from it."""
-    owned = pack_namespace((record.namespace[0], record.id))
-    return MARKS, blake2b(owned.encode(), digest_size=16).hexdigest()
+    return MARKS, _hash(pack_namespace((record.namespace[0], record.id)))
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -14,5 +14,5 @@ def say(done: int, total: int) -> None:
 def migrate_and_tell(url: str, batch: int) -> None:
     migrate.BATCH = batch  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
     say(0, 1)
-    report = migrate.migrate_flat(url, progress=say)
+    report = migrate.migrate_memories(url, progress=say)
     os.write(1, f"written {report.written}\n".encode())

@@ -14,7 +14,7 @@ from migration_process import migrate_and_tell
 from migration_support import legacy_file, originals, state
 from processes import Forked
 
-from inference_core.transfer.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_memories
 
 
 class Prepared:
@@ -31,7 +31,7 @@ class Prepared:
 
     @staticmethod
     def _migrated(path: Path) -> Path:
-        migrate_flat(f"sqlite:///{path}")
+        migrate_memories(f"sqlite:///{path}")
         return path
 
 
@@ -61,13 +61,13 @@ def test_a_migration_that_is_killed_ends_like_an_undisturbed_one(prepared: Prepa
     kills = 50 if full else 3
     batch = max(prepared.count // (kills * 8), 5)
     interrupted = sum(killed(path, batch, chance.randint(1, 5), chance.uniform(0, 0.01)) for _ in range(kills))
-    report = migrate_flat(f"sqlite:///{path}")
+    report = migrate_memories(f"sqlite:///{path}")
     assert interrupted == kills
     assert report.already_there > 0
     assert report.written + report.already_there == prepared.count
     assert state(path) == prepared.after
     assert originals(path) == prepared.before
-    assert migrate_flat(f"sqlite:///{path}").written == 0
+    assert migrate_memories(f"sqlite:///{path}").written == 0
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

@@ -18,7 +18,7 @@ from inference_core.cli import main
 from inference_core.stores.backends.sqlite_connections import VERSION
 from inference_core.stores.factory import has_store
 from inference_core.stores.urls import shown_url
-from inference_core.transfer.migrate import migrate_flat
+from inference_core.transfer.migrate import migrate_memories
 
 Capture = pytest.CaptureFixture[str]
 KEY = "sk-very-secret"
@@ -72,7 +72,7 @@ def test_looking_makes_no_store_in_any_database(capsys: Capture, shared_url: str
     found = findings(capsys, 0, "--url", shared_url)
     assert (found["store"]["exists"], found["store"]["opens"]) == (False, False)
     assert "the first save makes it" in found["hints"][0]
-    assert migrate_flat(shared_url, dry_run=True).found == 0
+    assert migrate_memories(shared_url, dry_run=True).found == 0
     assert not has_store(shared_url)
     assert list(tmp_path.iterdir()) == []
     remember(shared_url)

@@ -25,7 +25,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
-from inference_core.transfer.migrate import MARKS, migrate_flat
+from inference_core.transfer.migrate import MARKS, migrate_memories
 
 Script = Callable[..., tuple[int, str, str]]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "migrate_memory_to_coala.py"
@@ -83,7 +83,7 @@ def test_five_thousand_flat_memories_arrive_once_and_as_they_were(path: Path, ur
     expected = legacy_file(path, 5_000)
     before = originals(path)
     heard: list[tuple[int, int]] = []
-    report = migrate_flat(url, progress=lambda done, total: heard.append((done, total)))
+    report = migrate_memories(url, progress=lambda done, total: heard.append((done, total)))
     found = {
         (tuple(name), key): (created, value["content"].partition(" said ")[0])
         for name, key, created, value in rows_of(path)
@@ -103,24 +103,24 @@ def test_five_thousand_flat_memories_arrive_once_and_as_they_were(path: Path, ur
 
 
 def test_a_second_run_writes_nothing(path: Path, url: str, expected: list[Expected]):
-    migrate_flat(url)
+    migrate_memories(url)
     before = state(path)
-    report = migrate_flat(url)
+    report = migrate_memories(url)
     assert (report.written, report.already_there) == (0, COUNT)
     assert state(path) == before
 
 
 def test_a_dry_run_changes_not_a_byte_and_counts_what_a_run_does(path: Path, url: str, expected: list[Expected]):
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    dry = migrate_flat(url, dry_run=True)
+    dry = migrate_memories(url, dry_run=True)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     with open_store(url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory("user-1", "of another origin", memory_id=expected[1].key)
     stored = state(path)
-    again = migrate_flat(url, dry_run=True)
+    again = migrate_memories(url, dry_run=True)
     assert state(path) == stored
-    real = migrate_flat(url)
+    real = migrate_memories(url)
     assert (dry.by_category, dry.users, dry.skipped) == (Counter(one.category for one in expected), 5, real.skipped)
     assert (again.by_category, again.already_there) == (real.by_category, 1)
     assert (real.already_there, real.written) == (1, COUNT - 1)
@@ -130,7 +130,7 @@ def test_a_second_run_neither_reverts_edits_nor_resurrects_deletions_and_ages_st
     path: Path, url: str, expected: list[Expected]
 ):
     ids = [one.key for one in expected if one.user == "ada" and one.category == "semantic"][:3]
-    migrate_flat(url)
+    migrate_memories(url)
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, agent_name="planner").sync
         assert service.update_memory("ada", ids[0], content="edited")
@@ -138,7 +138,7 @@ def test_a_second_run_neither_reverts_edits_nor_resurrects_deletions_and_ages_st
         assert service.delete_memory("ada", ids[2])
         assert purge_user_memories(store, "user-12") > 0
     before = state(path)
-    assert migrate_flat(url).written == 0
+    assert migrate_memories(url).written == 0
     assert state(path) == before
     with open_store(url, embeddings=None) as store:
         found = {
@@ -155,14 +155,14 @@ def test_a_second_run_neither_reverts_edits_nor_resurrects_deletions_and_ages_st
 def test_any_number_of_users_and_memories_is_migrated(path: Path, url: str):
     put_flat(path, *((f"u{at}", "k", {"content": f"fact {at}"}) for at in range(150)))
     put_flat(path, *(("big", f"k{at}", {"content": f"fact {at}"}) for at in range(1_001)))
-    report = migrate_flat(url)
+    report = migrate_memories(url)
     assert (report.users, report.written) == (151, 1_151)
 
 
 @pytest.mark.parametrize(("agent", "readers"), [(None, {"planner", "browser"}), ("planner", {"planner"})])
 def test_named_agents_see_what_was_migrated_for_them(path: Path, url: str, agent: str | None, readers: set[str]):
     put_flat(path, ("ada", "m1", {"content": "Always run the tests", "memory_type": "instructions"}))
-    migrate_flat(url, agent_name=agent)
+    migrate_memories(url, agent_name=agent)
     with open_store(url, embeddings=None) as store:
         for name in ("planner", "browser"):
             found = AgentMemoryStoreService(store, agent_name=name).sync.recall_memories("ada", "run the tests")
@@ -170,10 +170,10 @@ def test_named_agents_see_what_was_migrated_for_them(path: Path, url: str, agent
 
 
 def test_another_agents_name_does_not_migrate_anything_twice(path: Path, url: str, expected: list[Expected]):
-    migrate_flat(url, agent_name="planner")
+    migrate_memories(url, agent_name="planner")
     before = state(path)
-    assert migrate_flat(url, agent_name="browser").written == 0
-    assert migrate_flat(url).written == 0
+    assert migrate_memories(url, agent_name="browser").written == 0
+    assert migrate_memories(url).written == 0
     assert state(path) == before
 
 
@@ -183,11 +183,11 @@ def test_an_id_that_stands_in_any_scope_of_the_user_is_left_alone(path: Path, ur
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, agent_name="planner").sync
         service.save_memory("ada", "moved and edited", "skill", memory_id="m1")
-        report = migrate_flat(url, dry_run=dry_run)
+        report = migrate_memories(url, dry_run=dry_run)
         assert (report.written, report.already_there) == (0, 1)
         assert [one.content for one in service.list_memories("ada")[0]] == ["moved and edited"]
         assert service.delete_memory("ada", "m1")
-        assert migrate_flat(url, dry_run=True).written == int(dry_run)
+        assert migrate_memories(url, dry_run=True).written == int(dry_run)
 
 
 def test_our_own_flat_scopes_are_migrated_and_stay(path: Path, url: str):
@@ -195,7 +195,7 @@ def test_our_own_flat_scopes_are_migrated_and_stay(path: Path, url: str):
     with open_store(url, embeddings=None) as store:
         store.put(("user-1", "memories"), "m1", {"content": "likes tea", "memory_type": "preference"})
         store.put(mail, "m1", {"content": "likes coffee", "created_at": "2025-01-15T10:30:00"})
-        report = migrate_flat(url)
+        report = migrate_memories(url)
         service = AgentMemoryStoreService(store).sync
         assert (report.users, report.written) == (2, 2)
         assert service.recall_memories("user-1", "tea")[0].content == "likes tea"
@@ -210,7 +210,7 @@ def test_of_two_originals_with_one_id_our_own_counts(path: Path, url: str):
     put_flat(path, ("ada", "m1", {"content": "old"}), ("ada", "m2", {"content": "only there"}))
     with open_store(url, embeddings=None) as store:
         store.put(("ada", "memories"), "m1", {"content": "new"})
-        report = migrate_flat(url)
+        report = migrate_memories(url)
         assert (report.users, report.found, report.written, report.already_there) == (1, 3, 2, 1)
         found = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
         assert {one.content for one in found} == {"new", "only there"}
@@ -221,16 +221,19 @@ def test_users_are_never_mixed_up(path: Path, url: str):
         store.setup()
         AgentMemoryStoreService(store, agent_name="memories").sync.save_memory("ada", "private", "skill")
     put_flat(path, ("~x~40host", "m1", {"content": "not of x@host"}))
-    report = migrate_flat(url)
-    assert (report.written, report.skipped.total()) == (1, 1)
+    report = migrate_memories(url)
+    assert (report.written, report.skipped.total(), report.by_layout) == (2, 0, {"coala": 1, "flat": 1})
     with open_store(url, embeddings=None) as store:
+        assert count_user_memories(store, "ada.procedural")["total"] == 0
+        assert AgentMemoryStoreService(store).sync.list_memories("ada")[1] == 0
+        assert AgentMemoryStoreService(store, agent_name="memories").sync.list_memories("ada")[1] == 1
         assert count_user_memories(store, "x@host")["total"] == 0
         assert count_user_memories(store, "~x~40host")["total"] == 1
-    assert migrate_flat(url, user_ids=["user-1", "x@host"]).found == 0
+    assert migrate_memories(url, user_ids=["user-1", "x@host"]).found == 0
 
 
 def test_only_named_users_are_migrated_and_a_dotted_one_has_to_be_named(path: Path, url: str, expected: list[Expected]):
-    report = migrate_flat(url, user_ids=["user-1", "team.ada", "nobody"])
+    report = migrate_memories(url, user_ids=["user-1", "team.ada", "nobody"])
     assert (report.users, report.written) == (2, COUNT // len(USERS) + 1)
     with open_store(url, embeddings=None) as store:
         assert count_user_memories(store, "user-12")["total"] == 0
@@ -250,7 +253,7 @@ def test_writers_lose_nothing_beside_a_migration(path: Path, url: str, expected:
         writer = threading.Thread(target=save)
         writer.start()
         try:
-            assert migrate_flat(url).written == COUNT
+            assert migrate_memories(url).written == COUNT
         finally:
             done.set()
             writer.join()
@@ -282,13 +285,13 @@ def test_an_expiry_is_kept(path: Path, url: str):
     put_flat(path, ("ada", "m1", {"content": "until February"}))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE store SET expires_at = '2025-02-01 00:00:00'")
-    migrate_flat(url)
+    migrate_memories(url)
     assert [value["expires_at"] for *_, value in rows_of(path)] == ["2025-02-01T00:00:00+00:00"]
 
 
 def test_the_original_names_of_odd_things_are_kept(path: Path, url: str):
     put_flat(path, ("ada", "m1", {"content": "x", "memory_type": "mood"}))
-    migrate_flat(url)
+    migrate_memories(url)
     assert [value["extra_metadata"] for *_, value in rows_of(path)] == [{"legacy": {"memory_type": "mood"}}]
 
 
@@ -374,12 +377,12 @@ def test_wrong_usage_is_code_two(script: Script):
 
 
 def test_bad_arguments_are_refused(url: str):
-    with pytest.raises(InvalidInput, match="a list of ids"):
-        migrate_flat(url, user_ids="ada")
+    with pytest.raises(InvalidInput, match="user_ids must be a list"):
+        migrate_memories(url, user_ids="ada")
     with pytest.raises(InvalidInput):
-        migrate_flat(url, legacy_namespace="")
+        migrate_memories(url, legacy_namespace="")
     with pytest.raises(ConfigurationError):
-        migrate_flat("nonsense")
+        migrate_memories("nonsense")
 
 
 def test_a_database_that_stops_answering_is_an_error_and_the_next_run_goes_on(
@@ -389,8 +392,8 @@ def test_a_database_that_stops_answering_is_an_error_and_the_next_run_goes_on(
         raise StoreUnavailable("the disk is full")
 
     with pytest.raises(StoreUnavailable):
-        migrate_flat(url, progress=give_up)
-    report = migrate_flat(url)
+        migrate_memories(url, progress=give_up)
+    report = migrate_memories(url)
     assert 0 < report.already_there < COUNT
     assert report.written + report.already_there == COUNT
 
@@ -399,7 +402,7 @@ def test_vectors_are_added_when_the_store_is_opened_with_a_model(path: Path, url
     from support import HashingEmbeddings
 
     put_flat(path, ("ada", "m1", {"content": "likes tea"}))
-    migrate_flat(url)
+    migrate_memories(url)
     with open_store(url, embeddings=HashingEmbeddings()) as store:
         assert store.wait_ready(10)
         embedder = store.engine.embedder
@@ -415,7 +418,7 @@ def test_ages_that_a_row_alone_knows_are_kept(path: Path, url: str):
     put_flat(path, ("ada", "m1", {"content": "x"}))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE store SET created_at = '2025-06-01 12:00:00', updated_at = '2025-06-02 12:00:00'")
-    migrate_flat(url)
+    migrate_memories(url)
     with open_store(url, embeddings=None) as store:
         (one,) = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
         assert (one.created_at, one.updated_at) == (ROW_TIME, ROW_TIME + timedelta(days=1))

@@ -20,7 +20,7 @@ from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import decode_label
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
-from inference_core.transfer.migrate import MARKS, migrate_flat
+from inference_core.transfer.migrate import MARKS, migrate_memories
 
 COUNT = 600
 
@@ -66,28 +66,28 @@ def stored(url: str) -> set[Expected]:
 
 def test_they_arrive_once_and_the_originals_stay(url: str, expected: list[Expected]) -> None:
     before = originals(url)
-    foreseen = migrate_flat(url, dry_run=True)
+    foreseen = migrate_memories(url, dry_run=True)
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT to_regclass('memory_meta')").fetchone() == (None,)
-    report = migrate_flat(url)
+    report = migrate_memories(url)
     assert (report.written, report.users, report.failed) == (COUNT, len({one.user for one in expected}), 0)
     assert (foreseen.written, foreseen.by_category) == (report.written, report.by_category)
     assert report.skipped.total() == 3
     assert "secret" not in report.store
     assert stored(url) == set(expected)
-    again = migrate_flat(url)
+    again = migrate_memories(url)
     assert (again.written, again.already_there) == (0, COUNT)
     assert originals(url) == before
 
 
 def test_a_second_run_neither_reverts_nor_resurrects(url: str, expected: list[Expected]) -> None:
-    migrate_flat(url)
+    migrate_memories(url)
     edited, deleted = (one for one in expected if one.user == "ada" and one.key in ("id-1", "id-2"))
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         assert service.update_memory("ada", edited.key, "edited")
         assert service.delete_memory("ada", deleted.key)
-    assert migrate_flat(url).written == 0
+    assert migrate_memories(url).written == 0
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         found = service.get_memory("ada", edited.key)
@@ -97,16 +97,16 @@ def test_a_second_run_neither_reverts_nor_resurrects(url: str, expected: list[Ex
 
 
 def test_only_named_users_and_a_dotted_one_has_to_be_named(url: str, expected: list[Expected]) -> None:
-    assert migrate_flat(url, user_ids=["user-1", "nobody", "nul\x01"]).written == COUNT // 5
+    assert migrate_memories(url, user_ids=["user-1", "nobody", "nul\x01"]).written == COUNT // 5
     assert {one.user for one in stored(url)} == {"user-1"}
-    assert migrate_flat(url, user_ids=["team.ada"]).written == 1
+    assert migrate_memories(url, user_ids=["team.ada"]).written == 1
     assert {one.user for one in stored(url)} == {"user-1", "team.ada"}
 
 
 def test_a_database_without_that_table_has_nothing_to_migrate(url: str) -> None:
-    assert migrate_flat(url).found == 0
+    assert migrate_memories(url).found == 0
 
 
 def test_a_server_that_is_away_is_told() -> None:
     with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
-        migrate_flat("postgresql://ada:secret@127.0.0.1:1/db?connect_timeout=1")
+        migrate_memories("postgresql://ada:secret@127.0.0.1:1/db?connect_timeout=1")

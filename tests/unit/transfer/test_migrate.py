@@ -8,23 +8,26 @@ from dataclasses import replace
 from migration_support import item
 
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.transfer.flat import record_of_legacy
-from inference_core.transfer.migrate import SHOWN, MigrationReport
+from inference_core.transfer.legacy import records_of
+from inference_core.transfer.migration_report import SHOWN, MigrationReport
 
 
 def filled() -> MigrationReport:
-    report = MigrationReport("sqlite:///m.db", legacy_namespace="memories", users=2, found=20, already_there=3)
+    report = MigrationReport("sqlite:///m.db", users=2, found=20, already_there=3)
+    report.by_layout.update({"coala": 15, "flat": 5})
+    report.count_other(("team", "docs"), 7)
     report.by_category.update({"semantic": 2, "episodic": 1})
     for at in range(13):
         report.count_skipped("ada", f"id{at}", "no content", "no content")
-    record = record_of_legacy(item({"content": "x"}, user_id="x@host"), MemoryNamespaceBuilder(), 100)
+    record = records_of(item({"content": "x"}, user_id="x@host"), MemoryNamespaceBuilder(), 100)[0]
     report.count_failed(record, RuntimeError("disk full"))
     return report
 
 
 def test_text_says_what_was_done_and_what_was_not():
     text = filled().to_text()
-    assert "sqlite:///m.db: 20 memories of 2 users in the flat namespace 'memories'" in text
+    assert "sqlite:///m.db: 20 memories of 2 users (15 coala, 5 flat); they stay" in text
+    assert "7 other items are in no known layout (--layout names one): 'team.docs'." in text
     assert "Migrated 3: 2 semantic, 1 episodic, 0 procedural." in text
     assert "because there already: 3" in text
     assert "Skipped 13: no content." in text
@@ -57,6 +60,7 @@ def test_hostile_ids_cannot_write_to_the_terminal():
 def test_json_holds_all_counts():
     found = json.loads(json.dumps(filled().to_json()))
     assert found["written"] == 3
+    assert (found["by_layout"], found["others"]) == ({"coala": 15, "flat": 5}, 7)
     assert found["by_category"] == {"semantic": 2, "episodic": 1, "procedural": 0}
     assert (found["skipped"], found["skipped_by_reason"], found["failed"]) == (13, {"no content": 13}, 1)
     assert found["left_out"][0] == {"user_id": "ada", "id": "id0", "reason": "no content"}
@@ -64,6 +68,6 @@ def test_json_holds_all_counts():
 
 def test_a_refused_memory_is_named_by_its_users_own_id():
     report = MigrationReport("memory://")
-    record = record_of_legacy(item({"content": "x"}, user_id="x@host"), MemoryNamespaceBuilder(), 100)
+    record = records_of(item({"content": "x"}, user_id="x@host"), MemoryNamespaceBuilder(), 100)[0]
     report.count_failed(record, RuntimeError("disk full"))
     assert report.failures[0].user_id == "x@host"

@@ -9,13 +9,22 @@ from migration_support import ROW_TIME, TIMES, TYPES, UNUSABLE, item
 
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
-from inference_core.transfer.flat import NO_CONTENT, NOT_AN_OBJECT, NOT_STORABLE, Unusable, moment, record_of_legacy
+from inference_core.transfer.legacy import (
+    NO_CONTENT,
+    NOT_AN_OBJECT,
+    NOT_STORABLE,
+    LegacyItem,
+    Unusable,
+    moment,
+    records_of,
+)
 
 BUILDER = MemoryNamespaceBuilder()
 
 
 def record(value: Any, key: str = "m1", builder: MemoryNamespaceBuilder = BUILDER, **fields: Any) -> MemoryRecord:
-    return record_of_legacy(item(value, key, **fields), builder, 8_192)
+    (made,) = records_of(item(value, key, **fields), builder, 8_192)
+    return made
 
 
 def test_all_that_a_flat_memory_knows_is_kept():
@@ -67,9 +76,7 @@ def test_what_is_no_time_is_none(found: Any):
 
 
 def test_without_any_time_it_is_the_oldest():
-    made = record_of_legacy(
-        item({"content": "x"}).__class__(user_id="ada", key="m1", value={"content": "x"}), BUILDER, 9
-    )
+    (made,) = records_of(LegacyItem(user_id="ada", key="m1", value={"content": "x"}), BUILDER, 9)
     assert (made.created_at.year, made.updated_at) == (1970, made.created_at)
 
 

@@ -1,0 +1,211 @@
+"""An item that another application stored, in whatever layout, as memories of this package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Final, cast
+
+from inference_core.clock import aware
+from inference_core.errors import InvalidInput, InvalidMemory, UnsupportedSchema
+from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
+from inference_core.memory.types import (
+    MEMORY_CATEGORIES,
+    MEMORY_TYPES,
+    SINGULAR_TYPES,
+    MemoryCategory,
+    MemoryType,
+    get_category_for_type,
+)
+from inference_core.outbox.messages import mended, split_text
+from inference_core.stores.backends.foreign import EXTRA
+from inference_core.transfer.layouts import FLAT
+
+LEFTOVERS: Final = "legacy"
+"""The key of ``extra_metadata`` under which all is kept that has no other place in a record."""
+NO_CONTENT: Final = "no content"
+NOT_AN_OBJECT: Final = "the value is not a JSON object"
+NOT_STORABLE: Final = "cannot be stored"
+NO_TEXT: Final = "the file holds no text"
+_MILLISECONDS_FROM: Final = 1e11
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegacyItem:
+    """An item as it lies in its store. ``fault`` says why it cannot be migrated, if that is known.
+
+    ``category`` and ``agent_name`` are those that its namespace names. ``origin`` tells apart items of one user that
+    have the same key in different namespaces; items without one share their ids with all others.
+    """
+
+    user_id: str = ""
+    key: str
+    value: Any = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    expires_at: datetime | None = None
+    fault: str | None = None
+    layout: str = FLAT
+    category: str | None = None
+    agent_name: str | None = None
+    origin: str = ""
+
+
+class Unusable(InvalidMemory):
+    """The item holds no memory that can be stored. ``reason`` is one of a few, the message says more."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(detail or reason)
+        self.reason = reason
+
+
+def records_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int) -> list[MemoryRecord]:
+    """``item`` as a record, or a file of deepagents as several if it is longer than a memory. Raises Unusable."""
+    if item.fault is not None:
+        raise Unusable(item.fault)
+    if not isinstance(item.value, Mapping):
+        raise Unusable(NOT_AN_OBJECT)
+    value = dict(cast("Mapping[str, Any]", item.value))
+    if item.category and EXTRA in value:
+        return [_own_record(item, item.category, value, max_content_bytes)]
+    if "modified_at" in value and ("encoding" in value or isinstance(value.get("content"), list)):
+        parts = list(_parts_of_file(item, value, max_content_bytes))
+    else:
+        parts = [replace(item, value=value | _text_and_rest(value.get("content")))]
+    return [_record_of(part, namespaces, max_content_bytes) for part in parts]
+
+
+def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_content_bytes: int) -> MemoryRecord:
+    """What this package wrote into a store of another library: all fields as they are."""
+    builder = MemoryNamespaceBuilder(agent_name=item.agent_name)
+    updated = item.updated_at or item.created_at or _EPOCH
+    try:
+        found = MemoryRecord.from_value(
+            {name: field for name, field in value.items() if name != EXTRA},
+            memory_id=canonical_id(item.key),
+            namespace=builder.namespace_for(item.user_id, category),
+            stored_at=item.created_at or updated,
+            updated_at=updated,
+        )
+        return replace(found, content=canonical_text(found.content, max_bytes=max_content_bytes))
+    except (InvalidInput, UnsupportedSchema) as error:
+        raise Unusable(NOT_STORABLE, str(error)) from error
+
+
+def _text_and_rest(content: Any) -> dict[str, Any]:
+    """The text of a langmem memory, whose content may be an object of the application's own schema, kept as it is."""
+    if not isinstance(content, Mapping):
+        return {}
+    fields = cast("Mapping[str, Any]", content)
+    if isinstance(fields.get("content"), str):
+        return dict(fields)
+    texts: list[str] = []
+    for name, field in fields.items():
+        if field not in (None, "", [], {}):
+            texts.append(f"{name}: {field if isinstance(field, str) else json.dumps(field, ensure_ascii=False)}")
+    return {"content": "; ".join(texts), "fields": fields}
+
+
+def _parts_of_file(item: LegacyItem, value: dict[str, Any], max_content_bytes: int) -> Iterator[LegacyItem]:
+    """A file as a memory about its path, or as several if it is too long for one."""
+    content: Any = value.pop("content")
+    if isinstance(content, list):
+        content = "\n".join(map(str, cast("list[Any]", content)))
+    if not isinstance(content, str) or value.pop("encoding", "utf-8") != "utf-8":
+        raise Unusable(NO_TEXT)
+    modified = moment(value.pop("modified_at", None))
+    item = replace(item, updated_at=modified or item.updated_at)
+    for part, text in enumerate(split_text(mended(content), max_content_bytes) or [""], 1):
+        key = item.key if part == 1 else f"{item.key}#{part}"
+        yield replace(item, key=key, value=value | {"content": text, "topic": item.key})
+
+
+def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int) -> MemoryRecord:
+    """``item`` as a record in the namespace of its category, under the same id and with the same times.
+
+    The category is that of the item's namespace, else the value's own if it names one, else that of its type; an
+    unknown type becomes ``general``. An id that no tool could name is replaced by its hash. What does not fit stays
+    under ``extra_metadata["legacy"]``. Raises Unusable.
+    """
+    value: dict[str, Any] = dict(item.value)
+    content = value.pop("content", None)
+    if content is None or (isinstance(content, str) and not content.strip()):
+        raise Unusable(NO_CONTENT)
+    category, metadata = item.category or value.get("memory_category"), value.get("extra_metadata")
+    has_agent = item.category is not None and isinstance(value.get("agent_name"), str)
+    fields: dict[str, Any] = {
+        "memory_type": _kind(value.get("memory_type")),
+        "memory_category": MemoryCategory(category) if category in MEMORY_CATEGORIES else None,
+        "topic": _label(value.get("topic")),
+        "session_id": _label(value.get("session_id")),
+        "agent_name": _label(value.get("agent_name")) if has_agent else None,
+        "extra_metadata": dict(metadata) if isinstance(metadata, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType] - JSON
+        "created_at": moment(value.get("created_at")),
+    }
+    left = {name: found for name, found in value.items() if found not in (None, "") and fields.get(name) is None}
+    try:
+        memory_id = canonical_id(item.key)
+    except InvalidMemory:
+        memory_id = blake2b(item.key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        left["id"] = item.key
+    extra: dict[str, Any] = fields["extra_metadata"] or {}
+    if left:
+        earlier = {LEFTOVERS: extra[LEFTOVERS]} if LEFTOVERS in extra else {}
+        extra = extra | {LEFTOVERS: left | earlier}
+    kind = fields["memory_type"] or MemoryType.GENERAL
+    category = fields["memory_category"] or get_category_for_type(kind)
+    created = fields["created_at"] or item.created_at or item.updated_at or _EPOCH
+    try:
+        builder = MemoryNamespaceBuilder(agent_name=item.agent_name) if item.category else namespaces
+        return MemoryRecord(
+            id=memory_id,
+            content=canonical_text(content, max_bytes=max_content_bytes),
+            memory_type=kind,
+            category=category,
+            namespace=builder.namespace_for(item.user_id, category),
+            created_at=created,
+            updated_at=item.updated_at or created,
+            topic=fields["topic"],
+            session_id=fields["session_id"],
+            agent_name=fields["agent_name"] or builder.agent_name,
+            extra_metadata=canonical_metadata(extra) if extra else {},
+            expires_at=item.expires_at,
+        )
+    except InvalidInput as error:
+        raise Unusable(NOT_STORABLE, str(error)) from error
+
+
+def moment(found: Any) -> datetime | None:
+    """A datetime, a text in ISO 8601, or a number of seconds or milliseconds since 1970 as a UTC instant, else None."""
+    try:
+        if isinstance(found, datetime):
+            return aware(found)
+        if isinstance(found, str):
+            return aware(datetime.fromisoformat(found.strip()))
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return datetime.fromtimestamp(found / 1000 if abs(found) >= _MILLISECONDS_FROM else found, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+def _kind(found: Any) -> MemoryType | None:
+    """The type that a name means; names may be singular, or those of the enum, as in ``MemoryType.GENERAL``."""
+    if not isinstance(found, str):
+        return None
+    name = found.rpartition(".")[2].strip().lower()
+    name = SINGULAR_TYPES.get(name, name)
+    return MemoryType(name) if name in MEMORY_TYPES else None
+
+
+def _label(found: Any) -> str | None:
+    try:
+        return optional_text(found, what="a label")
+    except InvalidMemory:
+        return None

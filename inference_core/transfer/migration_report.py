@@ -1,0 +1,126 @@
+"""What a migration did, for people and for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from inference_core.memory.namespaces import Namespace, decode_label
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MEMORY_CATEGORIES
+
+SHOWN: Final = 10
+"""A report names so many of the memories that were left out."""
+_PLACES: Final = 3
+_LONGEST: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A memory that was not migrated, and why. Its original is untouched."""
+
+    user_id: str
+    id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"  {self.user_id!a} {self.id!a}: {self.reason!a}"
+
+
+@dataclass(slots=True)
+class MigrationReport:
+    """What a migration did, or would do in a dry run, in numbers of memories.
+
+    Of the ``found`` memories of ``users`` users (``by_layout``), ``written`` were migrated, ``already_there`` were
+    migrated before or have an id that another memory uses, ``skipped`` (by reason) have nothing that can be stored, and
+    ``failed`` were refused by the store. ``left_out`` and ``failures`` name the first of the last two. ``others``
+    counts the items of another library's store that are in no layout; ``other_places`` names the first namespaces.
+    """
+
+    store: str
+    is_dry_run: bool = False
+    is_missing: bool = False
+    users: int = 0
+    found: int = 0
+    by_layout: Counter[str] = field(default_factory=Counter[str])
+    others: int = 0
+    other_places: list[str] = field(default_factory=list[str])
+    by_category: Counter[str] = field(default_factory=Counter[str])
+    already_there: int = 0
+    skipped: Counter[str] = field(default_factory=Counter[str])
+    failed: int = 0
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    failures: list[LeftOut] = field(default_factory=list[LeftOut])
+
+    @property
+    def written(self) -> int:
+        """The number of memories written to a category."""
+        return self.by_category.total()
+
+    def count_other(self, labels: Namespace, rows: int) -> None:
+        """Notes a namespace of another library's store that is in no layout."""
+        self.others += rows
+        if len(self.other_places) < _PLACES:
+            self.other_places.append(".".join(labels)[:_LONGEST])
+
+    def count_skipped(self, user_id: str, memory_id: str, reason: str, detail: str) -> None:
+        """Notes a memory that cannot be migrated."""
+        self.skipped[reason] += 1
+        _name(self.left_out, user_id, memory_id, detail)
+
+    def count_failed(self, record: MemoryRecord, error: Exception) -> None:
+        """Notes a memory that the store refused."""
+        self.failed += 1
+        _name(self.failures, decode_label(record.namespace[0]), record.id, str(error))
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "store": self.store,
+            "dry_run": self.is_dry_run,
+            "users": self.users,
+            "found": self.found,
+            "by_layout": dict(self.by_layout),
+            "written": self.written,
+            "by_category": {name: self.by_category[name] for name in MEMORY_CATEGORIES},
+            "already_there": self.already_there,
+            "skipped": self.skipped.total(),
+            "skipped_by_reason": dict(self.skipped),
+            "failed": self.failed,
+            "others": self.others,
+            "other_places": self.other_places,
+            "left_out": [asdict(one) for one in self.left_out],
+            "failures": [asdict(one) for one in self.failures],
+        }
+
+    def to_text(self) -> str:
+        """The report for people, in a few lines."""
+        others = ""
+        if self.others:
+            names = ", ".join(map(ascii, self.other_places))
+            others = f"{self.others} other items are in no known layout (--layout names one): {names}."
+        if not self.found:
+            missing = "There is no such file yet." if self.is_missing else ""
+            return " ".join(filter(None, [f"Nothing to migrate in {self.store}.", missing, others]))
+        did = "Would migrate" if self.is_dry_run else "Migrated"
+        layouts = ", ".join(f"{count} {name}" for name, count in self.by_layout.items())
+        shares = ", ".join(f"{self.by_category[name]} {name}" for name in MEMORY_CATEGORIES)
+        lines = [
+            f"{self.store}: {self.found} memories of {self.users} users ({layouts}); they stay as they are.",
+            f"{did} {self.written}: {shares}.",
+            *([f"Left alone, because there already: {self.already_there}."] if self.already_there else []),
+            *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),
+            *map(str, self.left_out),
+            *([f"FAILED: {self.failed}. Run it again once the cause is gone."] if self.failed else []),
+            *map(str, self.failures),
+            *([others] if others else []),
+        ]
+        if self.written and not self.is_dry_run:
+            lines.append("Vectors are added when the store is opened with an embedding model.")
+        return "\n".join(lines)
+
+
+def _name(named: list[LeftOut], user_id: str, memory_id: str, reason: str) -> None:
+    if len(named) < SHOWN:
+        named.append(LeftOut(user_id[:_LONGEST], memory_id[:_LONGEST], reason[:_LONGEST]))
