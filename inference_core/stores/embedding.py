@@ -223,8 +223,15 @@ class Texts:
 
     def prepared(self, batch: Sequence[Write], *, embeds: bool) -> Operation[Sequence[Write]]:
         """``batch`` with the terms of its texts and, if it ``embeds``, their vectors."""
+
+        def analysed(writes: Sequence[Write]) -> list[Write]:
+            return [
+                replace(one, document=one.document.analysed()) if isinstance(one, Put) and one.document else one
+                for one in writes
+            ]
+
         if any(isinstance(write, Put) and write.document and not write.document.is_analysed for write in batch):
-            batch = yield from self._pool.call(_analysed, batch)
+            batch = yield from self._pool.call(analysed, batch)
         texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
         if not texts or self._embedder is None or not embeds:
             return batch
@@ -259,13 +266,6 @@ class Texts:
     def question_now(self, text: str) -> QuestionVectors:
         """The vectors of a question, made in the caller's thread."""
         return run(self.question(text, None))
-
-
-def _analysed(batch: Sequence[Write]) -> list[Write]:
-    return [
-        replace(write, document=write.document.analysed()) if isinstance(write, Put) and write.document else write
-        for write in batch
-    ]
 
 
 def waits_for_vector(write: Write) -> bool:

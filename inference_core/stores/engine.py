@@ -107,26 +107,22 @@ class StoreEngine:
         self._indexes = IndexCache(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
         self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, DEFERRED_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
-        self._add_chores(sweep_interval_s, access_interval_s)
-        if embedder is None:
-            _LOG.info("%s has no embedding model: recall is lexical", backend.name)
-        else:
-            embedder.warm()
-
-    def _add_chores(self, sweep_interval_s: float, access_interval_s: float) -> None:
-        chores, backend, writer = self.maintenance, self.backend, self._writer
+        chores = self.maintenance
         chores.add(_INDEXES, self._indexes.follow)
         chores.wake(_INDEXES)
         chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
-        if not backend.capabilities.writable:  # where notes are not taken, nothing can wait to be written either
-            return
-        chores.add(_EXPIRED, partial(remove_expired, backend, writer), sweep_interval_s)
-        if self.embedder:
+        if backend.capabilities.writable:
+            chores.add(_EXPIRED, partial(remove_expired, backend, self._writer), sweep_interval_s)
+        if embedder and backend.capabilities.writable:
             wake = partial(chores.wake, _VECTORS)
-            backfill = Backfill(backend, writer, self.embedder, with_tokens=self.late_interaction, wake=wake)
+            backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)
             chores.add(_VECTORS, backfill.fill_portion)
-            self.embedder.when_loaded(wake)
+            embedder.when_loaded(wake)
+        if embedder is None:
+            _LOG.info("%s has no embedding model: recall is lexical", backend.name)
+        else:
+            embedder.warm()
 
     def write(self, batch: Sequence[Write], *, embeds: bool = True, ages: bool = True) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durable when it returns; the versions after it.
@@ -215,29 +211,23 @@ class StoreEngine:
         Read by pages, each behind the last row of the one before: what nobody touches meanwhile is found exactly once.
         ``accepts`` is called on the workers, as judging many rows would hold up a caller's event loop.
         """
+
+        def accepted(size: int, after: Cursor | None) -> tuple[dict[Key, Row], Cursor | None]:
+            """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
+            rows = self.backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after))
+            of_page = {(row.namespace, row.key): row for row in rows if accepts(row)}
+            return of_page, Cursor.of(rows[-1]) if len(rows) == size else None
+
         found: dict[Key, Row] = {}
         # Small at first, as many a scan ends early, then larger, as stores that have to sort do so for each page.
         size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
         while limit is None or len(found) < limit:
-            accepted, after = yield from self._read(self._accepted, scopes, kinds, size, after, accepts)
-            found.update(accepted)
+            of_page, after = yield from self._read(accepted, size, after)
+            found.update(of_page)
             if after is None:
                 break
             size = min(2 * size, _LARGEST_PAGE)
         return list(found.values())[:limit]
-
-    def _accepted(
-        self,
-        scopes: Sequence[Namespace],
-        kinds: frozenset[str] | None,
-        size: int,
-        after: Cursor | None,
-        accepts: Callable[[Row], bool],
-    ) -> tuple[dict[Key, Row], Cursor | None]:
-        """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
-        rows = self.backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after))
-        accepted = {(row.namespace, row.key): row for row in rows if accepts(row)}
-        return accepted, Cursor.of(rows[-1]) if len(rows) == size else None
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Operation[int]:
         """How many rows exactly ``scopes`` hold (of ``kinds``)."""

@@ -14,6 +14,7 @@ from collections.abc import MutableMapping
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -33,8 +34,6 @@ from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
     from redis import Redis
-
-    from inference_core.stores.backends.postgres import PostgresBackend
 
 
 _MEGABYTE: Final = 1024 * 1024
@@ -153,7 +152,11 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngin
     with _making:
         known = _foreign_engines.setdefault(store, {})
         if key not in known or known[key].is_closed:
-            known[key] = _foreign_engine(store, _shared_embedder(key, embeddings))
+            # One model for all foreign stores: a server may make a store object a run, and a model is loaded once.
+            embedder = None if embeddings is None else _embedders.get(key)
+            if embedder is None and (embedder := make_embedder(embeddings)) is not None:
+                _embedders[key] = embedder
+            known[key] = _foreign_engine(store, embedder)
         return known[key]
 
 
@@ -179,14 +182,6 @@ def _foreign_engine(store: BaseStore, embedder: Embedder | None) -> StoreEngine:
 
     weakref.finalize(store, close_soon).atexit = False
     return engine
-
-
-def _shared_embedder(key: object, embeddings: EmbeddingsSpec) -> Embedder | None:
-    """One for all foreign stores: a server may make a store object a run, and a model is loaded once."""
-    found = None if embeddings is None else _embedders.get(key)
-    if found is None and (found := make_embedder(embeddings)) is not None:
-        _embedders[key] = found
-    return found
 
 
 def open_backend(
@@ -220,7 +215,7 @@ def open_backend(
 
             return RedisBackend(url, clock=clock)
         case "postgresql" | "postgres":
-            return _postgres()(url, durable=durable, clock=clock)
+            return _postgres().PostgresBackend(url, durable=durable, clock=clock)
         case "mongodb":
             from inference_core.stores.backends.mongodb import MongoBackend  # noqa: PLC0415
 
@@ -251,12 +246,12 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
     return open_backend(str(engine_url.render_as_string(hide_password=False)), durable=durable, clock=clock)
 
 
-def _postgres() -> type[PostgresBackend]:
+def _postgres() -> ModuleType:
     try:
-        from inference_core.stores.backends.postgres import PostgresBackend  # noqa: PLC0415 - an extra
+        from inference_core.stores.backends import postgres  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtra("A PostgreSQL store", "postgres") from error
-    return PostgresBackend
+    return postgres
 
 
 # Whether there is a store at a URL: asked without making one.
@@ -279,11 +274,7 @@ def has_store(url: str) -> bool:
 
             return redis.has_store(url)
         case "postgresql" | "postgres":
-            try:
-                from inference_core.stores.backends import postgres  # noqa: PLC0415 - an extra
-            except ImportError as error:
-                raise MissingExtra("A PostgreSQL store", "postgres") from error
-            return postgres.has_store(url)
+            return _postgres().has_store(url)
         case _:
             return True
 

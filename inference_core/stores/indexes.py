@@ -206,11 +206,7 @@ class IndexCache:
                     index.publish()
                 shard.indexes[scope] = index
             views = [shard.indexes[scope].view for scope in scopes]
-            size = shard.nbytes
-        self._settle(scopes[0][0], size)
-        return views
-
-    def _settle(self, root: str, size: int) -> None:
+            root, size = scopes[0][0], shard.nbytes
         dropped: list[str] = []
         with self._lock:
             if root in self._shards:
@@ -222,6 +218,7 @@ class IndexCache:
                 self._total -= self._sizes.pop(dropped[-1], 0)
         for user in dropped:  # without the lock, as a backend may be busy with what it reads
             self._backend.forget(user)
+        return views
 
 
 class RowCache:
@@ -245,22 +242,20 @@ class RowCache:
                     found[key] = row
         missing = [key for key, _, _ in wanted if key not in found]
         if missing:
-            rows = self._backend.get(missing)
-            found |= zip(missing, rows, strict=True)
-            # Not those that expire, whose end moves without a write, nor those whose writes nobody numbers.
-            self._keep([row for row in rows if row is not None and row.expiry is None and row.seq])
+            read = self._backend.get(missing)
+            found |= zip(missing, read, strict=True)
+            with self._lock:
+                for row in filter(None, read):
+                    if row.expiry or not row.seq:
+                        continue  # its end moves without a write, or nobody numbers its writes
+                    size = _BYTES_PER_ROW + 2 * sum(sys.getsizeof(value) for value in row.value.values())
+                    _, before = self._rows.pop((row.namespace, row.key), (None, 0))
+                    self._rows[row.namespace, row.key] = (row, size)
+                    self.nbytes += size - before
+                while self.nbytes > self._max_bytes and self._rows:
+                    _, (_, size) = self._rows.popitem(last=False)
+                    self.nbytes -= size
         return [found[key] for key, _, _ in wanted]
-
-    def _keep(self, rows: Sequence[Row]) -> None:
-        with self._lock:
-            for row in rows:
-                size = _BYTES_PER_ROW + 2 * sum(sys.getsizeof(value) for value in row.value.values())
-                _, before = self._rows.pop((row.namespace, row.key), (None, 0))
-                self._rows[row.namespace, row.key] = (row, size)
-                self.nbytes += size - before
-            while self.nbytes > self._max_bytes and self._rows:
-                _, (_, size) = self._rows.popitem(last=False)
-                self.nbytes -= size
 
 
 def one_user_at_a_time(scopes: Iterable[Namespace]) -> list[list[Namespace]]:

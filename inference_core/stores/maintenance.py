@@ -280,9 +280,15 @@ class AccessCounts:
     def write_portion(self) -> bool:
         """Writes some of what was noted, of one user; whether there is more. Raises StoreError, and notes it again."""
         with self._flushing:
-            noted = self._taken()
-            if not noted:
-                return False
+            with self._lock:
+                user = next(iter(self._noted), None)
+                if user is None:
+                    return False
+                of_user = self._noted[user]
+                noted = {key: of_user.pop(key) for key in list(islice(of_user, _PORTION))}
+                if not of_user:
+                    del self._noted[user]
+                self._count -= len(noted)
             try:
                 is_written = self._write(noted)
             except BaseException:
@@ -300,18 +306,6 @@ class AccessCounts:
         elif self._count < _MOST_NOTED:
             self._noted.setdefault(key[0][0], of_user)[key] = usage
             self._count += 1
-
-    def _taken(self) -> dict[Key, Usage]:
-        with self._lock:
-            user = next(iter(self._noted), None)
-            if user is None:
-                return {}
-            of_user = self._noted[user]
-            taken = {key: of_user.pop(key) for key in list(islice(of_user, _PORTION))}
-            if not of_user:
-                del self._noted[user]
-            self._count -= len(taken)
-            return taken
 
     def _put_back(self, noted: Mapping[Key, Usage]) -> None:
         with self._lock:

@@ -126,9 +126,7 @@ class MemoryStore(BaseStore):
         self.close()
 
     def _batch(self, ops: Sequence[Op]) -> Operation[list[Result]]:
-        ops = [_with_tuples(op) for op in ops]
-        for op in ops:
-            _validate(op)
+        ops = [_checked(op) for op in ops]
         results: list[Result] = []
         for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
             if is_put:
@@ -230,14 +228,12 @@ class MemoryStore(BaseStore):
         )
 
 
-def _with_tuples(op: Op) -> Op:
-    """``op`` with its namespace as a tuple: LangGraph's stores take lists too."""
+def _checked(op: Op) -> Op:
+    """``op`` with its namespace as a tuple, as LangGraph's stores take lists too. Raises InvalidNamespaceError."""
     if isinstance(op, GetOp | PutOp):
-        return op._replace(namespace=tuple(op.namespace))
-    return op._replace(namespace_prefix=tuple(op.namespace_prefix)) if isinstance(op, SearchOp) else op
-
-
-def _validate(op: Op) -> None:
+        op = op._replace(namespace=tuple(op.namespace))
+    elif isinstance(op, SearchOp):
+        op = op._replace(namespace_prefix=tuple(op.namespace_prefix))
     validate_op_namespace(op)
     labels: Sequence[str] = ()
     if isinstance(op, GetOp | PutOp):
@@ -248,6 +244,7 @@ def _validate(op: Op) -> None:
         labels = op.namespace_prefix
     if not all(is_encodable(label) for label in labels):
         raise InvalidNamespaceError("Keys and labels must be valid Unicode; one holds a lone surrogate")
+    return op
 
 
 def _check_page(limit: int, offset: int) -> None:

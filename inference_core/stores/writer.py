@@ -88,15 +88,33 @@ class GroupWriter:
     def _work(self) -> None:
         while tickets := self._next():
             running = [(batch, future) for batch, future in tickets if future.set_running_or_notify_cancel()]
-            if running:
-                self._commit(running)
+            if not running:
+                continue
+            outcomes: Sequence[Outcome]
+            self._began = time.monotonic()
+            try:
+                outcomes = self._breaker.call(self._backend.apply, [batch for batch, _ in running])
+            except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction
+                _LOG.warning("A transaction of %d writes failed: %s", len(running), error)
+                outcomes = [error] * len(running)
+            self._began = None
+            for (_, future), outcome in zip(running, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
 
     def _next(self) -> list[_Ticket]:
         """What waits, at most so many; nothing once the writer is closed and all that came before is done."""
         tickets: list[_Ticket] = []
         found = self._waiting.get()
         if self._has_company:
-            self._gather()
+            # Callers whose writes were committed together come back together, one by one. Whoever commits the first of
+            # them by itself makes two groups that take turns, and twice the commits. A caller alone never waits.
+            until, seen = time.monotonic() + GATHER_S, -1
+            while (count := self._waiting.qsize()) != seen and count < self._max_batches and time.monotonic() < until:
+                seen = count
+                time.sleep(_LOOK_S)
         while found is not None:
             tickets.append(found)
             if len(tickets) == self._max_batches:
@@ -109,30 +127,3 @@ class GroupWriter:
             self._waiting.put(None)  # the end, for the call after this one
         self._has_company = len(tickets) > 1
         return tickets
-
-    def _gather(self) -> None:
-        """Waits a moment for others, as long as more of them come.
-
-        Callers whose writes were committed together come back together, one by one. Whoever commits the first of them
-        by itself makes two groups that take turns, and twice the commits. A caller alone never waits.
-        """
-        until = time.monotonic() + GATHER_S
-        seen = -1
-        while (waiting := self._waiting.qsize()) != seen and waiting < self._max_batches and time.monotonic() < until:
-            seen = waiting
-            time.sleep(_LOOK_S)
-
-    def _commit(self, tickets: Sequence[_Ticket]) -> None:
-        outcomes: Sequence[Outcome]
-        self._began = time.monotonic()
-        try:
-            outcomes = self._breaker.call(self._backend.apply, [batch for batch, _ in tickets])
-        except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction
-            _LOG.warning("A transaction of %d writes failed: %s", len(tickets), error)
-            outcomes = [error] * len(tickets)
-        self._began = None
-        for (_, future), outcome in zip(tickets, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)

@@ -291,27 +291,24 @@ class ForeignBackend:
             if offset >= self._max_rows:
                 raise ScopeTooLarge(f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows; use open_store")
 
-    def _check_runs(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises StoreUnavailable if ``loop`` is closed or blocked."""
-        ran = threading.Event()
-        try:
-            loop.call_soon_threadsafe(ran.set)
-        except RuntimeError as error:
-            raise StoreUnavailable(f"{self.name}: its event loop is closed; open the store on a running one") from error
-        if not ran.wait(_LOOP_S):
-            raise StoreUnavailable(
-                f"{self.name}: its event loop has been blocked for {_LOOP_S:g} s. If a synchronous call such as "
-                "agent.invoke blocks it, await agent.ainvoke"
-            )
-
     def _ask(self, ops: Sequence[Op]) -> list[Any]:
         if not ops:
             return []
         store = self._store()
         if store is None:
             raise StoreUnavailable(f"The {self.name} is gone: keep a reference to it while it is in use")
-        if loop := _loop_of(store):
-            self._check_runs(loop)  # before anything is sent
+        if loop := _loop_of(store):  # before anything is sent, see that it runs
+            ran = threading.Event()
+            try:
+                loop.call_soon_threadsafe(ran.set)
+            except RuntimeError as error:
+                problem = "its event loop is closed; open the store on a running one"
+                raise StoreUnavailable(f"{self.name}: {problem}") from error
+            if not ran.wait(_LOOP_S):
+                raise StoreUnavailable(
+                    f"{self.name}: its event loop has been blocked for {_LOOP_S:g} s. If a synchronous call such as "
+                    "agent.invoke blocks it, await agent.ainvoke"
+                )
         try:
             with _in_memory_lock if isinstance(store, InMemoryStore) else nullcontext():
                 return store.batch(ops)
