@@ -16,6 +16,11 @@ from inference_core.retrieval.index import CollectionStatistics, ScopeIndex, Sco
 
 DIAGONAL, LONGER = (0.6, 0.8), (1.0, 1.0, 1.0)
 
+KINDS_AND_IMPORTANCE = (
+    *(("a", "facts", 1.0), ("b", "preferences", 0.99), ("c", "goals", 0.0)),
+    *(("d", "facts", 1.0), ("e", "facts", 1.0), ("f", "facts", 0.5)),
+)
+
 
 def _scores(index: ScopeView, *terms: str) -> dict[str, tuple[float, float]]:
     scores, coverage = index.bm25(terms, CollectionStatistics.of([index], terms))
@@ -230,6 +235,16 @@ def test_vectors_of_another_model_are_left_out():
     index = ScopeIndex(MODEL)
     assert list(_products(grown(index, put("a", "x", EAST, model="other"), put("b", "y", EAST)))) == ["b"]
     assert _products(grown(index, put("b", "y", LONGER, model="other"))) == {}
+
+
+def test_what_is_important_or_of_a_kind_is_found_among_the_living():
+    rows = [put(key, kind=kind, importance=of, created=at) for at, (key, kind, of) in enumerate(KINDS_AND_IMPORTANCE)]
+    view = index_of(*rows, delete("e"))
+    assert [view.keys[slot] for slot in view.important] == ["a", "d"]
+    for _ in range(2):  # the second time it is remembered
+        assert [view.keys[slot] for slot in view.newest_of(frozenset({"facts", "goals"}))] == ["f", "d", "c", "a"]
+        assert [view.keys[slot] for slot in view.newest_of(frozenset({"preferences"}))] == ["b"]
+        assert [view.keys[slot] for slot in view.newest_of(None)] == ["f", "d", "c", "b", "a"]
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 1_000])
