@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -10,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError
-from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.memory.text import MAX_CONTENT_BYTES, did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_category
 
 S = TypeVar("S", bound=BaseSettings)
@@ -19,9 +21,27 @@ STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 RECALL_TIMEOUT_S: Final = 0.3
 """Seconds that a reply may wait for its memories, unless it is set otherwise."""
 _NO_EMBEDDINGS: Final = ("", "none", "off")
+_LOG = logging.getLogger(__name__)
+_told: Final = set[str]()
+"""Variables of which this process has said that they are none of ours."""
 
 
-class MemorySettings(BaseSettings):
+class _Settings(BaseSettings):
+    """Says once of a variable that it is no setting, if it is like one."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Looks at the environment."""
+        super().model_post_init(context)
+        prefix = self.model_config.get("env_prefix", "")
+        known = [name.upper() for name in type(self).model_fields]
+        for name in sorted(name for name in os.environ if name.upper().startswith(prefix) and name not in _told):
+            own = name.upper().removeprefix(prefix)
+            if own not in known and not own.startswith("MEMORY_") and (asked := did_you_mean(own, known)):
+                _told.add(name)
+                _LOG.warning("%s is not a setting%s", name, asked.replace("'", f"'{prefix}", 1))
+
+
+class MemorySettings(_Settings):
     """Settings of the memory, each from the environment variable ``AGENT_MEMORY_<NAME>``."""
 
     model_config = SettingsConfigDict(env_prefix="AGENT_MEMORY_", extra="ignore")
@@ -164,7 +184,7 @@ class MemorySettings(BaseSettings):
         return value
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(_Settings):
     """Settings of `AgentService` and the command line's chat, each from the environment variable ``AGENT_<NAME>``."""
 
     model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore")

@@ -10,9 +10,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import TYPES, Category, Kind, Metadata, NewCategory, Target, Yes, json_object, on_store
+from inference_core.cli.options import (
+    ONE_TYPE,
+    TYPES,
+    Category,
+    Kind,
+    Metadata,
+    NewCategory,
+    Target,
+    Yes,
+    json_object,
+    on_store,
+)
 from inference_core.cli.output import (
     as_json,
+    counted,
     draw,
     harmless,
     note,
@@ -44,7 +56,7 @@ _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from
 def save(
     target: Target,
     content: _Content,
-    kind: Annotated[MemoryType, typer.Option("--type", metavar="TYPE", help=f"One of {TYPES}.")] = MemoryType.GENERAL,
+    kind: Annotated[str, typer.Option("--type", help=f"One of {TYPES}.", **ONE_TYPE)] = MemoryType.GENERAL.value,
     category: NewCategory = None,
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="TEXT", help="Further words by which it can be found.")
@@ -154,9 +166,7 @@ def context(
     target: Target,
     query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Memories at most.")] = 30,
-    kinds: Annotated[
-        list[MemoryType] | None, typer.Option("--type", metavar="TYPE", help="May be given several times.")
-    ] = None,
+    kinds: Annotated[list[str] | None, typer.Option("--type", help="May be given several times.", **ONE_TYPE)] = None,
 ) -> None:
     """Print the block that an agent's prompt would get."""
     with target.open(embeds=query is not None) as memory:
@@ -222,7 +232,7 @@ def update(
     content: Annotated[
         str | None, typer.Option("--content", metavar="TEXT", help="The new text; - reads standard input.")
     ] = None,
-    kind: Annotated[MemoryType | None, typer.Option("--type", metavar="TYPE", help=f"One of {TYPES}.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help=f"One of {TYPES}.", **ONE_TYPE)] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TEXT", help='The new topic; "" removes it.')] = None,
     category: NewCategory = None,
     metadata: Metadata = None,
@@ -348,7 +358,7 @@ def why(
 
 
 def _counted(count: int) -> str:
-    return f"{count or 'no'} {'memory' if count == 1 else 'memories'}"
+    return counted(count, "memory", "memories") if count else "no memories"
 
 
 def _text(given: str) -> str:
@@ -382,7 +392,7 @@ def delete(
         if memory_id is None:
             _, removed = memory.sync.list_memories(target.user, memory_type=kind, category=category, limit=0)
             if removed and not yes:
-                _ask(f"Delete {removed} memories of {one_line(target.user)}?")
+                _ask(f"Delete {counted(removed, 'memory', 'memories')} of {one_line(target.user)}?")
             if removed or yes:
                 removed = memory.sync.delete_user_memories(target.user, kind, category)
         else:
@@ -397,7 +407,7 @@ def delete(
             if not memory.sync.delete_memory(target.user, memory_id, erase=erase):
                 raise MemoryNotFound(memory_id)
             removed = 1
-    target.print({"deleted": removed}, f"Deleted {removed} {'memory' if removed == 1 else 'memories'}")
+    target.print({"deleted": removed}, f"Deleted {counted(removed, 'memory', 'memories')}")
 
 
 def _ask(question: str) -> None:

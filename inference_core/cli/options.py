@@ -23,7 +23,8 @@ import typer
 from inference_core.cli.output import note, print_json, working
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError
-from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES, MemoryCategory, MemoryType
+from inference_core.memory.text import did_you_mean
+from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
@@ -42,29 +43,32 @@ Users = Annotated[
     list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Kind = Annotated[MemoryType | None, typer.Option("--type", metavar="TYPE", help=f"Only of this type: {TYPES}.")]
-Category = Annotated[
-    MemoryCategory | None, typer.Option("--category", metavar="CATEGORY", help=f"Only of this category: {CATEGORIES}.")
-]
-NewCategory = Annotated[
-    MemoryCategory | None,
-    typer.Option("--category", metavar="CATEGORY", help=f"One of {CATEGORIES}; by default the type's."),
-]
-Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Data of your own, a JSON object.")]
 
 
-def one_of(names: Sequence[str]) -> dict[str, Any]:
+def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
     """Arguments for an option or argument that accepts only ``names``."""
 
     def known(value: str) -> str:
         if value not in names:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}{did_you_mean(value, names)}")
         return value
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
 
-    return {"metavar": "|".join(names), "callback": known, "autocompletion": complete}
+    return {"metavar": metavar or "|".join(names), "parser": known, "autocompletion": complete}
+
+
+ONE_TYPE: Final = one_of(MEMORY_TYPES, "TYPE")
+_ONE_CATEGORY: Final = one_of(MEMORY_CATEGORIES, "CATEGORY")
+Kind = Annotated[str | None, typer.Option("--type", help=f"Only of this type: {TYPES}.", **ONE_TYPE)]
+Category = Annotated[
+    str | None, typer.Option("--category", help=f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)
+]
+NewCategory = Annotated[
+    str | None, typer.Option("--category", help=f"One of {CATEGORIES}; by default the type's.", **_ONE_CATEGORY)
+]
+Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Data of your own, a JSON object.")]
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:

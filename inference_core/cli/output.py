@@ -123,9 +123,17 @@ def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
 
 def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:
     """Each memory with its number and text; below, its type, date, relevance, topic, id and score."""
+    from inference_core.memory.document import WEAK_RELEVANCE
+
     rows: list[tuple[str, list[str]]] = []
     for document in documents:
-        relevance = "" if document.relevance is None else f"relevance {document.relevance:.0%}"
+        match document.relevance:
+            case None:
+                relevance = ""
+            case weak if weak < WEAK_RELEVANCE:
+                relevance = "weak match"
+            case share:
+                relevance = f"relevance {share:.0%}"
         topic = f"about {document.topic}" if document.topic else ""
         facts = [document.memory_type or "", stamp(document.created_at, zone), relevance, topic]
         line = " · ".join(filter(None, facts))
@@ -157,6 +165,11 @@ def print_figures(figures: Mapping[str, Any]) -> None:
     for name, value in figures.items():
         grid.add_row(Text(one_line(name.replace("_", " ")), "bold"), Text(one_line(str(value))))
     console().print(grid)
+
+
+def counted(count: int, one: str, several: str) -> str:
+    """How many there are: "1 memory", "2 memories"."""
+    return f"{count} {one if count == 1 else several}"
 
 
 def shares(explanation: Mapping[str, float] | None) -> list[str]:

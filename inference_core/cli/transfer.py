@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inference_core.cli.options import Target, Users, on_store, one_of
-from inference_core.cli.output import progress_bar
+from inference_core.cli.output import counted, progress_bar
+from inference_core.errors import InvalidInput
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
@@ -33,13 +34,16 @@ def export(
     file: Annotated[Path, typer.Argument(help="The new file, as JSON Lines; compressed if its name ends in .gz.")],
     users: Users = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the vectors.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write all memories, or those of some users, to a file."""
     from inference_core.transfer.json_lines import export_store
 
+    if file.exists() and not force:
+        raise InvalidInput(f"{file} exists already; name another file, or replace it with --force")
     with _opened(target.settings().store_url) as backend, progress_bar("Memories") as advance:
         report = export_store(backend, file, user_ids=users or (), with_vectors=vectors, progress=advance)
-    target.print(report.to_json(), f"Wrote {report.written} rows to {file}{_left_out(report)}.")
+    target.print(report.to_json(), f"Wrote {counted(report.written, 'row', 'rows')} to {file}{_left_out(report)}.")
 
 
 @on_store("url", "json")
@@ -89,7 +93,7 @@ def _summary(report: TransferReport, source: str, target: str) -> str:
     kept = f", skipped {report.kept} (id already in use)" if report.kept else ""
     there = f", {report.already_there} were there already" if report.already_there else ""
     wrote = f"wrote {report.written} to {shown_url(target)}"
-    return f"Read {report.read} rows of {source}, {wrote}{there}{kept}{_left_out(report)}."
+    return f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{_left_out(report)}."
 
 
 def _left_out(report: TransferReport) -> str:

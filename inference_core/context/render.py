@@ -17,7 +17,7 @@ from typing import Final
 
 from inference_core.clock import in_zone, local_day
 from inference_core.context.items import AssembledContext, ContextItem, section_of
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_ID_LENGTH
 from inference_core.memory.trust import MemorySource, Trust
@@ -254,7 +254,8 @@ def _listed(document: MemoryStoreDocument, max_characters: int) -> str:
     source = MemorySource.from_value(document.value.get("source") or {})
     marks = [f"id: {id_label(document.id)}", document.memory_category, document.memory_type]
     marks += [f"created: {document.created_at:%Y-%m-%d %H:%M}"] if document.created_at else []
-    marks += [] if document.relevance is None else [f"relevance: {document.relevance:.2f}"]
+    if document.relevance is not None:
+        marks.append(f"relevance: {'weak' if document.relevance < WEAK_RELEVANCE else f'{document.relevance:.2f}'}")
     marks += [f"source: {source.origin.value}"] if source.trust is Trust.EXTERNAL else []
     topic = f" - ({_label(document.topic)})" if document.topic else ""
     text = neutral_line(document.content, max_characters, _CUT_WITH_ID.format(id_label(document.id)))

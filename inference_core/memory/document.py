@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from inference_core.memory.record import MemoryLink, MemoryRecord
 from inference_core.memory.text import copied
 from inference_core.memory.types import MemoryCategory, get_category_for_type
 
 T = TypeVar("T")
+WEAK_RELEVANCE: Final = 0.1
+"""Below it what answers the query and what has nothing to do with it look alike, so displays give no figure."""
 
 
 def _now_iso() -> str:

@@ -10,6 +10,7 @@ import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from math import ceil
 from typing import Any, Final, cast
 
@@ -216,3 +217,9 @@ def moment_field(value: Mapping[str, Any], name: str) -> datetime | None:
         return aware(datetime.fromisoformat(found)) if isinstance(found, str) else None
     except (ValueError, OverflowError):
         return None
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The end of a message that ``name`` is not ``known``: which one may be meant; "" if none is like it."""
+    close = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), known, n=1)
+    return f". Did you mean {close[0]!r}?" if close else ""

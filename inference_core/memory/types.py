@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from inference_core.errors import InvalidCategory, InvalidMemoryType
+from inference_core.memory.text import did_you_mean
 
 
 class MemoryCategory(str, Enum):
@@ -113,7 +114,8 @@ def validate_memory_type(value: str | MemoryType) -> str:
     """The type's name; raises InvalidMemoryType for any other value."""
     name = _plain(value)
     if name not in MEMORY_TYPE_TO_CATEGORY:
-        raise InvalidMemoryType(f"Invalid memory_type {name[:80]!r}. Must be one of: {', '.join(MEMORY_TYPES)}")
+        known = f"{', '.join(MEMORY_TYPES)}{did_you_mean(name, MEMORY_TYPES)}"
+        raise InvalidMemoryType(f"Invalid memory_type {name[:80]!r}. Must be one of: {known}")
     return name
 
 
@@ -121,7 +123,8 @@ def validate_memory_category(value: str | MemoryCategory) -> str:
     """The category's name; raises InvalidCategory for any other value."""
     name = _plain(value)
     if name not in MEMORY_CATEGORIES:
-        raise InvalidCategory(f"Invalid memory_category {name[:80]!r}. Must be one of: {', '.join(MEMORY_CATEGORIES)}")
+        known = f"{', '.join(MEMORY_CATEGORIES)}{did_you_mean(name, MEMORY_CATEGORIES)}"
+        raise InvalidCategory(f"Invalid memory_category {name[:80]!r}. Must be one of: {known}")
     return name
 
 

@@ -25,6 +25,7 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.engine import StoreEngine
@@ -221,8 +222,9 @@ def open_backend(
 
             return MongoBackend(url, clock=clock)
         case scheme:
+            known = ("sqlite", "postgresql", "redis", "mongodb", "file", "memory")
             raise ConfigurationError(
-                f"Unknown store scheme {scheme!r}; known: sqlite, postgresql, redis, mongodb, file, memory"
+                f"Unknown store scheme {scheme!r}; known: {', '.join(known)}{did_you_mean(scheme, known)}"
             )
 
 

@@ -31,7 +31,7 @@ def parse_url(url: str) -> StoreUrl:
     """
     found = _URL.fullmatch(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if found is None:
-        raise ConfigurationError("A store's URL looks like 'sqlite:///memory.db' or 'memory://'")
+        raise ConfigurationError(f"A store's URL looks like 'sqlite:///memory.db' or 'memory://', not {_quoted(url)}")
     scheme, rest = found.groups()
     if scheme not in _OF_FILES:
         return StoreUrl(scheme)
@@ -40,7 +40,9 @@ def parse_url(url: str) -> StoreUrl:
     if scheme == "sqlite" and path in ("", "/:memory:"):
         return StoreUrl("memory")
     if not path.startswith("/") or path == "/":
-        raise ConfigurationError(f"A {scheme} URL has three slashes and a path: {_OF_FILES[scheme]!r}")
+        raise ConfigurationError(
+            f"A {scheme} URL has three slashes and a path: {_OF_FILES[scheme]!r}, not {_quoted(url)}"
+        )
     options = dict(parse_qsl(query, keep_blank_values=True))
     if scheme == "sqlite":
         mode = options.get("mode")
@@ -53,12 +55,17 @@ def parse_url(url: str) -> StoreUrl:
     return StoreUrl(scheme, Path(path[1:]), compress)
 
 
+def _quoted(url: object) -> str:
+    return repr(shown_url(url)) if isinstance(url, str) else type(url).__name__
+
+
 def shown_url(url: str) -> str:
     """``url`` without its password and its parameters, which may hold one."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     place, _, parameters = rest.partition("?")
     owner, at, host = place.rpartition("@")
-    if scheme.partition("+")[0] == "sqlite" or not (at and owner.strip("/")):
+    is_path = scheme.partition("+")[0] == "sqlite" and place.startswith("/")
+    if is_path or not (at and owner.strip("/")) or not (separator or ":" in owner):
         is_torn = scheme.startswith(("postgres", "redis", "mongodb")) and not at and "@" in parameters
         return f"{scheme}{separator}{'***' if is_torn else place}"
     return f"{scheme}{separator}{owner.partition(':')[0]}:***@{host}"

@@ -210,7 +210,9 @@ def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
             if not line:
                 return
             found = json.loads(line)
-        except (OSError, EOFError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{path} is damaged, or no export of this package: line {number} is not text") from error
+        except (OSError, EOFError) as error:
             raise InvalidInput(f"{path} cannot be read on: {error}") from error
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error

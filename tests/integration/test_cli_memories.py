@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from cli_support import Capture, answer
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
+from inference_core.cli.output import print_memories
+from inference_core.context.render import numbered
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.transfer.migrate import MigrationReport
 
 ADA = ("--user", "ada")
@@ -256,6 +260,37 @@ def test_what_cannot_be_done_is_one_line(arguments: list[str], message: str, cap
     assert message in err
     assert len(err.splitlines()) == 1
     assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["save", "x", "--type", "fact"], "'fact' is not one of preferences, facts, goals, general, "),
+        (["save", "x", "--type", "fact"], "skill. Did you mean 'facts'?"),
+        (["list", "--category", "semantik"], "procedural. Did you mean 'semantic'?"),
+        (["context", "--type", "facts", "--type", "goal"], "Did you mean 'goals'?"),
+        (["lst"], "Did you mean 'list'?"),
+        (["list", "--limt", "3"], "--limit"),
+    ],
+)
+def test_a_slip_is_answered_with_what_may_be_meant(arguments: list[str], message: str, capsys: Capture):
+    assert message in " ".join(said(capsys, *arguments, code=2)[1].split())
+
+
+def test_a_file_that_is_something_else_is_said_to_be(tmp_path: Path, capsys: Capture):
+    (tmp_path / "photo.db").write_bytes(b"photo " * 1_000)
+    _, err = said(capsys, "list", "--url", f"sqlite:///{tmp_path}/photo.db", code=1)
+    assert err.rstrip().endswith("file is not a database. The file is something else; name another")
+
+
+@pytest.mark.parametrize(("relevance", "shown"), [(0.099, "weak match"), (0.1, "relevance 10%"), (None, "")])
+def test_what_may_be_unrelated_is_called_weak(relevance: float | None, shown: str, capsys: Capture):
+    """Guards that no figure is given where an answer and what is unrelated may have the same."""
+    found = MemoryStoreDocument("m1", {"content": "Likes tea", "memory_type": "facts"}, {}, relevance=relevance)
+    print_memories([found], UTC)
+    assert capsys.readouterr().out.splitlines()[1].strip() == " · ".join(filter(None, ["facts", "unknown", shown]))
+    (line,) = numbered([found])
+    assert ("[relevance: weak]" in line, "[relevance: 0.10]" in line) == (relevance == 0.099, relevance == 0.1)
 
 
 def test_standard_input_that_is_not_text_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

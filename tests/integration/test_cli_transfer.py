@@ -35,6 +35,17 @@ def test_memories_go_out_and_come_back(tmp_path: Path, capsys: Capture):
     assert answer(capsys, "list", "--user", "ada", "--url", other)["memories"][0]["content"] == "Likes tea"
 
 
+def test_an_export_replaces_no_file_unless_it_is_told_to(tmp_path: Path, capsys: Capture):
+    """Guards a file that took the time to make, or is none of ours, against a mistyped name."""
+    file = tmp_path / "all.jsonl"
+    file.write_text("a diary")
+    assert f"{file} exists already; name another file, or replace it with --force" in said(
+        capsys, "export", str(file), code=1
+    )
+    assert file.read_text() == "a diary"
+    assert f"Wrote 1 row to {file}" in said(capsys, "export", str(file), "--force", "--user", "ada")
+
+
 def test_a_store_is_copied(tmp_path: Path, store: str, capsys: Capture):
     other = f"sqlite:///{tmp_path / 'other.db'}"
     assert answer(capsys, "copy", "--from", store, "--to", other, "--user", "bob@example.com")["written"] == 1
@@ -61,6 +72,8 @@ def test_a_file_that_is_no_export_is_told(tmp_path: Path, capsys: Capture):
     file = tmp_path / "x.jsonl"
     file.write_text("hello\n")
     assert "line 1: it is not JSON" in said(capsys, "import", str(file), code=1)
+    file.write_bytes(b"\xff\xfe")
+    assert "no export of this package: line 1 is not text" in said(capsys, "import", str(file), code=1)
     assert "No such file" in said(capsys, "import", str(tmp_path / "y.jsonl"), code=1)
     assert "No such file" in said(capsys, "export", str(tmp_path / "no" / "y.jsonl"), code=1)
 
@@ -75,4 +88,4 @@ def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
     assert answer(capsys, "export", file, "--url", folder)["written"] == 2
     monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "22" * 32)
     assert answer(capsys, "import", file, "--url", other)["written"] == 2
-    assert "key" in said(capsys, "export", file, "--url", folder, code=1)
+    assert "key" in said(capsys, "export", file, "--url", folder, "--force", code=1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from inference_core import settings
 from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
@@ -174,6 +175,24 @@ def test_a_fault_is_one_line_that_names_the_variable(monkeypatch: pytest.MonkeyP
         ConfigurationError, match=r"AGENT_SHORT_TERM: unknown: 'forget'; known: flush, .*AGENT_SHORT_TERM_MAX_TOKENS: "
     ):
         read_settings(AgentSettings)
+
+
+def test_a_variable_that_is_like_a_setting_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Guards against a mistyped name, which was ignored in silence; names of other programs are nobody's mistake."""
+    monkeypatch.setattr(settings, "_told", set[str]())
+    others = ("COLLECTION", "POSTRUN_ANALYSIS_ENABLED", "POSTRUN_ANALYSIS_MODEL", "SIMILARITY_THRESHOLD", "COLOUR")
+    for name in (*others, "UPSERT_BY_SIMILARITY", "CATEGORYS", "MODEL", "max_results"):
+        monkeypatch.setenv(f"AGENT_MEMORY_{name}", "3")
+    monkeypatch.setenv("AGENT_MODLE", "openai:gpt-5-mini")
+    for _ in range(2):
+        MemorySettings()
+        AgentSettings()
+    assert caplog.messages == [
+        "AGENT_MEMORY_CATEGORYS is not a setting. Did you mean 'AGENT_MEMORY_CATEGORIES'?",
+        "AGENT_MODLE is not a setting. Did you mean 'AGENT_MODEL'?",
+    ]
 
 
 def test_a_file_fills_in_what_the_environment_does_not_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

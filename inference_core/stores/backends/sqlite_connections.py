@@ -111,7 +111,9 @@ class SqliteConnections:
                 self._file = self._found()
                 self._opened = opened.pop_all()
         except (OSError, ValueError, StoreUnavailable) as error:
-            raise ConfigurationError(f"Cannot open the store at {path}: {error}. Is the folder writable?") from error
+            is_other = "not a database" in str(error)
+            advice = "The file is something else; name another" if is_other else "Is the folder writable?"
+            raise ConfigurationError(f"Cannot open the store at {path}: {error}. {advice}") from error
 
     @contextmanager
     def reader(self, *, is_patient: bool = False) -> Generator[sqlite3.Connection]:

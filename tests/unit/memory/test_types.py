@@ -86,9 +86,22 @@ def test_a_category_is_valid_as_name_and_as_member(category: MemoryCategory):
 
 @pytest.mark.parametrize("value", ["", "Semantic", "memories", None, [], MemoryType.FACTS])
 def test_nothing_but_a_category_passes_for_one(value: Any):
-    expected = r"^Invalid memory_category .*Must be one of: semantic, episodic, procedural$"
+    expected = (
+        r"^Invalid memory_category .*Must be one of: semantic, episodic, procedural(\. Did you mean 'semantic'\?)?$"
+    )
     with pytest.raises(InvalidCategory, match=expected):
         validate_memory_category(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("fact", "facts"), ("Preference", "preferences"), ("session-summary", "session_summary")]
+)
+def test_a_type_that_is_like_one_is_guessed(given: str, meant: str):
+    """Guards that the singular of the older data, the likeliest mistake, is answered with the name to use."""
+    with pytest.raises(InvalidMemoryType, match=rf"skill\. Did you mean '{meant}'\?$"):
+        validate_memory_type(given)
+    with pytest.raises(InvalidMemoryType, match=r"skill$"):
+        validate_memory_type("banana")
 
 
 def test_types_of_an_unknown_category_are_refused():

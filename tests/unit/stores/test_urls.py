@@ -10,7 +10,7 @@ import pytest
 
 from inference_core.errors import ConfigurationError
 from inference_core.stores.factory import open_backend
-from inference_core.stores.urls import StoreUrl, parse_url
+from inference_core.stores.urls import StoreUrl, parse_url, shown_url
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,28 @@ def test_the_parts_of_a_url(url: str, expected: StoreUrl):
 def test_what_is_no_url_is_refused(url: Any):
     with pytest.raises(ConfigurationError, match="URL"):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("memory.db", "memory.db"),
+        ("ada:secret@host/db", "ada:***@host/db"),
+        ("postgresql:/ada:secret@host/db", "postgresql:***@host/db"),
+        ("sqlite://ada:secret@memory.db", "sqlite://ada:***@memory.db"),
+        ("file://ada:secret@memories", "file://ada:***@memories"),
+    ],
+)
+def test_a_bad_url_is_shown_without_its_password(url: str, shown: str):
+    """Guards the message: it names what was given, so that one sees the slip, and never a password."""
+    with pytest.raises(ConfigurationError) as raised:
+        parse_url(url)
+    assert str(raised.value).endswith(f", not {shown!r}")
+
+
+def test_an_at_sign_in_a_path_is_no_password():
+    assert shown_url("sqlite:///a:b@c/memory.db") == "sqlite:///a:b@c/memory.db"
+    assert shown_url("a@b/memory.db") == "a@b/memory.db"
 
 
 def test_the_file_is_the_one_that_the_store_opens(tmp_path: Path):
