@@ -126,7 +126,6 @@ class FileBackend(TableBackend):
         return (content["settings"] | {"schema_version": str(content["schema_version"])}).get(name)
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         with self._writing():
             content = read_manifest(self._manifest)
             content["settings"][name] = value

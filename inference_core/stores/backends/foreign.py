@@ -161,20 +161,16 @@ class ForeignBackend:
         return [None] * len(keys)
 
     def page(self, request: PageRequest) -> list[Row]:
-        """The requested rows, newest first."""
         return cut(self._rows(request.scopes, request.kinds), request)
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold."""
         return sum(1 for _ in self._rows(scopes, kinds))
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind."""
         rows = self._rows(scopes, None)
         return tally((row.namespace, _kind(row), row.created_at) for row in rows)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
-        """The namespaces that start with ``prefix``."""
         conditions = (MatchCondition("prefix", prefix),) if prefix else None
         names: set[Namespace] = set()
         while True:

@@ -34,7 +34,6 @@ class InMemoryBackend(TableBackend):
         self._closed = False
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch as a whole or not at all."""
         outcomes: list[Outcome] = []
         with self._open() as table:
             for batch in batches:
@@ -51,12 +50,10 @@ class InMemoryBackend(TableBackend):
         return outcomes
 
     def get_meta(self, name: str) -> str | None:
-        """A setting of the store."""
         with self._open():
             return self._meta.get(name)
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         with self._open():
             self._meta[name] = value
 
@@ -125,7 +122,6 @@ class MappingBackend(InMemoryBackend):
                 ) from None
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         with self._open():
             self._mapping[SETTINGS] = {**self._meta, name: value}
             self._meta[name] = value

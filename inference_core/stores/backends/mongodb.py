@@ -102,20 +102,17 @@ class MongoBackend:
             return [self._apply_batch(batch) for batch in batches]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
         with self._open():
             states = self._states(keys, is_alive(self._now()), WITHOUT_TEXT)
         return [states[key].row(*key) if key in states else None for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The packed token vectors of each key."""
         with self._open():
             found = self._rows.find({"_id": {"$in": [id_of(key) for key in keys]}}, {"tokens": 1})
             tokens = {fields["_id"]: fields.get("tokens") for fields in found}
         return [tokens.get(id_of(key)) for key in keys]
 
     def page(self, request: PageRequest) -> list[Row]:
-        """The requested rows, newest first."""
         if not request.limit:
             return []
         conditions = [_in(request.scopes, request.kinds), is_alive(self._now())]
@@ -131,12 +128,10 @@ class MongoBackend:
             return list(islice(filter(None, map(row_of, found.batch_size(request.limit))), request.limit))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold."""
         with self._open():
             return self._rows.count_documents(_in(scopes, kinds) | is_alive(self._now()))
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind."""
         with self._open():
             found = self._rows.find(_in(scopes, None) | is_alive(self._now()), {"kind": 1, "created": 1})
             places = ((key_of(one), one) for one in found if type(one["kind"]) is str and type(one["created"]) is int)
@@ -144,21 +139,18 @@ class MongoBackend:
             return tally(sound)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
-        """The namespaces that hold rows and start with ``prefix``."""
         of_root = {"root": prefix[0]} if prefix else {}
         with self._open():
             names = map(namespace_of, self._rows.distinct("scope", of_root | is_alive(self._now())))
             return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
         names = [pack_namespace(scope) for scope in scopes]
         with self._open():
             heads = self._scopes.heads(names)
         return [heads.get(name, 0) for name in names]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        """The newest state of every key written after ``since``."""
         (head,) = self.heads([scope])
         wanted = {"scope": pack_namespace(scope), "seq": {"$gt": since, "$lte": head}}
         with self._open():
@@ -167,11 +159,9 @@ class MongoBackend:
                     yield state_of(fields).change(key[1])
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """The keys whose terms hold the most of ``words``."""
         return holding_most(self.changes(scope, 0), words, limit)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
-        """Rows whose text has no vector of ``model`` yet."""
         wanted = {"text": {"$ne": None}, "model": {"$ne": model}}
         with self._open():
             found = ((key_of(fields), fields) for fields in self._rows.find(wanted, {"version": 1, "text": 1}))
@@ -179,30 +169,25 @@ class MongoBackend:
             return [Pending(*key, one["version"], one["text"]) for key, one in islice(sound, limit)]
 
     def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come."""
         with self._open():
             found = self._rows.find({"expires": {"$lte": self._now()}}, {"_id": 1}).limit(limit)
             return [key for key in map(key_of, found) if key]
 
     def get_meta(self, name: str) -> str | None:
-        """A setting of the store."""
         with self._open():
             found = self._meta.find_one({"_id": name})
         return found and found["value"]
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         with self._open():
             self._meta.update_one({"_id": name}, {"$set": {"value": value}}, upsert=True)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row, readable or not, of one user or of all."""
         of_root = {} if root is None else {"root": root}
         with self._open():
             yield from map(inspected, self._rows.find({"value": {"$ne": None}} | of_root, {"tokens": 0}))
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that cannot be read."""
         removed = 0
         with self._open():
             for one in found:
@@ -217,7 +202,6 @@ class MongoBackend:
         """Does nothing: no reader of changes is remembered."""
 
     def close(self) -> None:
-        """Closes the connections."""
         self._closed = True
         self._client.close()
 

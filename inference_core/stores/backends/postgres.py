@@ -145,17 +145,14 @@ class PostgresBackend(SqlBackend):
         return rows + self.page(replace(request, limit=request.limit - len(rows), after=cursor_of(found[-1]), offset=0))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold."""
         of_kind, given = self._of_kind(kinds)
         found = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"{ALIVE} AND {of_kind}", given)
         return sum(count for (count,) in found)
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         self._connections.attempt(lambda connection: connection.execute(SET_META, (name, value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row, readable or not, of one user or of all."""
         of_root = "" if root is None else "AND s.root = :root"
         query = (
             f"SELECT s.id, s.root, {ROW}, {CHANGE}, r.model, r.vector FROM {ROWS} WHERE r.value IS NOT NULL "
@@ -169,7 +166,6 @@ class PostgresBackend(SqlBackend):
             given |= {"scope": page[-1][0], "key": page[-1][2 + KEY]}
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that cannot be read."""
 
         def discard(connection: Connection) -> int:
             with connection.transaction():
@@ -178,7 +174,6 @@ class PostgresBackend(SqlBackend):
         return self._connections.attempt(discard)
 
     def close(self) -> None:
-        """Closes all connections."""
         self._connections.close()
 
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:

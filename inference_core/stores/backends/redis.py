@@ -104,7 +104,6 @@ class RedisBackend:
         return [outcomes.get(at, busy) for at in range(len(batches))]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
         now = self._clock.now()
         wanted = by_namespace(keys)
         questions: list[tuple[Any, ...]] = []
@@ -124,11 +123,9 @@ class RedisBackend:
         return [rows.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The packed token vectors of each key."""
         return self._fields("tokens", keys)
 
     def page(self, request: PageRequest) -> list[Row]:
-        """Rows of exactly ``scopes``, the newest first."""
         rows: list[Row] = []
         while (missing := request.limit - len(rows)) > 0:
             found = self._page(replace(request, limit=missing))
@@ -140,7 +137,6 @@ class RedisBackend:
         return rows
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold."""
         distinct = list(dict.fromkeys(scopes))
         if kinds is None:
             return sum(self._counts(distinct))
@@ -164,7 +160,6 @@ class RedisBackend:
         return tally(rows)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
-        """The namespaces that hold rows and start with ``prefix``."""
         start = encoded(pack_namespace(prefix)[:-1])
         question = ("ZRANGEBYLEX", self._keys.whole("scopes"), b"[" + start, b"(" + start + b"\xff")
         found, ended = self._server.ask([question, ("ZLEXCOUNT", self._keys.whole("ends"), "-", self._later())])
@@ -173,14 +168,12 @@ class RedisBackend:
         return [name for name, count in zip(names, self._counts(names), strict=True) if count] if ended else names
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
         if not scopes:
             return []
         (found,) = self._server.ask([("HMGET", self._keys.whole("heads"), *map(pack_scope, scopes))])
         return [int(head or 0) for head in found]
 
     def changes(self, scope: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
-        """The newest state of every key written after ``since``."""
         feed = ("ZRANGEBYSCORE", self._keys.of("feed", *scope), f"({since}", "+inf", "WITHSCORES")
         whats = ("cells", "vectors") if with_vectors else ("cells",)
         for portion in chunked(self._server.ask([feed])[0], 2 * _PORTION):
@@ -198,7 +191,6 @@ class RedisBackend:
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
     def pending(self, model: str, limit: int) -> list[Pending]:
-        """Rows whose text has no vector of ``model`` yet."""
         (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
         others = [other for other in map(bytes.decode, models) if other != model]
         texts = [("ZRANGE", self._keys.of("texts", other), 0, limit - 1) for other in others]
@@ -208,25 +200,20 @@ class RedisBackend:
         return [one for one in waiting if one]
 
     def expired(self, limit: int) -> list[Key]:
-        """Keys of expired rows."""
         (found,) = self._server.ask([("ZRANGEBYLEX", self._keys.whole("ends"), "-", self._later(), "LIMIT", 0, limit)])
         return [unpack_address(member[DIGITS:]) for member in found]
 
     def get_meta(self, name: str) -> str | None:
-        """A setting of the store."""
         (found,) = self._server.ask([("HGET", self._keys.whole("meta"), encoded(name))])
         return None if found is None else found.decode()
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         self._server.tell(("HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row, readable or not, of one user or of all."""
         return inspect(self._server, self._keys, root)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that cannot be read."""
         self._server.check()
         return sum(discard(self._server, self._keys, one) for one in found)
 
@@ -234,7 +221,6 @@ class RedisBackend:
         """Does nothing: Redis keeps no record of who follows changes."""
 
     def close(self) -> None:
-        """Closes the connections."""
         self._server.close()
 
     def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:

@@ -279,17 +279,14 @@ class TableBackend(ABC):
         """Every table that can be read."""
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
         now = self._clock.now()
         found = zip(keys, self._states(keys), strict=True)
         return [state.row(*key) if state and state.is_alive(now) else None for key, state in found]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The packed token vectors of each key."""
         return [state.document.tokens if state and state.document else None for state in self._states(keys)]
 
     def page(self, request: PageRequest) -> list[Row]:
-        """The requested rows, newest first."""
         now, kinds = self._clock.now(), request.kinds
         with self._reading(request.scopes) as tables:
             ordered = (tables[scope[0]].ordered(scope, request.after) for scope in set(request.scopes))
@@ -302,11 +299,9 @@ class TableBackend(ABC):
             return list(islice(rows, request.limit))
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold."""
         return sum(kinds is None or kind in kinds for _, kind, _ in self._kinds(scopes))
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind."""
         return tally(self._kinds(scopes))
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
@@ -318,27 +313,22 @@ class TableBackend(ABC):
         return sorted(chain.from_iterable(table.namespaces((), now) for table in self._tables()))
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
         with self._reading(scopes) as tables:
             return [tables[scope[0]].head(scope) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        """The newest state of every key written after ``since``."""
         with self._table(scope[0]) as table:
             return table.changes(scope, since)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """The keys whose terms hold the most of ``words``."""
         return holding_most(self.changes(scope, 0), words, limit)
 
     def pending(self, model: str, limit: int) -> list[Pending]:
-        """Rows whose text has no vector of ``model`` yet."""
         with closing(self._tables()) as tables:
             states = chain.from_iterable(table.states() for table in tables)
             return list(islice(filter(None, (state.pending(*key, model) for key, state in states)), limit))
 
     def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come."""
         now = self._clock.now()
         with closing(self._tables()) as tables:
             states = chain.from_iterable(table.states() for table in tables)

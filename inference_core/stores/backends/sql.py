@@ -73,7 +73,6 @@ class SqlBackend(ABC):
         """Applies ``batches`` in one durable transaction. Raises Refused if the database cannot hold the data."""
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch as a whole or not at all, all of them in one durable transaction."""
         refusals = [self._refusal(batch) for batch in batches]
         sound = [batch for batch, refused in zip(batches, refusals, strict=True) if refused is None]
         outcomes = iter(self._joined(sound) if sound else ())
@@ -116,19 +115,16 @@ class SqlBackend(ABC):
         return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        """The row of each key."""
         rows = map(row_of, self._of_keys(ROW, keys, ALIVE))
         found = {(row.namespace, row.key): row for row in rows if row}
         return [found.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The packed token vectors of each key."""
         rows = self._of_keys(f"s.namespace, r.key, {self.packed_tokens}", keys, "TRUE")
         found = {(unpack_namespace(name), key): tokens for name, key, tokens in rows}
         return [found.get(key) for key in keys]
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind."""
         condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
         found = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", scopes, condition)
         return [
@@ -138,7 +134,6 @@ class SqlBackend(ABC):
         ]
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
-        """The namespaces that hold rows and start with ``prefix``."""
         query = (
             "SELECT s.namespace FROM memory_scopes s "
             f"WHERE EXISTS (SELECT 1 FROM memory_rows r WHERE r.scope = s.id AND {ALIVE})"
@@ -150,7 +145,6 @@ class SqlBackend(ABC):
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write."""
         found = {name: head for name, _, head in self._of_scopes(self.scope_heads, scopes, "TRUE")}
         return [found.get(pack_namespace(scope), 0) for scope in scopes]
 
@@ -188,7 +182,6 @@ class SqlBackend(ABC):
         return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
 
     def pending(self, model: str, limit: int) -> list[Pending]:
-        """Rows whose text has no vector of ``model`` yet."""
         query = (
             f"SELECT s.namespace, r.key, r.version, r.text FROM {ROWS} "
             "WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"
@@ -196,12 +189,10 @@ class SqlBackend(ABC):
         return self._first(limit, pending_of, query, {"model": model})
 
     def expired(self, limit: int) -> list[Key]:
-        """Keys of expired rows."""
         query = f"SELECT s.namespace, r.key FROM {ROWS} WHERE r.expires <= :now"
         return self._first(limit, address_of, query, {"now": self._now()})
 
     def get_meta(self, name: str) -> str | None:
-        """A setting of the store."""
         found = self._select("SELECT value FROM memory_meta WHERE name = :name", {"name": name})
         return found[0][0] if found else None
 

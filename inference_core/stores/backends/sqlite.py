@@ -167,12 +167,10 @@ class SqliteBackend(SqlBackend):
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
     def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store."""
         with self.connections.transaction() as writer:
             writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (name, value))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        """Every row, readable or not, of one user or of all."""
         of_root = "" if root is None else "AND r.scope IN (SELECT id FROM memory_scopes WHERE root = :root)"
         query = f"SELECT r.id FROM memory_rows r WHERE r.value IS NOT NULL {of_root}"
         ids = [found for (found,) in self._select(query, {"root": root})]
@@ -186,7 +184,6 @@ class SqliteBackend(SqlBackend):
                 yield inspected(label, row, columns)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that cannot be read."""
         removed = 0
         with self.connections.transaction() as writer:
             for row, key, seq in (one.place for one in found):
