@@ -25,7 +25,7 @@ from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run as run_plan
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.messages import Message, Role
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
@@ -95,7 +95,7 @@ def _wait(store: MemoryStore, count: int) -> None:
 
 
 def _status(store: MemoryStore) -> object:
-    return run_plan(queue.status(Outbox(store.engine, SystemClock()), SystemClock()))
+    return run_plan(queue.status(store.engine, SystemClock()))
 
 
 def _put_items(store: MemoryStore, count: int) -> None:

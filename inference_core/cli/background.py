@@ -141,22 +141,20 @@ def queue(
 
     status counts them, list shows the failed ones and why, retry puts these back, drop deletes them.
     """
-    from inference_core.outbox import status as outbox_queue
-    from inference_core.outbox.outbox import Outbox
+    from inference_core.outbox.partitions import dead_letters, drop, retry, status
 
     if keys and action in ("status", "list"):
         raise typer.BadParameter(f"{action} takes no keys")
     with target.open() as memory:
         scope = memory.service.scope
-        outbox = Outbox(scope.engine, scope.clock)
         if action == "status":
-            _print_figures(target, asdict(run(outbox_queue.status(outbox, scope.clock))))
+            _print_figures(target, asdict(run(status(scope.engine, scope.clock))))
         elif action == "retry":
-            _print_figures(target, {"retried": run(outbox_queue.retry(outbox, scope.clock, keys))})
+            _print_figures(target, {"retried": run(retry(scope.engine, scope.clock, keys))})
         elif action == "drop":
-            _print_figures(target, {"dropped": run(outbox_queue.drop(scope.engine, keys))})
+            _print_figures(target, {"dropped": run(drop(scope.engine, keys))})
         else:
-            letters = run(outbox_queue.dead_letters(scope.engine))
+            letters = run(dead_letters(scope.engine))
             if target.json:
                 print_json({"dead": [asdict(letter) for letter in letters]})
             for letter in [] if target.json else letters:

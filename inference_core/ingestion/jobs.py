@@ -16,8 +16,8 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import mended, session_label, session_name
-from inference_core.outbox.outbox import DEAD_LIST, RESULT
-from inference_core.outbox.partitions import DEAD, KEPT, OUTBOX, STATE
+from inference_core.outbox.outbox import RESULT
+from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Put, Row, Write

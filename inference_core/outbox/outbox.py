@@ -19,16 +19,14 @@ from weakref import WeakKeyDictionary
 from inference_core.clock import Clock
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
-from inference_core.memory.namespaces import QUEUE_ROOT, Namespace
+from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.outbox.messages import Message, mended
-from inference_core.outbox.partitions import CLOSING, OUTBOX, Partition, Waiting, marks_of, places
+from inference_core.outbox.partitions import CLOSING, DEAD_LIST, OUTBOX, Partition, Waiting, marks_of, places
 from inference_core.stores.backend import Check, Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
-DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
-"""Lists the dead letters of all users."""
 TASK_LEASES: Final = 10
 """A lease of periodic work is so many times longer, as it may take many calls of a model."""
 _LEASE: Final = "lease"

@@ -1,8 +1,9 @@
-"""Partition: the messages or the periodic work that one worker has at a time, and where they are stored."""
+"""Partition: the messages or the periodic work that one worker has at a time, where they are stored, and how many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -10,10 +11,11 @@ from uuid import UUID
 
 from inference_core.clock import Clock
 from inference_core.effects import Operation
+from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, moment_field
 from inference_core.outbox.messages import Message, Role, mended, session_name
-from inference_core.stores.backend import Put, Row
+from inference_core.stores.backend import Delete, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 OUTBOX: Final = "outbox"
@@ -35,6 +37,9 @@ STATE: Final = "state"
 CLOSING: Final = "closing"
 """The field of a listing which says that the partition is being taken off the list."""
 _SAID: Final = "said"
+DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
+"""Lists the dead letters of all users."""
+_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +192,84 @@ def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Oper
     asked = list(keys)
     rows = yield from engine.get([(marks, key) for key in asked])
     return [key for key, row in zip(asked, rows, strict=True) if row is None]
+
+
+# The state of an outbox: what waits, the dead letters, and retrying or dropping them.
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """How many conversations and messages wait, for how long the oldest (seconds), and how many messages died."""
+
+    partitions: int
+    waiting: int
+    oldest_s: float
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up, and why."""
+
+    key: str
+    partition: Partition
+    text: str
+    reason: str
+    tries: int
+
+
+def status(engine: StoreEngine, clock: Clock) -> Operation[QueueStatus]:
+    """How much waits and how much died. Raises StoreError."""
+    partitions = [Partition.from_value(row.value) for row in (yield from engine.scan(places(None)))]
+    found = yield from engine.tally([partition.messages for partition in partitions])
+    dead = yield from engine.count([DEAD_LIST])
+    now = clock.now()
+    oldest = max([0.0, *((now - one.oldest).total_seconds() for one in found)])
+    return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
+
+
+def dead_letters(engine: StoreEngine) -> Operation[list[DeadLetter]]:
+    """The messages that were given up, the newest first. Raises StoreError."""
+    return [letter for letter, _ in (yield from _dead(engine))]
+
+
+def retry(engine: StoreEngine, clock: Clock, keys: Sequence[str] | None = None) -> Operation[int]:
+    """Puts dead messages (those with ``keys``, or all) back into the outbox; how many. Raises StoreError."""
+    return (yield from _removed(engine, keys, clock))
+
+
+def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Operation[int]:
+    """Removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
+    return (yield from _removed(engine, keys))
+
+
+def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | None = None) -> Operation[int]:
+    """Removes dead letters, with a ``clock`` putting them back into the outbox; how many nobody else removed before."""
+    done = 0
+    for letter, row in (yield from _dead(engine)):
+        if keys is not None and letter.key not in keys:
+            continue
+        writes: list[Write] = [
+            Delete(namespace=row.namespace, key=row.key, expected=row.version),
+            Delete(namespace=DEAD_LIST, key=row.key),
+        ]
+        if clock:
+            now = clock.now()
+            writes += [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
+        with suppress(VersionConflict):
+            yield from engine.write(writes)
+            done += 1
+    return done
+
+
+def _dead(engine: StoreEngine) -> Operation[list[tuple[DeadLetter, Row]]]:
+    pointers = yield from engine.scan([DEAD_LIST])
+    found: list[tuple[DeadLetter, Row]] = []
+    for at in range(0, len(pointers), _PAGE):
+        page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]
+        rows = yield from engine.get([(partition.dead, key) for partition, key in page])
+        for (partition, key), row in zip(page, rows, strict=True):
+            if row:
+                letter = DeadLetter(key, partition, row.value["text"], row.value["reason"], row.value["tries"])
+                found.append((letter, row))
+    return found

@@ -19,7 +19,7 @@ from inference_core.errors import ModelError, StoreError, StoreUnavailable, Vers
 from inference_core.ingestion.consolidation import Effects
 from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import Message
 from inference_core.outbox.outbox import Claim, Limits, Outbox
@@ -159,7 +159,7 @@ def test_a_worker_whose_lease_ran_out_can_neither_keep_nor_settle_nor_fail(
     with pytest.raises(VersionConflict):
         settle(outbox, second)
     settle(outbox, kept)
-    assert run(queue.status(outbox, clock)).waiting == 0
+    assert run(queue.status(outbox.engine, clock)).waiting == 0
 
 
 def test_a_kept_extraction_is_applied_without_asking_again(store: BaseStore, clock: FrozenClock) -> None:
@@ -208,14 +208,14 @@ def test_dead_messages_are_put_back_or_dropped(store: BaseStore, clock: FrozenCl
     assert [step(pipeline).dead for _ in range(3)] == [1, 1, 1]
     assert step(pipeline).outcome is BatchOutcome.NOTHING
     letters = {letter.text: letter.key for letter in run(queue.dead_letters(outbox.engine))}
-    assert run(queue.retry(outbox, clock, [letters["bad one"], "unknown"])) == 1
+    assert run(queue.retry(outbox.engine, clock, [letters["bad one"], "unknown"])) == 1
     assert run(queue.drop(outbox.engine, [letters["bad two"]])) == 1
-    found = run(queue.status(outbox, clock))
+    found = run(queue.status(outbox.engine, clock))
     assert (found.partitions, found.waiting, found.dead) == (1, 1, 1)
     extractor.script = word_for_word
     assert step(pipeline).messages == 1
-    assert run(queue.retry(outbox, clock)) == 1
-    assert run(queue.retry(outbox, clock)) == run(queue.drop(outbox.engine)) == 0
+    assert run(queue.retry(outbox.engine, clock)) == 1
+    assert run(queue.retry(outbox.engine, clock)) == run(queue.drop(outbox.engine)) == 0
     assert step(pipeline).messages == 1
     assert contents(store) == ["bad one", "bad three"]
     assert put(outbox, said("bad one"), said("bad two")) == 0
@@ -278,7 +278,7 @@ def test_the_longest_waiting_partition_comes_first(store: BaseStore, clock: Froz
         clock.advance(SECOND)
     put(outbox, said("again"), partition=Partition("user0"))
     assert [partition.user_id for partition, _ in run(outbox.partitions())] == users
-    found = run(queue.status(outbox, clock))
+    found = run(queue.status(outbox.engine, clock))
     assert (found.partitions, found.waiting, found.oldest_s, found.dead) == (12, 13, 12.0, 0)
 
 

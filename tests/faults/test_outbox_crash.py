@@ -26,7 +26,7 @@ from inference_core.ingestion import worker
 from inference_core.ingestion.jobs import jobs
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import Message
 from inference_core.outbox.outbox import Outbox
@@ -99,7 +99,7 @@ def test_after_a_fault_at_any_effect_nothing_is_lost_and_nothing_twice(
             assert home is not None
             assert home.value["superseded_by"]
             assert len({row.value["session"] for row in run(jobs(service.scope, "ada"))}) == 1
-            found = run(queue.status(outbox, clock))
+            found = run(queue.status(outbox.engine, clock))
             assert (found.partitions, found.waiting, found.dead) == (0, 0, 0)
     assert len(came) > 8
 
@@ -156,7 +156,7 @@ def test_after_kill_9_of_agents_and_workers_each_message_has_one_effect(kind: st
                 Worker(pipeline).drain()
                 time.sleep(0.05)
             effects = Counter(MARKER.findall(content)[0] for content in contents(store))
-            left = run(queue.status(pipeline.outbox, pipeline.scope.clock))
+            left = run(queue.status(pipeline.outbox.engine, pipeline.scope.clock))
     assert len(expected) > rounds
     assert (left.waiting, left.dead) == (0, 0)
     assert effects == Counter(expected)
@@ -221,6 +221,6 @@ def test_an_outage_of_the_model_costs_no_message(monkeypatch: pytest.MonkeyPatch
         assert len(done) + len(letters) == 100
         assert all(letter.tries == tries[letter.text] == 3 for letter in letters)
         assert all(letter.reason == "ModelError: 503" for letter in letters)
-        assert run(queue.retry(pipeline.outbox, pipeline.scope.clock)) == len(letters) > 0
+        assert run(queue.retry(pipeline.outbox.engine, pipeline.scope.clock)) == len(letters) > 0
         one.drain()
         assert all(contents(store, user.user_id) for user in users)

@@ -16,8 +16,7 @@ from inference_core import open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run
 from inference_core.ingestion.jobs import jobs
-from inference_core.outbox import status as queue
-from inference_core.outbox.outbox import Outbox
+from inference_core.outbox import partitions as queue
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -34,7 +33,7 @@ def test_after_kill_9_at_every_step_each_message_has_one_effect(kind: str, tmp_p
         with open_store(url, embeddings=None) as store:
             effects = Counter(MARKER.findall(content)[0] for content in contents(store))
             done = run(jobs(service_on(store).scope, "ada"))
-            left = run(queue.status(Outbox(store.engine, SystemClock()), SystemClock()))
+            left = run(queue.status(store.engine, SystemClock()))
     assert len(expected) == int(said) >= (1_000 if full else 2)
     assert effects == Counter(expected)
     assert sum(len(job.value["added"]) for job in done) == len(expected)

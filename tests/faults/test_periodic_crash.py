@@ -17,7 +17,7 @@ from inference_core.effects import run
 from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.ingestion.periodic.sessions import all_said
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 
@@ -78,7 +78,7 @@ def test_after_a_fault_at_any_effect_there_is_one_and_nothing_is_lost(
             old = next(one for one in made if one.content != holding)
             assert old.value["superseded_by"] == next(one.id for one in made if one.content == holding)
             assert run(all_said(life.pipeline.outbox, Partition("ada"))) == []
-            assert run(queue.status(life.pipeline.outbox, clock)).dead == 0
+            assert run(queue.status(life.pipeline.outbox.engine, clock)).dead == 0
             done = [row for row in run(jobs.jobs(life.service.scope, "ada")) if row.value["model_calls"]]
             assert len(done) == 2
     assert len(came) > 8

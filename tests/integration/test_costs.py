@@ -20,7 +20,7 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryType, get_category_for_type
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.receipts import keep_receipt
@@ -186,7 +186,7 @@ def test_what_waits_is_counted_at_once(two: tuple[Costly, Costly]):
         for number in range(count // 10):
             put(outbox, said(f"I live in town {number}"), partition=Partition(f"user{number}"))
 
-    few, many = costs(two, fill, lambda one: run(queue.status(Outbox(one.store.engine, one.clock), one.clock)))
+    few, many = costs(two, fill, lambda one: run(queue.status(one.store.engine, one.clock)))
     assert many.statements == few.statements
 
 

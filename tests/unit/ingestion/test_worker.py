@@ -16,7 +16,7 @@ from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Extraction, KnownMemory
 from inference_core.outbox.messages import Message
 from inference_core.outbox.partitions import Partition
@@ -161,7 +161,7 @@ def test_close_in_the_midst_loses_nothing(store: MemoryStore) -> None:
     one.close(timeout=0.01)
     go_on.set()
     one.close()
-    found = run(queue.status(pipeline.outbox, FrozenClock()))
+    found = run(queue.status(pipeline.outbox.engine, FrozenClock()))
     done = sum(len(contents(store, user.user_id)) for user in USERS)
     assert 1 <= done <= 2
     assert found.waiting + done == 16

@@ -24,7 +24,7 @@ from inference_core.ingestion.periodic.summaries import (
     ModelSummarizer,
 )
 from inference_core.memory.trust import Trust
-from inference_core.outbox import status as queue
+from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Candidate, Extraction
 from inference_core.outbox.messages import NO_THREAD, Role
 from inference_core.outbox.partitions import Partition
@@ -151,8 +151,8 @@ def test_what_fails_waits_longer_each_time_then_is_a_dead_letter(store: MemorySt
     (letter,) = run(queue.dead_letters(store.engine))
     assert (letter.text, letter.tries) == ("Summary of session s", 3)
     assert "out" in letter.reason
-    assert run(queue.status(life.pipeline.outbox, clock)).dead == 1
-    assert run(queue.retry(life.pipeline.outbox, clock)) == 1
+    assert run(queue.status(life.pipeline.outbox.engine, clock)).dead == 1
+    assert run(queue.retry(life.pipeline.outbox.engine, clock)) == 1
     life.works()
     assert life.holding(life.summaries()) == ["All of it"]
 
