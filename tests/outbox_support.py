@@ -81,8 +81,8 @@ def seen(outbox: Outbox, partition: Partition = ADA) -> int:
 
 def claiming(outbox: Outbox, partition: Partition, version: int) -> Operation[Claim | None]:
     """A batch that was ready and is claimed now, if there is one."""
-    found = yield from outbox.ready(partition, version)
-    return None if found is None else (yield from outbox.take(found))
+    found = yield from outbox.next_batch(partition, version)
+    return None if found is None else (yield from outbox.claim(found))
 
 
 def step(pipeline: Pipeline, partition: Partition = ADA) -> BatchReport:

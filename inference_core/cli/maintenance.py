@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -92,22 +92,19 @@ def restore(
             if report.missing:
                 raise MemoryNotFound(report.missing[0])
             return
-        found = [(one.document, one.reason, one.forgotten_at) for one in lifecycle.forgotten(target.user)]
-    if not target.json:
-        print_numbered(
-            (
-                document.content,
-                [
-                    f"id {document.id}",
-                    f"{reason}, {'' if reason == 'deleted' else 'forgotten '}{at:%Y-%m-%d}",
-                ],
-            )
-            for document, reason, at in found
+        found = lifecycle.forgotten(target.user)
+    rows: list[dict[str, Any]] = []
+    lines: list[tuple[str, list[str]]] = []
+    for one in found:
+        verb = "" if one.reason == "deleted" else "forgotten "
+        until = f", until {one.until:%Y-%m-%d}" if one.until else ""
+        lines.append(
+            (one.document.content, [f"id {one.document.id}", f"{one.reason}, {verb}{one.forgotten_at:%Y-%m-%d}{until}"])
         )
-    rows = [
-        {"id": document.id, "content": document.content, "reason": reason, "forgotten_at": at}
-        for document, reason, at in found
-    ]
+        text = {"id": one.document.id, "content": one.document.content}
+        rows.append(text | {"reason": one.reason, "forgotten_at": one.forgotten_at, "until": one.until})
+    if not target.json:
+        print_numbered(lines)
     target.print({"forgotten": rows}, f"{len(found) or 'Nothing'} can be restored")
 
 

@@ -343,8 +343,9 @@ def why(
         print_memories(found.earlier, memory.zone)
     print_memories([one for one in (found.memory, removed and removed.document) if one], memory.zone)
     if removed:
+        until = f" until {removed.until.astimezone(memory.zone):%Y-%m-%d %H:%M}" if removed.until else ""
         verb = "deleted" if removed.reason == "deleted" else f"forgotten ({removed.reason})"
-        note(f"It was {verb} {removed.forgotten_at.astimezone(memory.zone):%Y-%m-%d %H:%M} and can be restored")
+        note(f"It was {verb} {removed.forgotten_at.astimezone(memory.zone):%Y-%m-%d %H:%M} and can be restored{until}")
     texts = {name: value if isinstance(value, str) else ", ".join(map(str, value)) for name, value in source.items()}
     print_figures({f"source {name}": text for name, text in texts.items()})
     for receipt, line in turns:

@@ -1,6 +1,6 @@
 """What a model reads of stored text: one escaped line a memory, sections, the block of a prompt, lists of tools.
 
-The only module that puts stored text into prompts and tool results. Every text, id, topic and tag goes through
+The only module that puts memories into prompts and tool results. Every text, id, topic and tag goes through
 `neutral_line`, so that none can end its line, close an element or steer a terminal.
 """
 

@@ -47,7 +47,7 @@ _TAG_CHARACTERS: Final = 32
 
 
 @dataclass(slots=True)
-class Effects:
+class MemoryChanges:
     """What a job does: the new state of each changed memory by scope and id, and the problems of refused candidates.
 
     ``before``: the earlier counts of the memories that it reinforced.
@@ -133,34 +133,34 @@ def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -
 
 def consolidated(
     scope: MemoryScope, user_id: str, candidates: Sequence[Candidate], messages: Sequence[Message], job_id: str
-) -> Operation[Effects]:
-    """The effects of ``candidates`` on the user's memories; nothing is written yet. Raises StoreError."""
-    effects = Effects(job_id)
+) -> Operation[MemoryChanges]:
+    """What ``candidates`` change in the user's memories; nothing is written yet. Raises StoreError."""
+    changes = MemoryChanges(job_id)
     for candidate in candidates:
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
-            successor, is_known = yield from _placed(scope, record, effects)
+            successor, is_known = yield from _placed(scope, record, changes)
         except (InvalidMemory, UntrustedWrite) as error:
-            effects.problems.append(mended(str(error)))
+            changes.problems.append(mended(str(error)))
             continue
         now = record.created_at
-        target = effects.get(found) if found else None
+        target = changes.get(found) if found else None
         if target is not None and not is_known and _holds(target, now):
             repeats = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
             if repeats:
-                effects.reinforce(target, now)
+                changes.reinforce(target, now)
                 continue
         if is_known and successor.extra_metadata.get(JOB) != job_id:
-            effects.reinforce(successor, now)
-        elif successor.id not in effects.added:  # if it is known, an earlier attempt of this job added it
-            effects.add(successor)
+            changes.reinforce(successor, now)
+        elif successor.id not in changes.added:  # if it is known, an earlier attempt of this job added it
+            changes.add(successor)
         if candidate.action is Action.SUPERSEDE and target is not None and target.id != successor.id:
-            effects.supersede(target, successor, record)
-    return effects
+            changes.supersede(target, successor, record)
+    return changes
 
 
-def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Operation[tuple[MemoryRecord, bool]]:
+def _placed(scope: MemoryScope, record: MemoryRecord, changes: MemoryChanges) -> Operation[tuple[MemoryRecord, bool]]:
     """The memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
 
     What was superseded, is over, or was given another text since, stays as it is.
@@ -168,7 +168,7 @@ def _placed(scope: MemoryScope, record: MemoryRecord, effects: Effects) -> Opera
     now = record.created_at
     while True:
         (row,) = yield from scope.engine.get([(record.namespace, record.id)])
-        known = effects.get(record if row is None else record_of(row))
+        known = changes.get(record if row is None else record_of(row))
         if known is record:
             return record, False
         is_said = _normal(known.content) == _normal(record.content)

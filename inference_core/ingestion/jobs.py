@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, WOULD_END, Effects
+from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, WOULD_END, MemoryChanges
 from inference_core.lifecycle.archive import restore_archived
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
@@ -28,25 +28,25 @@ _MAX_PROBLEMS: Final = 200
 
 
 def job_put(
-    scope: MemoryScope, user_id: UserId, session_id: str | None, effects: Effects, extraction: Extraction
+    scope: MemoryScope, user_id: UserId, session_id: str | None, changes: MemoryChanges, extraction: Extraction
 ) -> Put:
     """The write that notes what a job did; it fails if the job has a note."""
-    places = {record.id: list(record.namespace) for record in effects.changed.values()}
+    places = {record.id: list(record.namespace) for record in changes.changed.values()}
     value: dict[str, Any] = {
         "session": session_name(session_id),
         "places": places,
-        "added": effects.added,
-        "reinforced": effects.reinforced,
-        "superseded": effects.superseded,
-        "before": effects.before,
-        "problems": [mended(problem) for problem in (*extraction.problems, *effects.problems)][:_MAX_PROBLEMS],
+        "added": changes.added,
+        "reinforced": changes.reinforced,
+        "superseded": changes.superseded,
+        "before": changes.before,
+        "problems": [mended(problem) for problem in (*extraction.problems, *changes.problems)][:_MAX_PROBLEMS],
         "model_calls": extraction.model_calls,
         "input_tokens": extraction.input_tokens,
         "output_tokens": extraction.output_tokens,
     }
     now = scope.clock.now()
     text = encode_json(value, what="job")
-    return Put(namespace=_jobs(user_id), key=effects.job_id, value=text, updated_at=now, expected=0)
+    return Put(namespace=_jobs(user_id), key=changes.job_id, value=text, updated_at=now, expected=0)
 
 
 def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Operation[bool]:

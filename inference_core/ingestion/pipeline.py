@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from inference_core.clock import time_zone
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
-from inference_core.ingestion.consolidation import Effects, consolidated, offered_for
+from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
@@ -81,16 +81,16 @@ class MessageWork:
         offered = yield from offered_for(scope, claim.partition.user_id, messages)
         return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
 
-    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
         messages = [waiting.message for waiting in claim.batch]
         return consolidated(scope, claim.partition.user_id, extraction.candidates, messages, claim.job_id)
 
-    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
         """The messages leave the outbox. Raises StoreError."""
         del extraction
         following = yield from self._periodic.following(scope, self._outbox, claim)
-        return [*self._outbox.settled(claim), *following]
+        return [*self._outbox.completion_writes(claim), *following]
 
 
 class Pipeline:
@@ -126,14 +126,14 @@ class Pipeline:
 
         ``alone``: the caller does nothing else meanwhile, as is required for messages at which a worker died.
         """
-        found = yield from self.outbox.ready(partition, seen)
+        found = yield from self.outbox.next_batch(partition, seen)
         if found is None:
             return BatchReport(BatchOutcome.NOTHING)
         if self.outbox.is_exhausted(found):
             return (yield from self._failed(found, _ENDED))
         if found.is_interrupted and not alone:
             return BatchReport(BatchOutcome.ALONE)
-        claim = yield from self.outbox.take(found)
+        claim = yield from self.outbox.claim(found)
         return BatchReport(BatchOutcome.NOTHING) if claim is None else (yield from self._work_on(claim))
 
     def _work_on(self, claim: Claim) -> Operation[BatchReport]:
@@ -174,15 +174,15 @@ class Pipeline:
         """Writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
         user = claim.partition.user_id
         for attempt in range(1, _ATTEMPTS + 1):
-            settled = yield from work.settled(scope, claim, extraction)
+            settled = yield from work.completion_writes(scope, claim, extraction)
             if (yield from is_done(scope, user, claim.job_id)):
                 yield from self.outbox.engine.write(settled)
                 return
-            effects = yield from work.effects(scope, claim, extraction)
-            writes: list[Write] = [*effects.puts]
+            changes = yield from work.changes(scope, claim, extraction)
+            writes: list[Write] = [*changes.puts]
             # Periodic work that changed nothing, without asking a model, leaves no note.
-            if not claim.partition.task or effects.changed or effects.problems or extraction.model_calls:
-                writes.append(job_put(scope, user, claim.batch[0].message.session_id, effects, extraction))
+            if not claim.partition.task or changes.changed or changes.problems or extraction.model_calls:
+                writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))
             try:
                 if self.outbox.engine is scope.engine:
                     yield from scope.engine.write([*settled, *writes])

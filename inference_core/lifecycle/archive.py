@@ -21,7 +21,7 @@ from inference_core.services.operations.archive import (
     ForgottenMemory,
     forgotten_of,
     is_archived,
-    restoring,
+    restore_writes,
 )
 from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.services.operations.update import retried
@@ -95,7 +95,7 @@ def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Docum
     for key, row, place in zip(keys, rows, places, strict=True):
         if row and place is None:
             back.append(key)
-            writes += restoring(row, known.get(key), now)
+            writes += restore_writes(row, known.get(key), now)
     if writes:
         yield from scope.engine.write(writes, embeds=False)
     return back

@@ -33,7 +33,7 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.record import MemoryRecord
 from inference_core.retrieval.documents import Document
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase, asynchronous, synchronous
-from inference_core.services.operations.archive import archiving, forgotten_of, is_over
+from inference_core.services.operations.archive import archive_writes, forgotten_of, is_over
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Delete, Key, Row, Write
@@ -150,7 +150,7 @@ def _move(
             continue  # recalled since it was chosen; what has expired goes even so
         if one.successor is None or one.successor in gone or one.successor in going:
             going[one.key] = one
-            writes += archiving(row, figure, now, one.reason.value, document=known.get(one.key))
+            writes += archive_writes(row, figure, now, one.reason.value, document=known.get(one.key))
     if writes:
         yield from engine.write(writes, embeds=False)
     return list(going.values())

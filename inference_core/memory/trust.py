@@ -24,7 +24,10 @@ class Origin(str, Enum):
 
 
 class Trust(IntEnum):
-    """How far a memory is believed. If two memories contradict each other, the more trusted one wins."""
+    """How far a memory is believed.
+
+    Of two memories that contradict each other, a less trusted one never ends the other, however new it is.
+    """
 
     EXTERNAL = 0
     INFERRED = 1

@@ -41,12 +41,12 @@ _MAX_REASON: Final = 500
 class Attempt(NamedTuple):
     """How often a message was tried, and the time before which it is not tried again (seconds since 1970).
 
-    ``is_open``: the last attempt has no outcome. If its lease is over, the worker died, or lost the database.
+    ``is_unfinished``: the last attempt has no outcome. If its lease is over, the worker died, or lost the database.
     """
 
     times: int = 0
     not_before: float = 0.0
-    is_open: bool = False
+    is_unfinished: bool = False
 
 
 Tries = Mapping[str, Attempt]
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A batch that this worker works on.
+    """A batch that `Outbox.next_batch` found, and that this worker holds once `Outbox.claim` has returned it.
 
     ``token`` is the version of its lease. ``tries`` are the attempts of messages by their keys, ``before`` what they
     were when the batch was claimed.
@@ -90,7 +90,7 @@ class Claim:
     @property
     def is_interrupted(self) -> bool:
         """Whether a worker died while it worked on one of these messages, which may have been the reason."""
-        return any(self.before.get(one.key, _NEVER).is_open for one in self.batch)
+        return any(self.before.get(one.key, _NEVER).is_unfinished for one in self.batch)
 
     @property
     def job_id(self) -> str:
@@ -177,8 +177,8 @@ class Outbox:
         (row,) = yield from self.engine.get([partition.place])
         return row.version if row else 0
 
-    def ready(self, partition: Partition, seen: int) -> Operation[Claim | None]:
-        """A batch that `take` can claim; None if there is none, another worker has it, or its time has not come.
+    def next_batch(self, partition: Partition, seen: int) -> Operation[Claim | None]:
+        """The next batch to `claim`; None if there is none, another worker has it, or its time has not come.
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
@@ -204,15 +204,15 @@ class Outbox:
         token = 0 if lease is None else lease.version
         return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
 
-    def take(self, found: Claim) -> Operation[Claim | None]:
-        """Claims what `ready` found; None if another worker did."""
+    def claim(self, found: Claim) -> Operation[Claim | None]:
+        """Claims what `next_batch` found; None if another worker did."""
         until = self._lease_end(found.partition)
         tries = dict(found.before)
         for one in found.batch:
             count = _count(tries, one) + 1
             # If this worker dies, a message by itself waits: others go first for a while.
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
-            tries[one.key] = Attempt(count, until + pause, is_open=True)
+            tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
             (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
         except VersionConflict:
@@ -228,7 +228,7 @@ class Outbox:
         with suppress(StoreError):
             yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
 
-    def planned(
+    def schedule_writes(
         self, partition: Partition, work: Message, due: datetime, zone: str | None = None, *, puts_off: bool = False
     ) -> Operation[list[Write]]:
         """The writes after which ``work`` of ``partition``'s task waits until ``due``.
@@ -253,7 +253,7 @@ class Outbox:
         token, _ = yield from self.engine.write([lease, kept])
         return replace(claim, token=token, extraction=extraction)
 
-    def settled(self, claim: Claim, again: datetime | None = None) -> list[Write]:
+    def completion_writes(self, claim: Claim, again: datetime | None = None) -> list[Write]:
         """The writes with which the batch is done; they fail if another worker has the lease by now.
 
         Periodic work that is to be done ``again`` waits until then.

@@ -29,7 +29,7 @@ class Breaker:
         self._what = what
         self._lock = threading.Lock()
         self._failures = 0
-        self._closed_until = 0.0
+        self._refuses_until = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -46,7 +46,7 @@ class Breaker:
         except StoreUnavailable:
             with self._lock:
                 self._failures += 1
-                self._closed_until = time.monotonic() + self._pause()
+                self._refuses_until = time.monotonic() + self._pause()
             raise
         except StoreError:
             self._succeeded()
@@ -59,12 +59,12 @@ class Breaker:
         with self._lock:
             if not self.is_open:
                 return
-            left = self._closed_until - time.monotonic()
+            left = self._refuses_until - time.monotonic()
             if left > 0:
                 raise StoreUnavailable(
                     f"{self._what} failed {self._failures} times in a row; left alone for {left:.1f} s"
                 )
-            self._closed_until = time.monotonic() + self._pause()
+            self._refuses_until = time.monotonic() + self._pause()
 
     def _succeeded(self) -> None:
         if self._failures:

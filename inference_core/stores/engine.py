@@ -1,7 +1,7 @@
 """StoreEngine: a Backend with what every caller needs around it: workers, group commit, indexes and embeddings.
 
-Its methods are plans (see `inference_core.effects`). Texts are embedded before a write is handed over, never inside a
-lock or a transaction. A text that could not be embedded is stored all the same and gets its vector later.
+Its methods are operations (see `inference_core.effects`). Texts are embedded before a write is handed over, never
+inside a lock or a transaction. A text that could not be embedded is stored all the same and gets its vector later.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from outbox_support import ADA, Scripted, claiming, contents, pipeline_on, put, 
 from inference_core import open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
-from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
 from inference_core.outbox import partitions as queue
@@ -69,7 +69,7 @@ def before(plan: Operation[Any], at: int, act: Callable[[], object]) -> Operatio
 
 
 def settle(outbox: Outbox, claim: Claim) -> None:
-    run(outbox.engine.write(outbox.settled(claim)))
+    run(outbox.engine.write(outbox.completion_writes(claim)))
 
 
 def refuse(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
@@ -151,7 +151,11 @@ def test_a_worker_whose_lease_ran_out_can_neither_keep_nor_settle_nor_fail(
     clock.advance(timedelta(seconds=60))
     second = claimed(outbox)
     assert texts(second) == ["hello"]
-    for late in (outbox.keep(slow, Extraction([])), outbox.engine.write(outbox.settled(slow)), outbox.failed(slow, "")):
+    for late in (
+        outbox.keep(slow, Extraction([])),
+        outbox.engine.write(outbox.completion_writes(slow)),
+        outbox.failed(slow, ""),
+    ):
         with pytest.raises(VersionConflict):
             run(late)
     run(outbox.release(slow))
@@ -378,14 +382,16 @@ def test_regression_a_kept_extraction_that_cannot_be_applied_takes_no_other_mess
     store: BaseStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = pipeline_on(store, word_for_word, clock)
-    effects = MessageWork.effects
+    changes = MessageWork.changes
 
-    def failing(self: MessageWork, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+    def failing(
+        self: MessageWork, scope: MemoryScope, claim: Claim, extraction: Extraction
+    ) -> Operation[MemoryChanges]:
         if any("bad" in waiting.message.text for waiting in claim.batch):
             raise ValueError("cannot be applied")
-        return effects(self, scope, claim, extraction)
+        return changes(self, scope, claim, extraction)
 
-    monkeypatch.setattr(MessageWork, "effects", failing)
+    monkeypatch.setattr(MessageWork, "changes", failing)
     put(pipeline.outbox, said("good one"), said("bad one"), said("good two"))
     for _ in range(8):
         step(pipeline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from datetime import UTC
 from pathlib import Path
@@ -90,8 +91,8 @@ def test_a_deleted_memory_is_restored_or_erased(capsys: Capture):
     )
     assert [one["content"] for one in told["earlier"]] == ["Lives in Lisbon"]
     shown = said(capsys, "why", "home")
-    assert "It was deleted 20" in shown[1]
-    assert "deleted, 20" in said(capsys, "restore")[0]
+    assert re.search(r"It was deleted 20.* and can be restored until 20", shown[1])
+    assert re.search(r"deleted, 20\S+, until 20", said(capsys, "restore")[0])
     assert said(capsys, "restore", "home")[1] == "Restored 1\n"
     assert "It was" not in said(capsys, "why", "home")[1]
     said(capsys, "delete", "home", "--yes")

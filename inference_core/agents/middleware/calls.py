@@ -103,7 +103,7 @@ def with_system_blocks(request: ModelRequest[Any], blocks: Sequence[Mapping[str,
     return request.override(system_message=SystemMessage(content_blocks=[*own, *behind]))
 
 
-def with_text_behind_user(request: ModelRequest[Any], text: str) -> ModelRequest[Any] | None:
+def append_to_user_message(request: ModelRequest[Any], text: str) -> ModelRequest[Any] | None:
     """``request`` with ``text`` behind the user's last message, in the request alone; None if the user said nothing."""
     said = last_of_user(request.messages)
     if said is None:

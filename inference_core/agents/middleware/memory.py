@@ -22,12 +22,12 @@ from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSo
 from inference_core.agents.middleware.calls import (
     OperationMiddleware,
     Update,
+    append_to_user_message,
     evidence_of,
     marked_for_cache,
     note_receipt,
     text_block,
     with_system_blocks,
-    with_text_behind_user,
 )
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
@@ -307,7 +307,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             note_receipt(scope, request, state, shown, self._placement, self._receipt_days)
         if profile:
             blocks.append(marked_for_cache(request, text_block(fenced_profile(profile))))
-        asked = with_text_behind_user(request, context) if context and self._placement == "last_user" else None
+        asked = append_to_user_message(request, context) if context and self._placement == "last_user" else None
         if context and asked is None:
             blocks.append(text_block(context))
         return with_system_blocks(asked or request, blocks), update

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 from inference_core.agents.identity import MemoryBinding, field_of, thread_of
 from inference_core.context.render import id_label, numbered, whole
 from inference_core.effects import Operation, arun, run
-from inference_core.errors import IdentityError, InvalidInput, WriteUnknown
+from inference_core.errors import IdentityError, InvalidInput, StoreUnavailable, WriteUnknown
 from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryType, format_memory_types_for_description
@@ -188,7 +188,9 @@ class MemoryTool(BaseTool):
             )
         except Exception as error:  # noqa: BLE001 - a tool answers, whatever happens
             _LOG.warning("%s failed: %s", self.name, error)
-            return f"✗ Failed to {self.verb}: {error}"
+            # Where the store lies is the operator's affair, not the model's.
+            reason = "the memory store does not answer" if isinstance(error, StoreUnavailable) else error
+            return f"✗ Failed to {self.verb}: {reason}"
 
 
 class SaveMemoryStoreTool(MemoryTool):

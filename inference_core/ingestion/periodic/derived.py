@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.consolidation import JOB, Effects
+from inference_core.ingestion.consolidation import JOB, MemoryChanges
 from inference_core.ingestion.extraction import short, stamp
 from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
 from inference_core.memory.record import MemoryRecord
@@ -144,7 +144,7 @@ def derived_record(
 
 
 def write_derived(
-    scope: MemoryScope, effects: Effects, record: MemoryRecord, replaced: Sequence[MemoryRecord]
+    scope: MemoryScope, changes: MemoryChanges, record: MemoryRecord, replaced: Sequence[MemoryRecord]
 ) -> Operation[None]:
     """Adds ``record`` and ends those ``replaced`` in its favour. Raises InvalidMemory, StoreError."""
     put_of(record)  # raises for what cannot be written, here where it can be noted
@@ -152,8 +152,8 @@ def write_derived(
     successor = record if row is None else record_of(row)  # an earlier attempt of this very job has written it
     ended = [one for one in replaced if one.id != successor.id]
     supersedes = dict.fromkeys([*successor.supersedes, *(one.id for one in ended)])
-    effects.add(replace(successor, supersedes=tuple(supersedes)))
+    changes.add(replace(successor, supersedes=tuple(supersedes)))
     for one in ended:
         now = record.created_at
-        effects.set(replace(one, valid_to=now, superseded_by=successor.id, updated_at=now))
-        effects.superseded.append(one.id)
+        changes.set(replace(one, valid_to=now, superseded_by=successor.id, updated_at=now))
+        changes.superseded.append(one.id)

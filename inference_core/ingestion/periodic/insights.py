@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, ModelError
-from inference_core.ingestion.consolidation import JOB, Effects
+from inference_core.ingestion.consolidation import JOB, MemoryChanges
 from inference_core.ingestion.extraction_schema import MAX_CONTENT
 from inference_core.ingestion.periodic.derived import (
     Shown,
@@ -248,14 +248,14 @@ class InsightWork:
             return Extraction(())
         return (yield from self._writer.draw(groups[:MAX_GROUPS], scope.clock.now(), scope.zone))
 
-    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """New ones, each superseding those of its group; orphans end. Raises StoreError."""
-        effects = Effects(claim.job_id)
+        changes = MemoryChanges(claim.job_id)
         found = yield from beliefs(scope, claim.partition.user_id)
         for candidate in extraction.candidates:
             said = found.said_by(candidate.cites)
             if not said:
-                effects.problems.append("A memory that was cited does not hold any more")
+                changes.problems.append("A memory that was cited does not hold any more")
                 continue
             group = [one for one in found.insights if one.extra_metadata.get(_GROUP) == candidate.topic]
             source = MemorySource(origin=candidate.origin, tool=INSIGHT)
@@ -271,16 +271,16 @@ class InsightWork:
                     for one in group
                 )
                 if not is_known:
-                    yield from write_derived(scope, effects, record, [one for one in group if not one.pinned])
+                    yield from write_derived(scope, changes, record, [one for one in group if not one.pinned])
             except InvalidMemory as error:
-                effects.problems.append(mended(str(error)))
+                changes.problems.append(mended(str(error)))
         now = scope.clock.now()
         for orphan in found.orphans:
-            if effects.get(orphan) is orphan:  # else it has just been superseded
-                effects.set(replace(orphan, valid_to=now, updated_at=now))
-        return effects
+            if changes.get(orphan) is orphan:  # else it has just been superseded
+                changes.set(replace(orphan, valid_to=now, updated_at=now))
+        return changes
 
-    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
         """The work is done; it comes again if there is anything to look after. Raises StoreError."""
         found = yield from beliefs(scope, claim.partition.user_id)
         asked = yield from groups_answered(self._outbox, claim.partition)
@@ -292,7 +292,7 @@ class InsightWork:
         again = now + self._every if found.insights or extraction.candidates or is_left else None
         value = encode_json(kept, what="outbox")
         note = Put(namespace=claim.partition.state, key=_ANSWERED, value=value, updated_at=now)
-        return [*self._outbox.settled(claim, again), note]
+        return [*self._outbox.completion_writes(claim, again), note]
 
 
 def groups_answered(outbox: Outbox, partition: Partition) -> Operation[Mapping[str, Any]]:

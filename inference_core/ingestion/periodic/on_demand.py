@@ -80,7 +80,7 @@ def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Operation[Done]
 def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Message]]) -> Operation[Done]:
     outbox, scope = pipeline.outbox, pipeline.scope
     for partition, work in works:
-        writes = yield from outbox.planned(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
+        writes = yield from outbox.schedule_writes(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
         yield from outbox.engine.write(writes)
     done = failed = 0
     for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends

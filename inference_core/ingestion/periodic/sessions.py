@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.consolidation import JOB, Effects
+from inference_core.ingestion.consolidation import JOB, MemoryChanges
 from inference_core.ingestion.periodic.derived import Source, derived_record, lowest_origin, write_derived
 from inference_core.memory.record import CITES, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, moment_field, optional_text, text_field
@@ -86,9 +86,9 @@ class SessionWork:
         found = yield from self._summarizer.summarize(content, now, scope.zone)
         return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
 
-    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """The new summary; the earlier one ends unless it is pinned. Raises StoreError."""
-        effects = Effects(claim.job_id)
+        changes = MemoryChanges(claim.job_id)
         records = yield from session_records(scope, claim.partition.user_id, _session(claim))
         earlier = sorted(
             (one for one in records if is_summary(one) and one.extra_metadata.get(JOB) != claim.job_id),
@@ -97,17 +97,17 @@ class SessionWork:
         for candidate in extraction.candidates:
             try:
                 record = _record(scope, claim, candidate, extraction, earlier[-1] if earlier else None)
-                yield from write_derived(scope, effects, record, [one for one in earlier if not one.pinned])
+                yield from write_derived(scope, changes, record, [one for one in earlier if not one.pinned])
             except InvalidMemory as error:
-                effects.problems.append(mended(str(error)))
-        return effects
+                changes.problems.append(mended(str(error)))
+        return changes
 
-    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
         """The work is done, and the messages need no longer be kept for it. Raises StoreError."""
         del scope, extraction
         said = yield from self._said(claim)
         gone = [Delete(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
-        return [*self._outbox.settled(claim), *gone]
+        return [*self._outbox.completion_writes(claim), *gone]
 
     def _said(self, claim: Claim) -> Operation[list[Waiting]]:
         found = yield from all_said(self._outbox, claim.partition)

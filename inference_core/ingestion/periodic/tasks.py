@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from inference_core.effects import Operation
-from inference_core.ingestion.consolidation import Effects
+from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.periodic.insights import InsightWork, ModelInsights
 from inference_core.ingestion.periodic.sessions import SessionWork, Summarizer
 from inference_core.outbox.candidates import Extraction
@@ -30,11 +30,11 @@ class TaskHandler(Protocol):
         """What the batch suggests; kept until it is applied. Raises ModelError, StoreError."""
         ...
 
-    def effects(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[Effects]:
+    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What that does to memories; the same if some of it is done already. Raises StoreError."""
         ...
 
-    def settled(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
         """The writes in the outbox with which the batch is done. Raises StoreError."""
         ...
 
@@ -71,10 +71,12 @@ class PeriodicWork:
                 message = replace(one.message, at=one.message.at or now)
                 writes.append(replace(one, message=message).put(claim.partition.said, now + at * _TICK))
             due = now + timedelta(seconds=self.quiet_s)
-            writes += yield from outbox.planned(*session_work(claim.partition, session), due, zone, puts_off=True)
+            writes += yield from outbox.schedule_writes(
+                *session_work(claim.partition, session), due, zone, puts_off=True
+            )
         if self.insights:
             due = now + timedelta(seconds=self.every_s)
-            writes += yield from outbox.planned(*insight_work(claim.partition.user_id), due, zone)
+            writes += yield from outbox.schedule_writes(*insight_work(claim.partition.user_id), due, zone)
         return writes
 
 

@@ -61,7 +61,7 @@ def is_over(row: Row, now: datetime) -> bool:
     return until is not None and until <= now
 
 
-def archiving(
+def archive_writes(
     row: Row,
     usage: Row | None,
     now: datetime,
@@ -99,7 +99,7 @@ def archiving(
     ]
 
 
-def restoring(row: Row, document: Document | None, now: datetime) -> list[Write]:
+def restore_writes(row: Row, document: Document | None, now: datetime) -> list[Write]:
     """The writes that put the memory of an archive's ``row`` back, as used now, unless one is there."""
     note = mapping_field(row.value, _NOTE)
     count = note.get("count")
@@ -115,7 +115,7 @@ def restoring(row: Row, document: Document | None, now: datetime) -> list[Write]
         expected=0,
     )
     usage = usage_put((home, row.key), Usage(count if isinstance(count, int) else 0, now))
-    return [put, usage, keeping(home, row.key, _entries(note, now), now, expected=row.version)]
+    return [put, usage, keep_write(home, row.key, _entries(note, now), now, expected=row.version)]
 
 
 def earlier_of(row: Row | None, now: datetime, until: datetime) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def replaced(old: MemoryRecord, until: datetime) -> dict[str, Any]:
     return _entry(old.to_value(), old.version, old.updated_at, until)
 
 
-def keeping(
+def keep_write(
     home: Namespace, key: str, earlier: Sequence[Mapping[str, Any]], now: datetime, expected: int | None = None
 ) -> Write:
     """The write that keeps ``earlier`` texts of a memory in ``home``, the newest of them that have room."""

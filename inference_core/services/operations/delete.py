@@ -14,7 +14,7 @@ from inference_core.memory.types import validate_memory_type
 from inference_core.services.operations.archive import (
     DELETED,
     archive_keys,
-    archiving,
+    archive_writes,
     earlier_of,
     forgotten_of,
     is_over,
@@ -49,7 +49,7 @@ def delete(
         if until is not None:
             beside = [(sidecar_namespace(row.namespace, place), row.key) for place in (USAGE, FORGOTTEN)]
             usage, archived = yield from scope.engine.get(beside)
-            removal = archiving(row, usage, now, DELETED, until=until, earlier=earlier_of(archived, now, until))
+            removal = archive_writes(row, usage, now, DELETED, until=until, earlier=earlier_of(archived, now, until))
         with suppress(VersionConflict):  # the next look tells which version is there now
             yield from scope.engine.write(removal)
             if not scope.engine.backend.capabilities.change_feed:  # such a store does not remove what has ended

@@ -50,9 +50,9 @@ _RECOUNTS: Final = 3
 class TurnOptions:
     """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
-    ``per_category`` bounds each category in profile and block together, ``most`` (None: unbounded) all of them, and
-    ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what holds
-    in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
+    ``per_category`` bounds each category in profile and block together, ``max_memories`` (None: unbounded) all of them,
+    and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
+    holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
     filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` is that of a `Search`, in
     seconds.
@@ -61,7 +61,7 @@ class TurnOptions:
     types: Sequence[str] | None = None
     categories: Sequence[str | MemoryCategory] | None = None
     per_category: int = 5
-    most: int | None = None
+    max_memories: int | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
     has_profile: bool = True
     profile_tokens: int = DEFAULT_PROFILE_TOKENS
@@ -71,7 +71,7 @@ class TurnOptions:
     wait_seconds: float = 2.0
 
     @property
-    def standing(self) -> int:
+    def max_standing(self) -> int:
         """How many of a category a profile may hold: not all, so that there is room for what answers."""
         return self.per_category - max(1, 2 * self.per_category // 5)
 
@@ -136,7 +136,7 @@ def format_context(
         types=include_types,
         categories=include_categories,
         per_category=-(-limit // count),
-        most=limit,
+        max_memories=limit,
         max_tokens=max_tokens,
         has_profile=False,
     )
@@ -166,7 +166,8 @@ class _Turn:
         """Decides on the profile, then gathers, selects and renders what stands beside it."""
         standing = self.standing(snapshot, frozen)
         room = self.profile_tokens - self.count(fenced_profile(""))
-        current = profile_of(standing.values(), self.zone, room, per_category=self.options.standing, counter=self.count)
+        per_category = self.options.max_standing
+        current = profile_of(standing.values(), self.zone, room, per_category=per_category, counter=self.count)
         if not self.options.has_profile:
             lines = {line.id for line in current.lines}
             items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
@@ -262,7 +263,8 @@ class _Turn:
         )
         result = snapshot.search(search)
         found = {name: group[: room[name]] for name, group in zip(self.groups, result.groups, strict=True)}
-        while self.options.most is not None and newer + sum(map(len, found.values())) > self.options.most:
+        limit = self.options.max_memories
+        while limit is not None and newer + sum(map(len, found.values())) > limit:
             max(reversed(found.values()), key=len).pop()
         items = [
             ContextItem.of(

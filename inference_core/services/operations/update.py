@@ -13,7 +13,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, check_write
 from inference_core.memory.types import MemoryType, validate_memory_type
-from inference_core.services.operations.archive import archive_keys, earlier_of, keeping, replaced
+from inference_core.services.operations.archive import archive_keys, earlier_of, keep_write, replaced
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -116,7 +116,7 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
         if new.content != old.content:
             earlier.append(replaced(old, until))
         if earlier:
-            writes.append(keeping(new.namespace, new.id, earlier, now))
+            writes.append(keep_write(new.namespace, new.id, earlier, now))
     return writes
 
 
