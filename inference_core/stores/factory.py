@@ -6,6 +6,7 @@ Backends are imported when a URL or a store asks for them, so that nobody pays f
 from __future__ import annotations
 
 import atexit
+import logging
 import sqlite3
 import sys
 import threading
@@ -47,6 +48,9 @@ _given: WeakKeyDictionary[StoreEngine, object] = WeakKeyDictionary()
 """Of engines that were opened on an object of the caller's, that object."""
 _embedders: WeakValueDictionary[object, Embedder] = WeakValueDictionary()
 _making = threading.Lock()
+_LOG = logging.getLogger(__name__)
+_said_open = threading.Event()
+"""Whether this process was told that a store is never closed."""
 
 
 @atexit.register
@@ -111,9 +115,23 @@ def open_store(
         backend.close()
         raise
     _open_engines.add(engine)
-    if not isinstance(url, str):
+    store = MemoryStore(engine, ttl=ttl, clock=clock)
+    if isinstance(url, str):
+        weakref.finalize(store, _tell_if_open, engine).atexit = False
+    else:  # others may have stores on the same object
         _given[engine] = url
-    return MemoryStore(engine, ttl=ttl, clock=clock)
+    return store
+
+
+def _tell_if_open(engine: StoreEngine) -> None:
+    """Says once a process that a store which nobody can close any more is open."""
+    if not engine.is_closed and not _said_open.is_set():
+        _said_open.set()
+        _LOG.warning(
+            "A store (%s) was given up without being closed; its connections and threads stay until the process ends. "
+            "Call close(), or use it as in 'with open_store(…) as store:'",
+            engine.backend.name,
+        )
 
 
 def _fingerprint(embedder: Embedder | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import threading
 import time
@@ -424,3 +425,25 @@ def test_a_store_that_was_not_closed_is_closed_at_exit(sqlite_url: str):
     factory._close_all()
     with pytest.raises(StoreUnavailable):
         store.get(NS, "a")
+
+
+def test_a_store_that_nobody_can_close_is_told_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Guards against stores opened anew for each request, whose connections and threads add up in silence."""
+    monkeypatch.setattr(factory, "_said_open", threading.Event())
+    with opened("sqlite:///closed.db"):
+        pass
+    memory = opened("sqlite:///kept.db").memory("ada")
+    gc.collect()
+    assert caplog.messages == []
+    engines = [memory.scope.engine]
+    memory.add("Ada lives in Lisbon")
+    del memory
+    engines.append(opened("sqlite:///lost.db").engine)
+    gc.collect()
+    (said,) = caplog.messages
+    assert "(sqlite:///kept.db) was given up without being closed" in said
+    assert "Call close(), or use it as in 'with open_store(…) as store:'" in said
+    for engine in engines:
+        engine.close()

@@ -41,6 +41,9 @@ PAGES = (
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
 
+_kept: list[dict[str, Any]] = []
+"""What the pages' snippets have made stays, as in a program of its own, until the process ends."""
+
 
 @dataclass(frozen=True)
 class Snippet:
@@ -84,6 +87,7 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 def run_page(page: Path) -> list[str]:
     """Runs the page's snippets in this process and folder; what each of them printed."""
     names: dict[str, Any] = {"__name__": "__main__"}
+    _kept.append(names)
     printed: list[str] = []
     for snippet in snippets(page):
         if snippet.language == "sh":

@@ -270,7 +270,7 @@ def test_an_engineer_chooses_what_stands_beside_it(own_store: BaseStore, model: 
     service, _ = standing(own_store, clock=clock)
     clock.advance(timedelta(days=1))
     service.sync.save_memory(U, "The market is on Monday", "facts")
-    for engineer in (None, ContextEngineer(pruning=Pruning(min_relevance=0.1))):
+    for engineer in (None, ContextEngineer(pruning=Pruning(min_relevance=0.2))):
         agent_of(service, model, user_id=U, engineer=engineer).invoke({"messages": [("user", "falcons barn")]}, THREAD)
     told = [blocks(request)[0] for request in model.requests]
     assert ["Keeps falcons" in one for one in told] == [True, True]

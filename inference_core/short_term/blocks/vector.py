@@ -43,7 +43,7 @@ from inference_core.stores.backend import Delete, Put, Write
 from inference_core.stores.factory import open_store
 from inference_core.stores.store import MemoryStore
 
-DEFAULT_MIN_RELEVANCE: Final = 0.05
+DEFAULT_MIN_RELEVANCE: Final = 0.1
 """Between what fits a question somehow and what has nothing to do with it, by the relevance of a recall."""
 VECTORS: Final = "vector_store"
 """Second label, below the user, of the namespaces that list what is in a vector store: by block and session."""
@@ -66,7 +66,7 @@ class VectorMemory(Block):
             ``session_id``, ``block`` and ``created_at``.
         search_filter: Takes a user and returns the ``filter`` of a search in ``vector_store``. None: ``{"user_id":
             user}``, which most of them understand. Whatever a search returns, documents of others are left out.
-        min_relevance: Recall no passage that is less relevant, from 0 (all) to 1. None: 0.05, or for a vector store
+        min_relevance: Recall no passage that is less relevant, from 0 (all) to 1. None: 0.1, or for a vector store
             all, as its relevance, or else its score, depends on its embeddings.
 
     Raises:
