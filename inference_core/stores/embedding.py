@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from inference_core.effects import Operation, WorkerPool, run
+from inference_core.effects import Operation, WorkerPool
 from inference_core.embeddings.documents import embed_documents, embed_documents_now, embed_query
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
@@ -262,12 +262,3 @@ class Texts:
         except (EmbeddingError, StoreUnavailable) as error:
             return QuestionVectors(problem=str(error))
         return QuestionVectors(vectors)
-
-    def question_now(self, text: str) -> QuestionVectors:
-        """The vectors of a question, made in the caller's thread."""
-        return run(self.question(text, None))
-
-
-def waits_for_vector(write: Write) -> bool:
-    """Whether ``write`` puts a text that has no vector yet."""
-    return isinstance(write, Put) and write.document is not None and write.document.vector is None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
 
-from inference_core.effects import Effect, Operation, WorkerPool, any_thread
+from inference_core.effects import Effect, Operation, WorkerPool, any_thread, run
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
@@ -25,7 +25,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
-from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts, waits_for_vector
+from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts
 from inference_core.stores.maintenance import (
     ACCESS_INTERVAL_S,
     DEFERRED_INTERVAL_S,
@@ -136,8 +136,9 @@ class StoreEngine:
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         written = yield from self._written(with_sidecars(embedded))
-        self._indexes.note_written(write.namespace for write in embedded if isinstance(write, Put) and write.document)
-        if embeds and any(map(waits_for_vector, embedded)):
+        texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
+        self._indexes.note_written(namespace for namespace, _ in texts)
+        if embeds and any(document.vector is None for _, document in texts):
             self.embed_later()
         return written[: len(batch)]
 
@@ -345,7 +346,7 @@ class StoreEngine:
         A model of this process embeds on that very worker; for any other one the caller waits ``wait_seconds`` seconds.
         """
         if self.embedder is None or self.embedder.runs_in_process or not text.strip():
-            return (yield from self._read(lambda: body(self._texts.question_now(text))))
+            return (yield from self._read(lambda: body(run(self._texts.question(text, None)))))
         question = yield from self._texts.question(text, wait_seconds)
         return (yield from self._read(body, question))
 
