@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base.embed import EmbeddingsLambda
+from langgraph.store.base.embed import AEmbeddingsFunc, EmbeddingsFunc, EmbeddingsLambda
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, MissingExtra
@@ -20,10 +21,11 @@ _said_lexical: Final = threading.Event()
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
 _LOCAL: Final = ("local-by-language", "local", "local-multilingual")
 """In the order in which "auto" takes them."""
-EmbeddingsSpec = Embeddings | Embedder | str | None
+EmbeddingsSpec = Embeddings | Embedder | EmbeddingsFunc | AEmbeddingsFunc | str | None
 """``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-multilingual"``:
 sixteen languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
-``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. None: recall is lexical."""
+``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. A function from texts to vectors,
+also an async one. None: recall is lexical."""
 
 
 def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = None) -> Embedder | None:
@@ -35,10 +37,17 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
     """
     if spec is None or isinstance(spec, Embedder):
         return spec
+    if callable(spec) and not isinstance(spec, Embeddings | type):
+        spec = EmbeddingsLambda(spec)
+    if isinstance(spec, EmbeddingsLambda) and not hasattr(spec, "func"):
+        function = cast("AEmbeddingsFunc", spec.afunc)
+        return Embedder(_Awaited(function), _name_of(function))
     if isinstance(spec, Embeddings):
         return Embedder(spec, _fingerprint(spec))
     if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
-        raise ConfigurationError(f"embeddings must be a name, an Embeddings object or None, not {type(spec).__name__}")
+        raise ConfigurationError(
+            f"embeddings must be a name, an Embeddings object, a function or None, not {type(spec).__name__}"
+        )
     if spec != "auto":
         return _local(spec) if spec in _LOCAL else _provider(spec)
     installed: list[Embedder] = []
@@ -106,4 +115,29 @@ def _fingerprint(model: Embeddings) -> str:
     )
     size = getattr(model, "dimensions", None)
     kind = model.func if isinstance(model, EmbeddingsLambda) else type(model)
-    return ":".join(filter(None, [f"{kind.__module__}.{kind.__qualname__}", name, str(size or "")]))
+    return ":".join(filter(None, [_name_of(kind), name, str(size or "")]))
+
+
+def _name_of(kind: Any) -> str:
+    """The name of a class or function; of an object that can be called, that of its class."""
+    named: Any = kind if hasattr(kind, "__qualname__") else cast("Any", type(kind))
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+class _Awaited(Embeddings):
+    """An async embedding function, also for threads without an event loop."""
+
+    def __init__(self, function: AEmbeddingsFunc) -> None:
+        self._function = function
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        return await self._function(texts)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return (await self._function([text]))[0]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return asyncio.run(self.aembed_documents(texts))
+
+    def embed_query(self, text: str) -> list[float]:
+        return asyncio.run(self.aembed_query(text))

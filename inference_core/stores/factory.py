@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import threading
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from langchain_core.embeddings import Embeddings
-from langgraph.store.base import BaseStore, TTLConfig
+from langgraph.store.base import BaseStore, IndexConfig, TTLConfig
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 _MEGABYTE: Final = 1024 * 1024
+_INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}
+"""What LangGraph's stores take as ``index``. The last three have no meaning here: users are ranked exactly."""
 
 
 _open_engines: WeakSet[StoreEngine] = WeakSet()
@@ -68,6 +70,8 @@ def open_store(
     url: Database,
     *,
     embeddings: EmbeddingsSpec = "auto",
+    index: IndexConfig | None = None,
+    fields: Sequence[str] | None = None,
     ttl: TTLConfig | MemoryTTLConfig | None = None,
     clock: Clock | None = None,
     encryption_key: str | bytes | None = None,
@@ -81,7 +85,9 @@ def open_store(
     driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``sqlite:///path.db?mode=ro``, and
     a file that may not be written, is opened for reading alone. ``embeddings`` is ``"auto"`` (the
     local models that are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``,
-    ``"provider:model"``, a LangChain ``Embeddings`` object, or None: recall by words alone.
+    ``"provider:model"``, a LangChain ``Embeddings`` object, a function, or None: recall by words alone.
+    ``fields`` are the JSON paths of an item that a query searches, by default ``["$"]``, all of it; memories have their
+    own. ``index`` gives both as LangGraph's IndexConfig: ``{"embed": …, "fields": […]}``; ``dims`` is not needed.
     ``ttl`` says in minutes how long items and memories live, as LangGraph's TTLConfig: ``default_ttl``, and
     ``categories`` for the memories of single categories, as in ``{"default_ttl": 1440, "categories": {"semantic":
     None}}``. Writing starts the time anew; so does reading, unless ``refresh_on_read`` is False. Pinned memories and
@@ -96,12 +102,17 @@ def open_store(
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
     cannot be reached, MissingExtra, EmbeddingMismatch.
     """
+    if index is not None:
+        embeddings, fields = _of_index(index, embeddings, fields)
+    fields = ["$"] if fields is None else fields
+    if isinstance(fields, str) or not all(isinstance(path, str) and path for path in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"fields must be a list of JSON paths such as 'tags[*]', not {fields!r:.100}")
     if not isinstance(url, str):
         known = next((one for one, given in _given.items() if given is url and not one.is_closed), None)
         if known:
             if embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
                 raise ConfigurationError(f"This {type(url).__name__} is open already, with other embeddings")
-            return MemoryStore(known, ttl=ttl, clock=clock)
+            return MemoryStore(known, fields, ttl=ttl, clock=clock)
     durable = bool(options.pop("durable", True))
     if ttl:
         options["lifetimes"] = MemoryLifetimes.of(ttl, clock or SystemClock())
@@ -115,7 +126,7 @@ def open_store(
         backend.close()
         raise
     _open_engines.add(engine)
-    store = MemoryStore(engine, ttl=ttl, clock=clock)
+    store = MemoryStore(engine, fields, ttl=ttl, clock=clock)
     if isinstance(url, str):
         weakref.finalize(store, _tell_if_open, engine).atexit = False
     else:  # others may have stores on the same object
@@ -132,6 +143,19 @@ def _tell_if_open(engine: StoreEngine) -> None:
             "Call close(), or use it as in 'with open_store(…) as store:'",
             engine.backend.name,
         )
+
+
+def _of_index(
+    index: IndexConfig, embeddings: EmbeddingsSpec, fields: Sequence[str] | None
+) -> tuple[EmbeddingsSpec, Sequence[str] | None]:
+    """The embeddings and fields that LangGraph's ``index`` names. Raises ConfigurationError."""
+    unknown = index.keys() - _INDEX
+    if unknown:
+        raise ConfigurationError(f"index has {', '.join(map(repr, sorted(unknown)))}; it takes 'embed' and 'fields'")
+    given = index.get("embed"), index.get("fields")
+    if (given[0] is not None and embeddings != "auto") or (given[1] is not None and fields is not None):
+        raise ConfigurationError("Give the model and the fields once: in index, or as embeddings and fields")
+    return (embeddings if given[0] is None else given[0]), (fields if given[1] is None else given[1])
 
 
 def _fingerprint(embedder: Embedder | None) -> str | None:

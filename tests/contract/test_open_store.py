@@ -447,3 +447,41 @@ def test_a_store_that_nobody_can_close_is_told_once(
     assert "Call close(), or use it as in 'with open_store(…) as store:'" in said
     for engine in engines:
         engine.close()
+
+
+def embed_by_function(texts: list[str]) -> list[list[float]]:
+    return HashingEmbeddings().embed_documents(texts)
+
+
+async def embed_by_coroutine(texts: list[str]) -> list[list[float]]:
+    return embed_by_function(texts)
+
+
+@pytest.mark.parametrize("embed", [HashingEmbeddings(), embed_by_function, embed_by_coroutine])
+async def test_langgraphs_index_names_the_model_and_the_fields(embed: Any):
+    """Guards moving `InMemoryStore(index={...})` to open_store: functions and async functions too."""
+    with open_store("memory://", index={"embed": embed, "dims": 64, "fields": ["text"]}) as store:
+        assert store.wait_ready(10)
+        store.put(("notes",), "a", {"text": "green tea", "secret": "marzipan"})
+        assert [one.key for one in store.search(("notes",), query="marzipan green")] == ["a"]
+        assert store.engine.backend.pending(store.engine.embedder.fingerprint, 1) == []  # pyright: ignore[reportOptionalMemberAccess]
+        assert [one.key for one in await store.asearch(("notes",), query="tea")] == ["a"]
+    with open_store("memory://", embeddings=None, fields=["text", "tags[*]"]) as store:
+        store.put(("notes",), "a", {"text": "green tea", "secret": "marzipan", "tags": ["hot", "drinks"]})
+        assert store.search(("notes",), query="marzipan") == []
+        assert [one.key for one in store.search(("notes",), query="drinks")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": {"embed": HashingEmbeddings()}, "embeddings": "local"}, "once"),
+        ({"index": {"fields": ["a"]}, "fields": ["b"]}, "once"),
+        ({"index": {"embedding": 1}}, "takes 'embed' and 'fields'"),
+        ({"fields": "text"}, "a list of JSON paths"),
+        ({"embeddings": 7}, "a function or None, not int"),
+    ],
+)
+def test_an_index_that_makes_no_sense_is_refused(options: dict[str, Any], message: str):
+    with pytest.raises(ConfigurationError, match=message):
+        open_store("memory://", **options)

@@ -139,7 +139,7 @@ def test_an_unknown_name_is_refused_and_quoted(spec: str):
 
 @pytest.mark.parametrize("spec", [5, b"local", ["local"], HashingEmbeddings])
 def test_what_is_no_name_is_refused(spec: Any):
-    with pytest.raises(ConfigurationError, match="embeddings must be a name, an Embeddings object or None"):
+    with pytest.raises(ConfigurationError, match="embeddings must be a name, an Embeddings object, a function or None"):
         make_embedder(spec)
 
 
