@@ -18,6 +18,8 @@ from inference_core.memory.types import (
 Namespace = tuple[str, ...]
 MEMORIES_STORE_NAME: Final = "memories"
 """Last label of the flat namespace that was used before the CoALA categories."""
+MIGRATED: Final[Namespace] = ("#migrated-flat-memories",)
+"""The marks of memories that were migrated: under no user's label, so that a purge of the user does not remove them."""
 MAX_ID_BYTES: Final = 512
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")

@@ -53,6 +53,8 @@ _making = threading.Lock()
 _LOG = logging.getLogger(__name__)
 _said_open = threading.Event()
 """Whether this process was told that a store is never closed."""
+_pointed_at: set[str] = set()
+"""The databases whose unmigrated memories this process has warned about."""
 
 
 @atexit.register
@@ -126,6 +128,7 @@ def open_store(
         backend.close()
         raise
     _open_engines.add(engine)
+    _point_at_unmigrated(backend)
     store = MemoryStore(engine, fields, ttl=ttl, clock=clock)
     if isinstance(url, str):
         weakref.finalize(store, _tell_if_open, engine).atexit = False
@@ -142,6 +145,19 @@ def _tell_if_open(engine: StoreEngine) -> None:
             "A store (%s) was given up without being closed; its connections and threads stay until the process ends. "
             "Call close(), or use it as in 'with open_store(…) as store:'",
             engine.backend.name,
+        )
+
+
+def _point_at_unmigrated(backend: Backend) -> None:
+    """Warns, once a process, that LangGraph's store has memories in the same database, which this one does not read."""
+    from inference_core.stores.backends.sql import SqlBackend  # noqa: PLC0415
+
+    if isinstance(backend, SqlBackend) and backend.name not in _pointed_at and backend.holds_unmigrated():
+        _pointed_at.add(backend.name)
+        _LOG.warning(
+            "LangGraph's store has memories in the same database as %s, which does not read them: inference-core "
+            "migrate --dry-run shows them, without --dry-run it copies them",
+            backend.name,
         )
 
 

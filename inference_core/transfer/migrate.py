@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from langgraph.store.base import BaseStore
 
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
-from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, Namespace
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, MemoryNamespaceBuilder, Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json
 from inference_core.memory.types import MEMORY_CATEGORIES
@@ -39,8 +39,6 @@ Progress = Callable[[int, int], None]
 _Sourced = tuple[MemoryRecord, str]
 """A record and the origin of its item."""
 BATCH: Final = 500
-MARKS: Final[Namespace] = ("#migrated-flat-memories",)
-"""Where the marks are: under no user's label, so that a purge of the user does not remove them."""
 
 
 def migrate_memories(
@@ -306,7 +304,7 @@ def _mark(record: MemoryRecord, origin: str) -> Put:
 
 def _mark_of(record: MemoryRecord) -> Key:
     """A mark's key is a hash, so that nothing of a purged user can be read from it."""
-    return MARKS, _hash(pack_namespace((record.namespace[0], record.id)))
+    return MIGRATED, _hash(pack_namespace((record.namespace[0], record.id)))
 
 
 def _hash(text: str) -> str:

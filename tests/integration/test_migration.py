@@ -23,9 +23,9 @@ from migration_support import ROW_TIME, UNUSABLE, USERS, Expected, legacy_file, 
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
-from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
+from inference_core.memory.namespaces import MIGRATED, MemoryNamespaceBuilder, encode_label
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
-from inference_core.transfer.migrate import MARKS, migrate_memories
+from inference_core.transfer.migrate import migrate_memories
 
 Script = Callable[..., tuple[int, str, str]]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "migrate_memory_to_coala.py"
@@ -75,7 +75,7 @@ def rows_of(path: Path) -> Iterator[tuple[list[str], str, int, dict[str, Any]]]:
     )
     with closing(sqlite3.connect(path)) as connection:
         for namespace, key, created, value in connection.execute(query):
-            if json.loads(namespace) != list(MARKS):
+            if json.loads(namespace) != list(MIGRATED):
                 yield json.loads(namespace), key, created, json.loads(value)
 
 

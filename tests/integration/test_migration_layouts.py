@@ -20,6 +20,7 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument, migrate_memories, open_store
 from inference_core.errors import ConfigurationError, InvalidInput
+from inference_core.stores import factory
 from inference_core.transfer.migration_report import MigrationReport
 
 DOCUMENTED: dict[str, Any] = {
@@ -210,3 +211,20 @@ def test_reports_of_nothing_name_what_else_is_there():
     report = MigrationReport("x")
     report.count_other(("docs", "a"), 2)
     assert "2 other items are in no known layout" in report.to_text()
+
+
+def test_opening_a_database_of_langgraphs_store_names_the_command(
+    theirs: str | BaseStore, caplog: pytest.LogCaptureFixture
+):
+    """Guards against an empty memory beside full tables, without a word."""
+    if not isinstance(theirs, str):
+        return
+    open_store(theirs, embeddings=None).close()
+    open_store(theirs, embeddings=None).close()
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "inference-core migrate --dry-run" in said
+    migrate_memories(theirs)
+    factory._pointed_at.clear()
+    caplog.clear()
+    open_store(theirs, embeddings=None).close()
+    assert caplog.records == []

@@ -17,10 +17,10 @@ from migration_support import ROW_TIME, Expected, flat_rows
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import StoreUnavailable
-from inference_core.memory.namespaces import decode_label
+from inference_core.memory.namespaces import MIGRATED, decode_label
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.factory import open_backend
-from inference_core.transfer.migrate import MARKS, migrate_memories
+from inference_core.transfer.migrate import migrate_memories
 
 COUNT = 600
 
@@ -59,7 +59,7 @@ def originals(url: str) -> list[Any]:
 
 def stored(url: str) -> set[Expected]:
     with closing(open_backend(url)) as backend:
-        names = [name for name in backend.namespaces() if name != MARKS]
+        names = [name for name in backend.namespaces() if name != MIGRATED]
         rows = [row for name in names for row in backend.page(PageRequest([name], limit=COUNT))]
     return {Expected(decode_label(row.namespace[0]), row.key, row.namespace[1], row.created_at) for row in rows}
 

@@ -87,6 +87,9 @@ class PostgresBackend(SqlBackend):
 
     product, holds_nul = "PostgreSQL", False
     contains = "strpos"
+    has_langgraph = (
+        "SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('store') AND attname IN ('prefix', 'key')"
+    )
     packed_tokens = "r.tokens"
     scope_heads = "s.namespace, s.id, s.seq FROM memory_scopes s"
     most_values = _LARGEST

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypeVar
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreError, in_one_line
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, Namespace
+from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Key, Outcome, Pending, Put, Row, SetVector, Tally, Write
 from inference_core.stores.backends.rows import MAX_WORDS, forms_of
@@ -46,6 +47,8 @@ class SqlBackend(ABC):
     """The SQL expression for the packed token vectors of a row."""
     scope_heads: ClassVar[str]
     """Selects the name, the id and the last sequence number of scopes."""
+    has_langgraph: ClassVar[str]
+    """Selects whether there is a table ``store`` with LangGraph's columns."""
     any_kind: ClassVar[str] = "TRUE"
     """A condition that is always true; SQLite's makes it use the index by kind."""
     most_values: ClassVar[int]
@@ -55,6 +58,16 @@ class SqlBackend(ABC):
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock or SystemClock()
+
+    def holds_unmigrated(self) -> bool:
+        """Whether LangGraph's store has memories in the same database, and none of them were migrated."""
+        if not self._select(self.has_langgraph, {})[0][0] or self.namespaces(MIGRATED):
+            return False
+        ends = {f"end{at}": f"%.{label}" for at, label in enumerate((MEMORIES_STORE_NAME, *MEMORY_CATEGORIES))}
+        agents = {f"agent{at}": f"%.{label}.%" for at, label in enumerate(MEMORY_CATEGORIES)}
+        patterns = ends | agents | {"langmem": f"{MEMORIES_STORE_NAME}.%"}
+        anyone = " OR ".join(f"prefix LIKE :{name}" for name in patterns)
+        return bool(self._select(f"SELECT 1 FROM store WHERE {anyone} LIMIT 1", patterns))
 
     @abstractmethod
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:

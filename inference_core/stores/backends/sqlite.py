@@ -76,6 +76,7 @@ class SqliteBackend(SqlBackend):
 
     product, holds_nul = "SQLite", True
     contains = "instr"
+    has_langgraph = "SELECT count(*) = 2 FROM pragma_table_info('store') WHERE name IN ('prefix', 'key')"
     scope_heads = _HEADS
     any_kind = "r.kind >= ''"
     packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
