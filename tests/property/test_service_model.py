@@ -336,6 +336,7 @@ class MemoryMachine(RuleBasedStateMachine):
             old = model.memories[place]
             new = changed(old, self.clock.now(), **change)
             target = place if new.category == old.category else new.place(agent)
+            new = replace(new, agent=new.agent or target.owner)
             if target != place and target in model.memories:
                 with pytest.raises(InvalidInput, match="Another memory"):
                     self.ask(agent, "update_memory", user, memory_id, **change)
