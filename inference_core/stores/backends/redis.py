@@ -21,17 +21,18 @@ from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, witho
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
-from inference_core.stores.backends.redis_damage import discard, inspect, scope_of
 from inference_core.stores.backends.redis_layout import (
     DIGITS,
     SCRIPT,
+    STAMP_BYTES,
     Argument,
     Changed,
     Layout,
     Stored,
-    chunked,
+    call_for_lost,
+    checked_cell,
     cursor_of_member,
-    encoded,
+    inspected,
     instant,
     invocation,
     key_of_member,
@@ -39,13 +40,22 @@ from inference_core.stores.backends.redis_layout import (
     newest_first,
     pack_address,
     pack_scope,
+    scope_of,
     unpack_address,
     unpack_cell,
     unpack_change,
 )
-from inference_core.stores.backends.redis_server import Redis, Server, address_of, parse_address
+from inference_core.stores.backends.redis_server import Redis, Server, address_of, chunked, encoded, parse_address
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
-from inference_core.stores.codec import Cursor, PageRequest, by_namespace, check_schema, pack_namespace, to_micros
+from inference_core.stores.codec import (
+    UNREADABLE,
+    Cursor,
+    PageRequest,
+    by_namespace,
+    check_schema,
+    pack_namespace,
+    to_micros,
+)
 
 _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
@@ -211,11 +221,22 @@ class RedisBackend:
         self._server.tell(("HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        return inspect(self._server, self._keys, root)
+        (scopes,) = self._server.ask([("ZRANGE", self._keys.whole("scopes"), 0, -1)])
+        for scope in scopes:
+            namespace = scope_of(scope)
+            if root is not None and (namespace is None or namespace[0] != root):
+                continue
+            (fields,) = self._server.ask([("HKEYS", self._keys.raw("cells", scope))])
+            for some in chunked(fields, _PORTION):
+                questions = [("HMGET", self._keys.raw(what, scope), *some) for what in ("cells", "vectors")]
+                for field, packed, vector in zip(some, *self._server.ask(questions, together=True), strict=True):
+                    found = packed and inspected(scope, field, packed, vector)
+                    if found:
+                        yield found
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         self._server.check()
-        return sum(discard(self._server, self._keys, one) for one in found)
+        return sum(map(self._discarded, found))
 
     def forget(self, user: str) -> None:
         """Does nothing: Redis keeps no record of who follows changes."""
@@ -270,6 +291,40 @@ class RedisBackend:
         call = invocation(self._keys, changes, writes.heads, checked) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return versions, call
+
+    def _discarded(self, found: Unreadable) -> bool:
+        """Removes a row from every key that mentions it, unless it was written since; whether it did."""
+        scope, field, stamp = found.place
+        (packed,) = self._server.ask([("HMGET", self._keys.raw("cells", scope), field)])[0]
+        if packed is None or packed[:STAMP_BYTES] != stamp:
+            return False
+        call: list[Argument] = []
+        if found.namespace is not None and found.key.encode() == field:
+            with suppress(*UNREADABLE):
+                cell = checked_cell(packed)
+                after = replace(cell.deleted(), seq=1)
+                change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
+                call = invocation(self._keys, [change], {found.namespace: 1}, {})
+        if not call:  # a damaged cell does not say which sorted sets contain it, so all that may are searched
+            (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
+            kinds: list[bytes] = []
+            cursor = b""
+            while cursor != b"0":
+                scan = ("SCAN", cursor or b"0", "MATCH", self._keys.pattern_of_kinds(scope), "COUNT", _PORTION)
+                cursor, page = self._server.ask([scan])[0]
+                kinds += page
+            sets: dict[bytes, list[bytes]] = {}
+            for name, member in self._keys.suspects(found.place, kinds, models).items():
+                (members,) = self._server.ask([("ZRANGE", name, 0, -1)])
+                sets[name] = [one for one in members if member in (one, one[DIGITS:])]
+            call = call_for_lost(self._keys, found.place, models, sets)
+        for _ in range(2):  # the first answer is 0 if the server did not have the script yet
+            (answer,) = self._server.evaluate(SCRIPT, [call])
+            if isinstance(answer, Exception):
+                raise answer
+            if answer:
+                return True
+        return False
 
     def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
         """The fields of ``keys`` in the scopes' hashes."""

@@ -1,4 +1,4 @@
-"""How a store lies in Redis: the names of its keys, rows as bytes, and the script that applies a batch.
+"""How a store lies in Redis: the names of its keys, rows as bytes, also damaged ones, and the script that writes them.
 
 Each scope has the hashes ``cells``, ``vectors`` and ``tokens`` by key, and the sorted sets ``feed`` (keys by sequence
 number), ``age`` and ``kinds`` (by creation, the newest first) and ``ends`` (by expiry). The store has the hashes
@@ -9,16 +9,17 @@ and ``ends``. Order in time is in the members, as digits of fixed width: scores 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
-from inference_core.stores.backend import Key
+from inference_core.stores.backend import Key, Row, Unreadable
+from inference_core.stores.backends.redis_server import chunked, encoded
 from inference_core.stores.backends.rows import LOST, RowState, lost
 from inference_core.stores.codec import (
     MAX_MICROS,
@@ -28,7 +29,9 @@ from inference_core.stores.codec import (
     WrongType,
     expiry_micros,
     expiry_of,
+    fault_of,
     from_micros,
+    is_vector,
     pack_namespace,
     to_micros,
     unpack_namespace,
@@ -92,6 +95,14 @@ class Stored(NamedTuple):
     is_lost: bool = False
 
 
+class DamagedCell(NamedTuple):
+    """Finds a cell again that cannot be read: a scope and a field of its hashes, as they are stored, and its stamp."""
+
+    scope: bytes
+    field: bytes
+    stamp: bytes
+
+
 class Layout:
     """The names of a store's keys, which all begin with ``prefix``."""
 
@@ -126,6 +137,18 @@ class Layout:
         if cell.document:
             found.add((self.of("texts", cell.document.model), pack_address(address)))
         return found
+
+    def pattern_of_kinds(self, scope: bytes) -> bytes:
+        """Matches the sets of all kinds of a packed scope."""
+        return re.sub(rb"([\[\]*?\\^-])", rb"\\\1", self.raw("kinds", scope[:-1] + b",")) + b"*"
+
+    def suspects(self, place: DamagedCell, kinds: Sequence[bytes], models: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The sorted sets that may contain a damaged cell, which does not say so, and what its members end with."""
+        scope, field, _ = place
+        address = scope[:-1] + b"," + json.dumps(field.decode(errors="replace"), ensure_ascii=False).encode() + b"]"
+        texts = [self.of("texts", model.decode()) for model in models]
+        by_field = dict.fromkeys([self.raw("age", scope), self.raw("ends", scope), *kinds], field)
+        return by_field | dict.fromkeys([self.whole("ends"), *texts], address)
 
 
 def newest_first(created: datetime, key: str) -> bytes:
@@ -219,22 +242,40 @@ def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Ch
         return Change(seq, key, "", 0.0, None)
 
 
+def scope_of(member: bytes) -> Namespace | None:
+    """The namespace that was packed; None if it cannot be parsed."""
+    try:
+        return unpack_namespace(member.decode())
+    except UNREADABLE:
+        return None
+
+
+def inspected(scope: bytes, field: bytes, packed: bytes, vector: bytes | None) -> Row | Unreadable | None:
+    """The row in a cell, if it can be parsed; None if it was deleted."""
+    namespace, place = scope_of(scope), DamagedCell(scope, field, packed[:STAMP_BYTES])
+    root = namespace[0] if namespace else None
+    key = field.decode(errors="backslashreplace")
+    reason, only_index = "a value is not JSON", False
+    try:
+        cell = checked_cell(packed)
+        if cell.value is None:
+            return None
+        if namespace is None:
+            reason = "its namespace cannot be read"
+        elif key.encode() != field or not cell.value:
+            reason = "a text is not UTF-8"
+        elif row := cell.row(namespace, key):
+            if vector is None or is_vector(vector):
+                return row
+            reason, only_index = "its vector cannot be unpacked", True
+    except UNREADABLE as error:
+        reason = fault_of(error)
+    return Unreadable(root=root, namespace=namespace, key=key, reason=reason, only_index=only_index, place=place)
+
+
 def new_stamp() -> bytes:
     """A stamp that no cell has yet."""
     return secrets.token_hex(STAMP_BYTES // 2).encode()
-
-
-def encoded(text: str) -> bytes:
-    """``text`` in UTF-8. Raises StoreError for a lone surrogate."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise StoreError(f"Redis cannot hold this: {error}") from error
-
-
-def chunked(items: list[Any], size: int) -> Iterator[list[Any]]:
-    """``items`` in lists of at most ``size``."""
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _json(value: Any) -> str:
@@ -328,3 +369,27 @@ def _commands(layout: Layout, change: Changed) -> Iterator[tuple[str, bytes, lis
         yield "ZADD", index, [0, member]
     for index, member in was - now:
         yield "ZREM", index, [member]
+
+
+def call_for_lost(
+    layout: Layout, place: DamagedCell, models: Sequence[bytes], sets: Mapping[bytes, list[bytes]]
+) -> list[Argument]:
+    """The call that removes a cell that does not say what contains it: ``sets`` with the members to remove."""
+    scope, field, stamp = place
+    texts = [layout.of("texts", model.decode()) for model in models]
+    keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
+    keys += [layout.whole("scopes"), layout.whole("models"), *sets, *texts]
+    number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
+    cells, feed, vectors, tokens, age, of_scopes, of_models = (number[key] for key in keys[1:8])
+    epoch = from_micros(0)
+    commands: _Entries = [
+        [b"HSET", cells, 2, field, pack_cell(new_stamp(), RowState(0, 1, "", epoch, epoch, None))],
+        [b"HDEL", vectors, 1, field],
+        [b"HDEL", tokens, 1, field],
+        *([b"ZREM", number[key], len(members), *members] for key, members in sets.items() if members),
+    ]
+    registers: _Entries = [
+        [of_scopes, scope, age],
+        *([of_models, model, number[index]] for model, index in zip(models, texts, strict=True)),
+    ]
+    return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)

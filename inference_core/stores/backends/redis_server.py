@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from inference_core.errors import ConfigurationError, MissingExtra, StoreUnavailable, WriteUnknown, in_one_line
+from inference_core.errors import (
+    ConfigurationError,
+    MissingExtra,
+    StoreError,
+    StoreUnavailable,
+    WriteUnknown,
+    in_one_line,
+)
 
 try:
     import redis
@@ -196,3 +203,16 @@ def _name(address: Address, options: dict[str, Any]) -> str:
     scheme = address.url.partition(":")[0]
     place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{db}"
     return f"{place}?{urlencode(kept)}" if kept else place
+
+
+def encoded(text: str) -> bytes:
+    """``text`` in UTF-8. Raises StoreError for a lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise StoreError(f"Redis cannot hold this: {error}") from error
+
+
+def chunked(items: list[Any], size: int) -> Iterator[list[Any]]:
+    """``items`` in lists of at most ``size``."""
+    return (items[start : start + size] for start in range(0, len(items), size))
