@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import multiprocessing
 import os
 import random
 import resource
@@ -25,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from report import Row, publish
 from timing import scratch, watched
 
@@ -34,9 +36,17 @@ _NO_TESTS: Final = 5
 BAR: Final = 0.85
 MUTANTS: Final = 120
 SEED: Final = 17
-TIMEOUT_S: Final = 60
+SECONDS: Final = 60
+"""Of a processor, for the tests of a mutant: some never end."""
 MEMORY: Final = 8 * 1024**3
-"""What the tests of a mutant may take: some never stop adding to a list."""
+"""For the tests of a mutant: some never stop adding to a list."""
+PATIENCE_S: Final = 600
+"""For tests that wait for something that does not come."""
+PROCESSES: Final = multiprocessing.get_context("forkserver")
+"""Processes for tests, which begin with what the package imports of others."""
+PROCESSES.set_forkserver_preload(
+    ["pytest", "hypothesis", "langchain.agents", "langgraph.store.sqlite.aio", "psycopg_pool"]
+)
 REQUIREMENTS: Final = Path(__file__).with_name("mutation.lock")
 WITHOUT_SERVERS: Final = "not postgres and not redis"
 """What is mutated is the same on every database, and a server would outlive tests that are stopped."""
@@ -77,6 +87,12 @@ def without_effect(source: str) -> list[Place]:
 def place_of(node: ast.expr) -> Place:
     """Where an expression is written."""
     return (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def described(one: Mutant) -> str:
+    """Where it is, and what is changed."""
+    line, column = one.place[0]
+    return f"{one.module}:{line}:{column} {one.operator} {one.occurrence}"
 
 
 def operators() -> Any:
@@ -159,28 +175,30 @@ def noticed(one: Mutant, folder: Path) -> bool:
     return any(fails(folder, tests) for tests in (nearest, rest) if tests)
 
 
-def limit_memory() -> None:
-    """Called in the process of the tests before they start."""
+def run_tests(folder: Path, tests: Sequence[Path]) -> None:
+    """Runs ``tests`` on the copy in ``folder`` and ends the process with pytest's code."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.pycache_prefix = str(folder / ".pycache")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, sys.stderr.fileno())
+    # Modules that are imported already cannot be rewritten; those are not ours.
+    options = ["-x", "-k", WITHOUT_SERVERS, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    os._exit(pytest.main([*options, *map(str, tests)]))
 
 
 def fails(folder: Path, tests: Sequence[Path]) -> bool:
-    """Whether pytest finds a failure among ``tests`` on the copy in ``folder``."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder / ".pycache")}
-    command = [sys.executable, "-m", "pytest", "-x", "-k", WITHOUT_SERVERS, *map(str, tests)]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            preexec_fn=limit_memory,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode not in (0, _NO_TESTS)
+    """Whether pytest finds a failure among ``tests`` on the copy in ``folder``, or is ended by a limit."""
+    running = PROCESSES.Process(target=run_tests, args=(folder, tests))
+    running.start()
+    running.join(PATIENCE_S)
+    running.kill()
+    running.join()
+    return running.exitcode not in (0, _NO_TESTS)
 
 
 def copy_to(folder: Path) -> None:
@@ -201,6 +219,7 @@ def survivors(all_mutants: Sequence[Mutant], folder: Path) -> list[Mutant]:
         os.utime(path, (number, number))  # compiled modules are known by the second and the size of their source
         if not noticed(one, folder):
             found.append(one)
+            print("survived:", described(one), file=sys.stderr, flush=True)
         path.write_text(original, encoding="utf-8")
     return found
 
@@ -223,8 +242,7 @@ def measured(count: int, seed: int = SEED) -> tuple[list[Row], Mapping[str, Any]
             result = f"{score:.0%} of {len(drawn)}"
             rows.append((f"mutants of {package} that a test notices", result, f"≥ {BAR:.0%}", score >= BAR))
             left += survived
-    details = [f"{one.module}:{one.place[0][0]}:{one.place[0][1]} {one.operator} {one.occurrence}" for one in left]
-    return rows, {"seed": seed, "survivors": details}
+    return rows, {"seed": seed, "survivors": [described(one) for one in left]}
 
 
 def rows() -> list[Row]:
