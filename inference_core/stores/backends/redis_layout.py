@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from inference_core.memory.namespaces import Namespace
@@ -308,16 +309,11 @@ def invocation(
     ``checked`` are the stamps of further cells that must not have changed. ``heads`` counts the writes to each scope;
     the sequence numbers of ``changes`` count from 1 in each scope, and a change with 0 is not in the feed.
     """
-    names: dict[bytes, int] = {}
-
-    def number(name: bytes) -> int:
-        """The number of a key in the call, from 1."""
-        return names.setdefault(name, len(names) + 1)
-
-    number(layout.whole("heads"))
+    number = defaultdict[bytes, int](count(1).__next__)  # of the keys in the call, in the order in which they are named
+    _ = number[layout.whole("heads")]  # KEYS[1] of the script
     stamps = {change.address: change.old.stamp for change in changes} | {**checked}
     checks: _Entries = [
-        [number(layout.of("cells", *namespace)), encoded(key), stamp] for (namespace, key), stamp in stamps.items()
+        [number[layout.of("cells", *namespace)], encoded(key), stamp] for (namespace, key), stamp in stamps.items()
     ]
     heard: dict[Namespace, list[Argument]] = {scope: [] for scope in heads}
     grouped: dict[tuple[str, bytes], list[Argument]] = {}
@@ -328,25 +324,25 @@ def invocation(
         for name, index, arguments in _commands(layout, change):
             grouped.setdefault((name, index), []).extend(arguments)
     feeds: _Entries = [
-        [number(layout.of("feed", *scope)), pack_scope(scope), writes, len(heard[scope]) // 2, *heard[scope]]
+        [number[layout.of("feed", *scope)], pack_scope(scope), writes, len(heard[scope]) // 2, *heard[scope]]
         for scope, writes in heads.items()
     ]
     ordered = sorted(grouped.items(), key=lambda one: _ORDER.index(one[0][0]))
     commands: _Entries = [
-        [name.encode(), number(index), len(some), *some]
+        [name.encode(), number[index], len(some), *some]
         for (name, index), arguments in ordered
         for some in chunked(arguments, _ARGUMENTS)
     ]
     cells = chain.from_iterable((change.old.cell, change.new) for change in changes)
     models = {cell.document.model for cell in cells if cell and cell.document}
     registers: _Entries = [
-        [number(layout.whole("scopes")), pack_scope(scope), number(layout.of("age", *scope))]
+        [number[layout.whole("scopes")], pack_scope(scope), number[layout.of("age", *scope)]]
         for scope in {change.address[0] for change in changes}
     ]
     registers += [
-        [number(layout.whole("models")), encoded(model), number(layout.of("texts", model))] for model in models
+        [number[layout.whole("models")], encoded(model), number[layout.of("texts", model)]] for model in models
     ]
-    return call_of(names, checks, feeds, commands, registers)
+    return call_of(number, checks, feeds, commands, registers)
 
 
 def call_of(names: Mapping[bytes, int], *parts: _Entries) -> list[Argument]:
@@ -376,20 +372,17 @@ def call_for_lost(
 ) -> list[Argument]:
     """The call that removes a cell that does not say what contains it: ``sets`` with the members to remove."""
     scope, field, stamp = place
-    texts = [layout.of("texts", model.decode()) for model in models]
-    keys = [layout.whole("heads"), *(layout.raw(what, scope) for what in ("cells", "feed", "vectors", "tokens", "age"))]
-    keys += [layout.whole("scopes"), layout.whole("models"), *sets, *texts]
-    number = {key: at for at, key in enumerate(dict.fromkeys(keys), 1)}
-    cells, feed, vectors, tokens, age, of_scopes, of_models = (number[key] for key in keys[1:8])
-    epoch = from_micros(0)
+    number = defaultdict[bytes, int](count(1).__next__)  # of the keys in the call, in the order in which they are named
+    _ = number[layout.whole("heads")]  # KEYS[1] of the script
+    cells, epoch = number[layout.raw("cells", scope)], from_micros(0)
     commands: _Entries = [
         [b"HSET", cells, 2, field, pack_cell(new_stamp(), RowState(0, 1, "", epoch, epoch, None))],
-        [b"HDEL", vectors, 1, field],
-        [b"HDEL", tokens, 1, field],
+        *([b"HDEL", number[layout.raw(what, scope)], 1, field] for what in ("vectors", "tokens")),
         *([b"ZREM", number[key], len(members), *members] for key, members in sets.items() if members),
     ]
     registers: _Entries = [
-        [of_scopes, scope, age],
-        *([of_models, model, number[index]] for model, index in zip(models, texts, strict=True)),
+        [number[layout.whole("scopes")], scope, number[layout.raw("age", scope)]],
+        *([number[layout.whole("models")], one, number[layout.of("texts", one.decode())]] for one in models),
     ]
-    return call_of(number, [[cells, field, stamp]], [[feed, scope, 1, 1, 1, field]], commands, registers)
+    feeds: _Entries = [[number[layout.raw("feed", scope)], scope, 1, 1, 1, field]]
+    return call_of(number, [[cells, field, stamp]], feeds, commands, registers)
