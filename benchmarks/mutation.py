@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import Phase, settings
 from report import Row, publish
 from timing import scratch, watched
 
@@ -186,6 +187,9 @@ def run_tests(folder: Path, tests: Sequence[Path]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.dup2(nowhere, sys.stderr.fileno())
+    # What a failure's simplest case is may take minutes to find.
+    settings.register_profile("first failure", phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    settings.load_profile("first failure")
     # Modules that are imported already cannot be rewritten; those are not ours.
     options = ["-x", "-k", WITHOUT_SERVERS, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     os._exit(pytest.main([*options, *map(str, tests)]))
