@@ -40,6 +40,8 @@ CORPORA = frozenset(
     | {"test_background_example.py", "test_search_filters.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too."""
+IN_ONE_MODE = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
+"""With --full also through async methods: what differs among processes are the stores."""
 FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
 """Those with the longest tests come first, so that no process is left alone with one of them."""
 TRACED = frozenset({"unit", "contract", "integration"})
@@ -54,7 +56,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The same tests on further stores, and corpora, run without the tracing, which takes twice as long."""
     if not config.getoption("--full"):
-        items[:] = [item for item in items if item.get_closest_marker("full") is None]
+        items[:] = [item for item in items if item.get_closest_marker("full") is None and not is_another_mode(item)]
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
@@ -64,6 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.untraced)
     # Traced tests come after the others: turning the tracing on and off again and again takes long, too.
     items.sort(key=lambda item: (is_traced(item), FOLDERS.index(folder_of(item))))
+
+
+def is_another_mode(item: pytest.Item) -> bool:
+    given = getattr(item, "callspec", None)
+    return getattr(item, "originalname", "") in IN_ONE_MODE and given is not None and "async" in given.params.values()
 
 
 def folder_of(item: pytest.Item) -> str:
