@@ -297,3 +297,9 @@ def test_what_was_drawn_before_a_fork_is_forgotten_even_if_the_lock_was_held():
 def test_ids_are_drawn_where_there_is_no_fork(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "register_at_fork")
     assert len(runpy.run_path(ids.__file__)["new_id"]()) == 32
+
+
+def test_the_limits_are_those_that_users_were_told():
+    """Applications check what they save against them, and rows of before were written within them."""
+    assert (MAX_CONTENT_BYTES, MAX_METADATA_BYTES, MAX_LABEL_BYTES, ids.MAX_ID_LENGTH) == (8_192, 16_384, 512, 255)
+    assert (MAX_JSON_DEPTH, ids.MAX_JSON_PARTS, ids.CHARACTERS_PER_TOKEN) == (64, 1_000_000, 4)
