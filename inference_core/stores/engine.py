@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
@@ -57,6 +58,32 @@ _EXPIRED, _VECTORS = "expired rows", "pending vectors"
 """The chores of a store."""
 
 
+@dataclass(slots=True)
+class EngineParts:
+    """What an engine has open, without the engine: it can still be closed when nobody has that any more."""
+
+    maintenance: Maintenance
+    writer: GroupWriter
+    pool: WorkerPool
+    embedder: Embedder | None
+    backend: Backend
+    is_closed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def close(self) -> None:
+        """Closes them once, in the order in which each hands over to the next what it has accepted."""
+        with self.lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+        self.maintenance.close()
+        self.writer.close()
+        self.pool.close()
+        if self.embedder:
+            self.embedder.close()
+        self.backend.close()
+
+
 class StoreEngine:
     """The one way from operations to a database. Raises EmbeddingMismatch if ``embedder`` is not the store's.
 
@@ -91,9 +118,6 @@ class StoreEngine:
         self._texts = Texts(backend, embedder, self.pool, with_tokens=late_interaction)
         self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
         self._writer = GroupWriter(backend, max_batches or MAX_BATCHES, breaker=self._writing)
-        self._owns_embedder = owns_embedder
-        self._lock = threading.Lock()
-        self._closed = False
         self._content_key: bytes | None = None
         self._content_key_lock = threading.Lock()
         self.maintenance = Maintenance()
@@ -119,6 +143,8 @@ class StoreEngine:
             backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)
             chores.add(_VECTORS, backfill.fill_portion)
             embedder.when_loaded(wake)
+        own = embedder if owns_embedder else None
+        self.parts = EngineParts(self.maintenance, self._writer, self.pool, own, backend)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -296,20 +322,11 @@ class StoreEngine:
     @property
     def is_closed(self) -> bool:
         """Whether it was closed."""
-        return self._closed
+        return self.parts.is_closed
 
     def close(self) -> None:
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self.maintenance.close()
-        self._writer.close()
-        self.pool.close()
-        if self.embedder and self._owns_embedder:
-            self.embedder.close()
-        self.backend.close()
+        self.parts.close()
 
     def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         self._reading.check()

@@ -29,7 +29,7 @@ from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
-from inference_core.stores.engine import StoreEngine
+from inference_core.stores.engine import EngineParts, StoreEngine
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.urls import parse_url
@@ -115,7 +115,7 @@ def open_store(
             if embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
                 raise ConfigurationError(f"This {type(url).__name__} is open already, with other embeddings")
             return MemoryStore(known, fields, ttl=ttl, clock=clock)
-    durable = bool(options.pop("durable", True))
+    durable, tells = bool(options.pop("durable", True)), bool(options.pop("tells", True))
     if ttl:
         options["lifetimes"] = MemoryLifetimes.of(ttl, clock or SystemClock())
     if minutes := (ttl or {}).get("sweep_interval_minutes"):
@@ -129,23 +129,26 @@ def open_store(
         raise
     _open_engines.add(engine)
     _point_at_unmigrated(backend)
-    store = MemoryStore(engine, fields, ttl=ttl, clock=clock)
-    if isinstance(url, str):
-        weakref.finalize(store, _tell_if_open, engine).atexit = False
-    else:  # others may have stores on the same object
+    if not isinstance(url, str):
         _given[engine] = url
-    return store
+    is_told = isinstance(url, str) and parse_url(url).scheme != "memory" and tells
+    weakref.finalize(engine, _give_up, engine.parts, is_told=is_told).atexit = False
+    return MemoryStore(engine, fields, ttl=ttl, clock=clock)
 
 
-def _tell_if_open(engine: StoreEngine) -> None:
-    """Says once a process that a store which nobody can close any more is open."""
-    if not engine.is_closed and not _said_open.is_set():
+def _give_up(parts: EngineParts, *, is_told: bool) -> None:
+    """Closes what an engine that nobody has any more has left open, and says so once a process."""
+    if parts.is_closed:
+        return
+    if is_told and not _said_open.is_set():
         _said_open.set()
         _LOG.warning(
-            "A store (%s) was given up without being closed; its connections and threads stay until the process ends. "
-            "Call close(), or use it as in 'with open_store(…) as store:'",
-            engine.backend.name,
+            "A store (%s) was given up without being closed. It is closed now; close() it yourself when you are done "
+            "with it, or use it as in 'with open_store(…) as store:'",
+            parts.backend.name,
         )
+    # In a thread of its own: the collector must not wait for the engine's threads to end.
+    threading.Thread(target=parts.close, name="memory-close", daemon=True).start()
 
 
 def _point_at_unmigrated(backend: Backend) -> None:

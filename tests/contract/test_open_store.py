@@ -19,7 +19,7 @@ from langgraph.store.memory import InMemoryStore
 from retrieval_support import packed
 from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, Embedder, MemoryStore, open_store
+from inference_core import AgentMemory, AgentMemoryStoreService, Embedder, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import (
     ConfigurationError,
@@ -427,61 +427,24 @@ def test_a_store_that_was_not_closed_is_closed_at_exit(sqlite_url: str):
         store.get(NS, "a")
 
 
-def test_a_store_that_nobody_can_close_is_told_once(
+def test_a_store_that_nobody_has_any_more_is_closed_and_told_once(
     here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Guards against stores opened anew for each request, whose connections and threads add up in silence."""
+    """Guards against stores opened anew for each request, whose connections and threads added up in silence."""
     monkeypatch.setattr(factory, "_said_open", threading.Event())
     with opened("sqlite:///closed.db"):
-        pass
+        opened("memory://")
+    AgentMemory("sqlite:///own.db", user_id="ada").update("1", "Hello")  # whoever gives a URL has nothing to close
     memory = opened("sqlite:///kept.db").memory("ada")
     gc.collect()
     assert caplog.messages == []
-    engines = [memory.scope.engine]
     memory.add("Ada lives in Lisbon")
+    lost = [memory.scope.engine.parts, opened("sqlite:///lost.db").engine.parts]
     del memory
-    engines.append(opened("sqlite:///lost.db").engine)
     gc.collect()
     (said,) = caplog.messages
-    assert "(sqlite:///kept.db) was given up without being closed" in said
-    assert "Call close(), or use it as in 'with open_store(…) as store:'" in said
-    for engine in engines:
-        engine.close()
-
-
-def embed_by_function(texts: list[str]) -> list[list[float]]:
-    return HashingEmbeddings().embed_documents(texts)
-
-
-async def embed_by_coroutine(texts: list[str]) -> list[list[float]]:
-    return embed_by_function(texts)
-
-
-@pytest.mark.parametrize("embed", [HashingEmbeddings(), embed_by_function, embed_by_coroutine])
-async def test_langgraphs_index_names_the_model_and_the_fields(embed: Any):
-    """Guards moving `InMemoryStore(index={...})` to open_store: functions and async functions too."""
-    with open_store("memory://", index={"embed": embed, "dims": 64, "fields": ["text"]}) as store:
-        assert store.wait_ready(10)
-        store.put(("notes",), "a", {"text": "green tea", "secret": "marzipan"})
-        assert [one.key for one in store.search(("notes",), query="marzipan green")] == ["a"]
-        assert store.engine.backend.pending(store.engine.embedder.fingerprint, 1) == []  # pyright: ignore[reportOptionalMemberAccess]
-        assert [one.key for one in await store.asearch(("notes",), query="tea")] == ["a"]
-    with open_store("memory://", embeddings=None, fields=["text", "tags[*]"]) as store:
-        store.put(("notes",), "a", {"text": "green tea", "secret": "marzipan", "tags": ["hot", "drinks"]})
-        assert store.search(("notes",), query="marzipan") == []
-        assert [one.key for one in store.search(("notes",), query="drinks")] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"index": {"embed": HashingEmbeddings()}, "embeddings": "local"}, "once"),
-        ({"index": {"fields": ["a"]}, "fields": ["b"]}, "once"),
-        ({"index": {"embedding": 1}}, "takes 'embed' and 'fields'"),
-        ({"fields": "text"}, "a list of JSON paths"),
-        ({"embeddings": 7}, "a function or None, not int"),
-    ],
-)
-def test_an_index_that_makes_no_sense_is_refused(options: dict[str, Any], message: str):
-    with pytest.raises(ConfigurationError, match=message):
-        open_store("memory://", **options)
+    assert "(sqlite:///lost.db) was given up without being closed. It is closed now" in said
+    assert "use it as in 'with open_store(…) as store:'" in said
+    assert eventually(lambda: all(one.is_closed for one in lost))
+    with opened("sqlite:///kept.db") as again:
+        assert [one.content for one in again.memory("ada").all()] == ["Ada lives in Lisbon"]

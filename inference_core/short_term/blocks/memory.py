@@ -213,7 +213,7 @@ def scope_of(store: StoreSource) -> MemoryScope:
     """The scope of a service, or that of an agent without a name on ``store``. Raises what `open_store` raises."""
     if isinstance(store, AgentMemoryStoreService):
         return store.scope
-    return AgentMemoryStoreService(store if isinstance(store, BaseStore) else open_store(store)).scope
+    return AgentMemoryStoreService(store if isinstance(store, BaseStore) else open_store(store, tells=False)).scope
 
 
 def one_message(message: MessageLikeRepresentation) -> AnyMessage:

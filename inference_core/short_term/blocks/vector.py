@@ -231,4 +231,4 @@ def _with_embeddings(
         )
     if isinstance(store, BaseStore):
         return AgentMemoryStoreService(store, embeddings=embeddings)
-    return open_store(store, embeddings=embeddings)
+    return open_store(store, embeddings=embeddings, tells=False)
