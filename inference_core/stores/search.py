@@ -336,8 +336,8 @@ class _FilterReader:
 
 def _equal(found: Any, operand: Any) -> bool:
     """Equal as JSON: true is not 1, 1 is 1.0."""
-    if isinstance(found, list) and isinstance(operand, list):
-        pairs = zip(cast("list[Any]", found), cast("list[Any]", operand), strict=False)
+    if isinstance(found, list) and isinstance(operand, list | tuple):
+        pairs = zip(cast("list[Any]", found), cast("Sequence[Any]", operand), strict=False)
         return len(found) == len(operand) and all(_equal(one, other) for one, other in pairs)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(found, dict) and isinstance(operand, Mapping):
         held, wanted = cast("dict[Any, Any]", found), cast("Mapping[Any, Any]", operand)

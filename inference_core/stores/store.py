@@ -140,7 +140,7 @@ class MemoryStore(BaseStore):
 
     def _read(self, op: Op) -> Operation[Result]:
         if isinstance(op, GetOp):
-            (row,) = yield from self.engine.get([(op.namespace, op.key)])
+            (row,) = (yield from self.engine.get([(op.namespace, op.key)])) if op.namespace else (None,)
             yield from self._refresh([row], wanted=op.refresh_ttl)
             return row and Item(
                 value=row.value,
