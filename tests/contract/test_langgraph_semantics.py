@@ -1,6 +1,6 @@
 """What LangGraph's own tests ask of a store, asked of ours: the same answers, but for the differences that are told.
 
-The answers are not written down. Each case is put to LangGraph's InMemoryStore and to each of our stores, sync and async.
+Nobody wrote the answers down: each case is put to LangGraph's InMemoryStore and to each of our stores, sync and async.
 """
 
 from __future__ import annotations
