@@ -111,7 +111,7 @@ SEPTEMBER_17 = Proposal(
         "Marketing team": "Department: Marketing team",
         "How do I apply": "Interest: Remote work application, understanding policies and procedures",
     },
-    flushes_at=760,
+    flushes_at=680,
 )
 SEPTEMBER_18 = Proposal(
     date="18 September",

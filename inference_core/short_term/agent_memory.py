@@ -184,7 +184,7 @@ class AgentMemory:
         self._policy = OverflowPolicy(overflow, max_tokens, counter=token_counter)
         if any(isinstance(one, Summarize) and one.model is None for one in self._policy.strategies):
             raise ConfigurationError("AgentMemory has no model of its own: pass Summarize(model=…)")
-        self._scope = scope_of(open_store("memory://") if message_store is None else message_store)
+        self._scope = scope_of(open_store({}) if message_store is None else message_store)
         self._system_scope = self._scope if system_message_store is None else scope_of(system_message_store)
 
     def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Operation[MemoryContent]:

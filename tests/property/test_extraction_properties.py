@@ -81,14 +81,14 @@ def broken_json(draw: st.DrawFn) -> str:
 
 def check(answer: AIMessage) -> None:
     model = ScriptedChatModel(turns=[answer, AIMessage("Sorry.")])
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         found = run(ModelExtractor([model], max_memories=5).extract(MESSAGES, [ROME], NOW))
     except ModelError:
         return
     finally:
         assert len(model.requests) <= 2
-        assert time.perf_counter() - started < MAX_SECONDS
+        assert time.process_time() - started < MAX_SECONDS
     assert len(found.candidates) <= 5
     for one in found.candidates:
         assert canonical_text(one.content) == one.content

@@ -158,12 +158,12 @@ def test_a_call_that_finishes_at_the_deadline_has_its_result():
     assert run(plan(), LATE) == "finished"
 
 
-def test_after_the_deadline_every_effect_raises(drive: Driver, pool: WorkerPool):
+def test_after_the_deadline_every_effect_raises(drive: Driver, pool: WorkerPool, gate: threading.Event):
     ran: list[int] = []
 
     def plan() -> Operation[None]:
         with pytest.raises(DeadlineExceeded):
-            yield from pool.call(time.sleep, SOON * 2)
+            yield from pool.call(gate.wait)
         yield from pool.call(ran.append, 1)
 
     with pytest.raises(DeadlineExceeded, match="deadline passed"):

@@ -81,9 +81,9 @@ HARD = {
 
 @pytest.mark.parametrize("name", list(HARD))
 def test_long_texts_take_little_time(name: str):
-    started = time.perf_counter()
+    started = time.process_time()
     values, _ = find_json(HARD[name])
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert len(values) <= MAX_VALUES
 
 

@@ -224,6 +224,6 @@ def test_text_beyond_the_limit_is_not_looked_at():
 
 @pytest.mark.parametrize("part", ["1 ", "may ", " ", "x", "2023-", "last "], ids=ascii)
 def test_a_long_text_takes_little_time(part: str):
-    started = time.perf_counter()
+    started = time.process_time()
     assert _days(part * 65_536) == ""
-    assert time.perf_counter() - started < 0.2
+    assert time.process_time() - started < 0.2
