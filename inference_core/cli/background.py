@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from inference_core.cli.options import Opened, Target, held_back, on_store, one_of
 from inference_core.cli.output import note, print_figures, print_json, progress_bar
+from inference_core.clock import time_zone
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, ModelError
 from inference_core.ingestion import FORMATS
@@ -28,29 +29,52 @@ _SHOWN: Final = 60
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 
 
+Threads = Annotated[
+    list[str] | None,
+    typer.Option("--thread", metavar="ID", help="Of a checkpointer: also this thread, if it names no user."),
+]
+Queued = Annotated[
+    bool, typer.Option("--queue", help="Have a worker make memories of them, rather than storing them word for word.")
+]
+
+
 @on_store("user", "agent", "url", "embeddings", "json")
 def ingest(
     target: Target,
-    file: Annotated[Path, typer.Argument(help="A LoCoMo file, a BEAM folder, or JSON Lines with role and content.")],
+    file: Annotated[
+        str, typer.Argument(help="An export of ChatGPT or Claude (also zipped), lists of messages, a WhatsApp chat, …")
+    ],
     form: Annotated[str, typer.Option("--format", help="What the file is.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
+    threads: Threads = None,
+    queue: Queued = False,
 ) -> None:
-    """Remember conversations from a file, one memory a message. Run it again to continue where it stopped."""
+    """Remember conversations from a file, one memory a message. Run it again to continue where it stopped.
+
+    Besides the exports it reads JSON Lines with role and content, LangGraph checkpointers (an SQLite file or a
+    postgresql:// URL), LoCoMo files and BEAM folders.
+    """
+    from inference_core.ingestion.formats import format_of
+
+    ingest_conversations(target, file, format_of(file) if form == _AUTO else form, threads or (), queue=queue)
+
+
+def ingest_conversations(target: Target, file: str, form: str, threads: Sequence[str], *, queue: bool) -> None:
+    """Stores the messages of ``file``, or puts them into the outbox, and prints what became of them."""
     from inference_core.evaluation.formats import load_transcript
-    from inference_core.ingestion.transcripts import format_of
-    from inference_core.ingestion.verbatim import IngestReport
+    from inference_core.ingestion.verbatim import IngestReport, hand_over
     from inference_core.ingestion.verbatim import ingest as ingested
 
-    chosen = format_of(file) if form == _AUTO else form
-    transcript = load_transcript(chosen, file)
+    zone = time_zone(target.settings(creates=True).timezone)
+    transcript = load_transcript(form, file, user_id=target.user, threads=threads, zone=zone)
     report = IngestReport()
     is_over = False
     try:
         with (
-            target.open(embeds=True, creates=True) as memory,
+            target.open(embeds=not queue, creates=True) as memory,
             progress_bar("Messages") as show,
             held_back() as check,
         ):
-            for report in ingested(memory.service.scope, target.user, transcript):
+            for report in (hand_over if queue else ingested)(memory.service.scope, target.user, transcript):
                 show(report.done, transcript.total)
                 check()
         is_over = True
@@ -60,14 +84,14 @@ def ingest(
         raise typer.Exit(_INTERRUPTED) from None
     finally:
         if is_over or report.done:
-            _print_ingested(target, report, chosen)
+            _print_ingested(target, report, form, queue=queue)
 
 
-def _print_ingested(target: Target, report: IngestReport, form: str) -> None:
+def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: bool) -> None:
     figures: dict[str, Any] = {
         "format": form,
         "messages": report.messages,
-        "memories": report.written,
+        "queued" if queue else "memories": report.written,
         "already_there": report.already_there,
         "skipped": dict(report.skipped),
         "sessions": len(report.sessions),

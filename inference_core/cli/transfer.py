@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from inference_core.cli.background import Queued, Threads, ingest_conversations
 from inference_core.cli.options import Target, Users, on_store, one_of
-from inference_core.cli.output import counted, progress_bar
+from inference_core.cli.output import counted, harmless, print_json, progress_bar
 from inference_core.errors import InvalidInput
+from inference_core.ingestion import FORMATS
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
@@ -46,17 +50,82 @@ def export(
     target.print(report.to_json(), f"Wrote {counted(report.written, 'row', 'rows')} to {file}{_left_out(report)}.")
 
 
-@on_store("url", "json")
+@on_store("agent", "url", "embeddings", "json")
 def import_(
     target: Target,
-    file: Annotated[Path, typer.Argument(help="A file that export wrote.")],
+    file: Annotated[
+        str, typer.Argument(help="What export wrote, memories of mem0 (JSON), or any conversations that ingest reads.")
+    ],
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="ID", help="Whose conversations these are; of memories, only this user's."),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="What the file is.", **one_of(("auto", "export", "mem0", *FORMATS)))
+    ] = "auto",
     conflicts: Conflicts = "newer",
+    threads: Threads = None,
+    queue: Queued = False,
 ) -> None:
-    """Read a file that export wrote. Safe to repeat: existing memories are not written again."""
+    """Read memories or conversations from a file or a checkpointer. Safe to repeat: nothing is stored twice.
+
+    Knows what export wrote, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
+    LangGraph threads (an SQLite file or a postgresql:// URL) and mem0's memories. For langmem, see migrate.
+    """
+    from inference_core.ingestion.formats import format_of
+    from inference_core.ingestion.json_values import json_values
+    from inference_core.transfer.mem0 import mem0_items
+    from inference_core.transfer.migrate import import_items
+
+    chosen = (_form_of_memories(file) or format_of(file)) if form == "auto" else form
+    if chosen not in ("export", "mem0"):
+        if user is None:
+            raise typer.BadParameter("Say whose conversations these are: --user ID")
+        ingest_conversations(replace(target, user=user), file, chosen, threads or (), queue=queue)
+        return
+    settings = target.settings(creates=True)
+    if chosen == "export":
+        _import_export(target, Path(file), settings.store_url, conflicts)
+        return
+    with progress_bar("Memories") as advance:
+        report = import_items(
+            settings.store_url,
+            lambda: mem0_items(json_values(Path(file)), [user] if user else ()),
+            agent_name=target.agent,
+            max_content_bytes=settings.max_content_bytes,
+            progress=advance,
+            encryption_key=settings.encryption_key_text,
+        )
+    if target.json:
+        print_json(report.to_json())
+    else:
+        sys.stdout.write(harmless(report.to_text()) + "\n")
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _form_of_memories(file: str) -> str | None:
+    """Whether the file holds memories: what export wrote, or mem0's; None if it is something else."""
+    from inference_core.ingestion.json_values import json_values
+    from inference_core.transfer.json_lines import FORMAT
+    from inference_core.transfer.mem0 import is_mem0
+
+    path = Path(file)
+    if path.suffix == ".gz":
+        return "export"
+    try:
+        _, first = next(json_values(path), ("", None)) if path.is_file() else ("", None)
+    except InvalidInput:
+        return None
+    if isinstance(first, dict) and cast("dict[str, Any]", first).get("format") == FORMAT:
+        return "export"
+    return "mem0" if is_mem0(first) else None
+
+
+def _import_export(target: Target, file: Path, url: str, conflicts: str) -> None:
     from inference_core.transfer.copying import ConflictPolicy
     from inference_core.transfer.json_lines import import_store
 
-    url = target.settings(creates=True).store_url
     with _opened(url) as backend, progress_bar("Memories") as advance:
         report = import_store(file, backend, policy=ConflictPolicy(conflicts), progress=advance)
     target.print(report.to_json(), _summary(report, str(file), url))

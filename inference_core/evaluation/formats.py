@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -29,8 +29,7 @@ from inference_core.evaluation.conversations import (
     conversation_of,
     parse_json,
 )
-from inference_core.ingestion import FORMATS
-from inference_core.ingestion.transcripts import read_messages
+from inference_core.ingestion.formats import read_conversations
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import validate_memory_type
 from inference_core.outbox.messages import Transcript
@@ -72,15 +71,17 @@ def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = 
     return chosen
 
 
-def load_transcript(name: str, path: Path) -> Transcript:
-    """The messages of all conversations in a file of LoCoMo's format, or of the chats in a folder of BEAM.
+def load_transcript(
+    name: str, place: str | Path, *, user_id: str = "", threads: Iterable[str] = (), zone: tzinfo = UTC
+) -> Transcript:
+    """The messages of a file in any of FORMATS; of the data sets, those of all conversations in it.
 
-    Raises InvalidInput for an unknown name or if it cannot be read.
+    The other arguments are those of `read_conversations`. Raises InvalidInput for an unknown name or if it cannot be
+    read.
     """
-    if name not in FORMATS:
-        raise InvalidInput(f"Unknown format {name!r}; known: {', '.join(FORMATS)}")
-    if name == "messages":
-        return read_messages(path)
+    if name not in ("locomo", "beam"):
+        return read_conversations(name, place, user_id=user_id, threads=threads, zone=zone)
+    path = Path(place)
     conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
     messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
     return Transcript(messages, len(messages))

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMATS: Final = ("locomo", "beam", "messages")
+FORMATS: Final = ("locomo", "beam", "messages", "chatgpt", "claude", "openai", "whatsapp", "langgraph")
 """Names of the formats that can be ingested."""

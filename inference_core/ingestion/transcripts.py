@@ -1,11 +1,10 @@
-"""Reads messages from JSON Lines, one chat message per line, and detects the format of a file."""
+"""Messages in one form, whatever file they come from; and those of JSON Lines, one chat message a line."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,12 @@ from typing import Any, Final, NoReturn, cast
 
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput
+from inference_core.ingestion.chat_exports import Entry
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-_ARRAY: Final = re.compile(rb"\[\s*[\[{\]]")
-_NEARLY: Final = (
-    (re.compile(rb'\[\s*\{\s*"(?:role|content)"'), "is one array of messages; write one a line: jq -c '.[]' FILE"),
-    (re.compile(rb'\[\s*\{\s*"batch_number"'), "is a chat of BEAM; give the folder that it is in"),
-)
-_START_BYTES: Final = 1024 * 1024
-_FORM: Final = "an object with 'role' and 'content'"
+FORM: Final = "an object with 'role' and 'content'"
 _ROLES: Final = {"user": Role.USER, "human": Role.USER, "assistant": Role.ASSISTANT, "ai": Role.ASSISTANT}
 _UNSPOKEN: Final = frozenset({"system", "developer", "tool", "function"})
 _RESULTS: Final = frozenset({"tool", "function"})
@@ -32,32 +26,6 @@ _TIMES: Final = ("timestamp", "created_at")
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
 _MILLISECONDS_FROM: Final = 1e11
 _AGAIN: Final = "What came before is kept; correct the file and run the same command again"
-
-
-def format_of(path: Path) -> str:
-    """Which of FORMATS ``path`` has, judged by its beginning. Raises InvalidInput if it is none of them."""
-    if path.is_dir():
-        return "beam"
-    try:
-        with path.open("rb") as file:
-            start = file.read(_START_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except OSError as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
-    for beginning, advice in _NEARLY:
-        if beginning.match(start):
-            raise InvalidInput(f"{path} {advice}")
-    if _ARRAY.match(start):
-        return "locomo"
-    if start.startswith(b"{"):
-        line = start.partition(b"\n")[0]
-        try:
-            is_locomo = "conversation" in json.loads(line)
-        except (ValueError, RecursionError):  # the first line of an object over many lines, or of a broken one
-            is_locomo = b'"role"' not in line and b'"content"' not in line
-        return "locomo" if is_locomo else "messages"
-    raise InvalidInput(
-        f"{path} is in no known format; known: locomo (JSON), beam (a folder), messages (JSON Lines, each {_FORM})"
-    )
 
 
 def read_messages(path: Path) -> Transcript:
@@ -70,19 +38,25 @@ def read_messages(path: Path) -> Transcript:
     """
     skipped = Counter[str]()
     total = sum(1 for _, line in _lines(path) if line.strip())
-    return Transcript(_messages(path, skipped), total, skipped)
+    entries = (
+        (f"line {number}", _parsed(line, f"{path}, line {number}", is_first=number == 1))
+        for number, line in _lines(path)
+        if line.strip()
+    )
+    return Transcript(messages_of(entries, path, skipped), total, skipped)
 
 
-def _messages(path: Path, skipped: Counter[str]) -> Iterator[Message]:
+def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> Iterator[Message]:
+    """The messages in ``entries`` of the file ``path``; those without a session are one named after the file.
+
+    What is left out is counted in ``skipped``. Raises InvalidInput that names the entry.
+    """
     file_session = mended(path.stem)
     positions = Counter[str]()
     with_results: set[str] = set()
-    for number, line in _lines(path):
-        if not line.strip():
-            continue
+    for where, fields in entries:
         try:
-            fields = _parsed(line, is_first=number == 1)
-            name = fields["role"].casefold()
+            name = _role(fields)
             session = _label(fields, *_SESSIONS) or file_session
             message: Message | None = None
             reason = name
@@ -102,7 +76,7 @@ def _messages(path: Path, skipped: Counter[str]) -> Iterator[Message]:
             elif name not in _UNSPOKEN:
                 _refuse(f"its role {name[:40]!r} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
         except InvalidInput as error:
-            raise InvalidInput(f"{path}, line {number}: {error}. {_AGAIN}") from error
+            raise InvalidInput(f"{path}, {where}: {error}. {_AGAIN}") from error
         positions[session] += 1
         if name in _RESULTS:
             with_results.add(session)
@@ -110,6 +84,12 @@ def _messages(path: Path, skipped: Counter[str]) -> Iterator[Message]:
             skipped[reason] += 1
         else:
             yield message
+
+
+def _role(fields: Mapping[str, Any]) -> str:
+    if not isinstance(fields.get("role"), str):
+        _refuse(f"it is not {FORM}")
+    return fields["role"].casefold()
 
 
 def _text(fields: Mapping[str, Any], skipped: Counter[str]) -> str:
@@ -146,16 +126,15 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
 
 
-def _parsed(line: bytes, *, is_first: bool) -> Mapping[str, Any]:
+def _parsed(line: bytes, where: str, *, is_first: bool) -> Mapping[str, Any]:
     try:
         entry = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
     except (ValueError, RecursionError) as error:
+        why = f"it is not JSON in UTF-8: {error!s:.100}"
         if not line.endswith(b"\n"):
-            raise InvalidInput("the file ends in the midst of it, so it was cut off") from error
-        raise InvalidInput(f"it is not JSON in UTF-8: {error!s:.100}") from error
-    if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
-        _refuse(f"it is not {_FORM}")
-    return cast("Mapping[str, Any]", entry)
+            why = "the file ends in the midst of it, so it was cut off"
+        raise InvalidInput(f"{where}: {why}. {_AGAIN}") from error
+    return cast("Mapping[str, Any]", entry) if isinstance(entry, dict) else {}
 
 
 def _label(fields: Mapping[str, Any], *names: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Messages become memories word for word, each once, however often their ingestion is interrupted.
+"""Messages become memories word for word, or wait for a worker, each once, however often that is interrupted.
 
 A batch of memories is written atomically with a mark for each message. The marks stay when memories are edited, moved
 or deleted, so that another run neither reverts nor restores them; purging the user removes them.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Any, Final
 
@@ -22,13 +23,15 @@ from inference_core.memory.text import canonical_text, digest_of, optional_text
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Transcript, mended, session_label, split_text
-from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.outbox.outbox import Outbox, check_outbox
+from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Put
 from inference_core.stores.engine import StoreEngine
 
 _MESSAGES_AT_ONCE: Final = 32
+_HANDED_OVER_AT_ONCE: Final = 100
 _CHARACTERS_AT_ONCE: Final = 4_000
 _MAX_FAILURES: Final = 3
 _NO_LIMIT: Final = 1 << 40
@@ -163,6 +166,28 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
         report.seconds = perf_counter() - started
         yield report
     report.seconds = perf_counter() - started
+    yield report
+
+
+def hand_over(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Iterator[IngestReport]:
+    """Puts the messages of ``transcript`` into the outbox, each once, for a worker to make memories of.
+
+    Yields the same report after each batch, whose ``written`` counts messages. Raises InvalidInput, StoreError.
+    """
+    check_outbox(scope.engine, "Use a store that open_store made")
+    started = perf_counter()
+    report = IngestReport(skipped=transcript.skipped)
+    namespaces = scope.namespaces
+    partition = Partition(str(user_id), namespaces.agent_name, namespaces.is_agent_scoped)
+    outbox, messages = Outbox(scope.engine, scope.clock), iter(transcript.messages)
+    while batch := list(islice(messages, _HANDED_OVER_AT_ONCE)):
+        fresh = run(outbox.put(partition, batch, str(scope.zone)))
+        report.messages += len(batch)
+        report.written += fresh
+        report.already_there += len(batch) - fresh
+        report.sessions.update(message.session_id or "" for message in batch)
+        report.seconds = perf_counter() - started
+        yield report
     yield report
 
 

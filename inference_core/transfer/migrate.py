@@ -99,6 +99,27 @@ def migrate_memories(
     return report
 
 
+def import_items(
+    store: str | MemoryStore,
+    items: Callable[[], Iterable[LegacyItem]],
+    *,
+    agent_name: str | None = None,
+    max_content_bytes: int = MAX_CONTENT_BYTES,
+    progress: Progress | None = None,
+    encryption_key: str | bytes | None = None,
+) -> MigrationReport:
+    """Stores what ``items`` gives, which is called twice, first to count them; see `migrate_memories` for the rest."""
+    total = sum(1 for _ in items())
+    with ExitStack() as opened:
+        backend, report = _opened(opened, store, False, encryption_key, creates=True)
+        apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
+        migration = Migration(backend, apply, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
+        migration.migrate(items(), total, progress)
+        if isinstance(store, MemoryStore):
+            store.engine.embed_later()
+    return report
+
+
 def _opened(
     opened: ExitStack, store: str | MemoryStore, dry_run: bool, encryption_key: str | bytes | None, *, creates: bool
 ) -> tuple[Backend, MigrationReport]:

@@ -71,9 +71,12 @@ def test_conflicts_are_told(tmp_path: Path, store: str, capsys: Capture):
 def test_a_file_that_is_no_export_is_told(tmp_path: Path, capsys: Capture):
     file = tmp_path / "x.jsonl"
     file.write_text("hello\n")
-    assert "line 1: it is not JSON" in said(capsys, "import", str(file), code=1)
+    assert "line 1: it is not JSON" in said(capsys, "import", str(file), "--format", "export", code=1)
+    assert "is in no known format" in said(capsys, "import", str(file), code=1)
     file.write_bytes(b"\xff\xfe")
-    assert "no export of this package: line 1 is not text" in said(capsys, "import", str(file), code=1)
+    assert "no export of this package: line 1 is not text" in said(
+        capsys, "import", str(file), "--format", "export", code=1
+    )
     assert "No such file" in said(capsys, "import", str(tmp_path / "y.jsonl"), code=1)
     assert "No such file" in said(capsys, "export", str(tmp_path / "no" / "y.jsonl"), code=1)
 

@@ -12,7 +12,8 @@ from support import DATA
 
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import transcripts
-from inference_core.ingestion.transcripts import format_of, read_messages
+from inference_core.ingestion.formats import format_of
+from inference_core.ingestion.transcripts import read_messages
 from inference_core.outbox.messages import OTHER_PARTS, Message, Role
 
 FOLDER = DATA / "evaluation"
@@ -158,6 +159,7 @@ def test_a_line_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path, mo
         ('{"sample_id": "s", "conversation": {}}', "locomo"),
         ('{\n  "sample_id": "s"', "locomo"),
         (" \n[\n {", "locomo"),
+        ('[{"role": "user", "content": "a"}]', "openai"),
     ],
 )
 def test_the_format_is_known_by_the_beginning(content: str, form: str, tmp_path: Path):
@@ -179,7 +181,6 @@ def test_a_folder_is_beam_and_a_list_is_locomo():
         ("", "known: locomo .*, beam .*, messages"),
         ("role,content", "known: locomo"),
         ("[project]\n", "known: locomo"),
-        ('[{"role": "user"', "one a line"),
         ('[{"batch_number": 1', "give the folder"),
     ],
 )

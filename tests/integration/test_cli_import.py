@@ -1,0 +1,280 @@
+"""``import`` reads what people bring along: exports of chats, message lists, threads, memories of mem0.
+
+Guards against newcomers who have to write a converter first. Each source is stored once, however often it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import Capture, answer
+from databases import database
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage, messages_to_dict
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.cli import main
+
+NOON = datetime(2025, 3, 4, 12, tzinfo=UTC)
+
+
+def node(name: str, parent: str | None, role: str, *parts: Any, **fields: Any) -> dict[str, Any]:
+    content = {"content_type": fields.pop("kind", "text"), "parts": list(parts)}
+    message = {"id": name, "author": {"role": role}, "create_time": NOON.timestamp(), "content": content, **fields}
+    return {"id": name, "parent": parent, "children": [], "message": message}
+
+
+CHATGPT = [
+    {
+        "title": "Lunch",
+        "conversation_id": "c1",
+        "current_node": "n7",
+        "mapping": {
+            "root": {"id": "root", "parent": None, "children": ["n1"], "message": None},
+            "n1": node("n1", "root", "system", "", metadata={"is_visually_hidden_from_conversation": True}),
+            "n2": node("n2", "n1", "user", "I am vegan"),
+            "n3": node("n3", "n2", "assistant", "Abandoned answer"),
+            "n4": node("n4", "n2", "assistant", "thinking", kind="thoughts"),
+            "n5": node("n5", "n4", "tool", "search result: eat steak"),
+            "n6": node("n6", "n5", "assistant", "Try the falafel"),
+            "n7": node(
+                "n7", "n6", "user", {"content_type": "image_asset_pointer"}, "This one?", kind="multimodal_text"
+            ),
+        },
+    }
+]
+CLAUDE = [
+    {
+        "uuid": "k1",
+        "name": "Trip",
+        "chat_messages": [
+            {"uuid": "a", "sender": "human", "text": "old", "content": [{"type": "text", "text": "I fly to Oslo"}]},
+            {
+                "uuid": "b",
+                "sender": "assistant",
+                "created_at": "2025-03-04T12:00:00Z",
+                "content": [{"type": "tool_use", "name": "search"}, {"type": "text", "text": "Take a coat"}],
+            },
+            {"uuid": "c", "sender": "human", "text": "Thanks", "attachments": [{"extracted_content": "a PDF"}]},
+        ],
+    }
+]
+OPENAI = [
+    {"role": "system", "content": "Be brief"},
+    {"role": "user", "content": [{"type": "input_text", "text": "I play the cello"}]},
+    {"role": "assistant", "content": None, "tool_calls": [{}]},
+    {"role": "assistant", "content": "Nice"},
+]
+WHATSAPP = """\
+[31.01.25, 09:30:05] Ada: Dinner at seven?
+bring wine
+[31.01.25, 09:31:00] \u200eMessages and calls are end-to-end encrypted.
+[31.01.25, 09:31:07] Bob: \u200eimage omitted
+[01.02.25, 10:00:00] Bob: Yes: the red one
+"""
+MEM0 = {
+    "results": [
+        {
+            "id": "11111111-1111-1111-1111-111111111111",
+            "memory": "Loves hiking",
+            "hash": "h",
+            "metadata": {"category": "hobbies"},
+            "created_at": "2025-03-04T12:00:00-00:00",
+            "updated_at": None,
+            "user_id": "ada",
+            "run_id": "r1",
+            "role": "user",
+        },
+        {"id": "2", "memory": "Bob's", "user_id": "bob", "created_at": "2025-03-04T12:00:00"},
+        {"id": "3", "memory": "Of an agent", "agent_id": "planner"},
+    ]
+}
+QDRANT = {
+    "result": {
+        "points": [
+            {
+                "id": "2222",
+                "payload": {"data": "Loves tea", "user_id": "ada", "hash": "h", "created_at": "2025-03-04", "mood": 1},
+            }
+        ],
+        "next_page_offset": None,
+    }
+}
+
+
+@pytest.fixture(autouse=True)
+def url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    return sqlite_url
+
+
+@pytest.fixture
+def contents(url: str) -> Callable[[], list[str]]:
+    def stored() -> list[str]:
+        with open_store(url, embeddings=None) as store:
+            found = AgentMemoryStoreService(store).sync.list_memories("ada", limit=None)[0]
+            return [one.content for one in reversed(found)]
+
+    return stored
+
+
+def saved(path: Path, value: Any, member: str | None = None) -> str:
+    """A file with ``value`` as JSON, or as ``member`` of a zip archive."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    if member is None:
+        path.write_text(text, encoding="utf-8")
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(member, text)
+            archive.writestr("export/user.json", "{}")
+    return str(path)
+
+
+CHATS = [
+    ("chatgpt", CHATGPT, None, ["I am vegan", "Try the falafel", "This one?"]),
+    ("chatgpt", CHATGPT, "export/conversations.json", ["I am vegan", "Try the falafel", "This one?"]),
+    ("claude", CLAUDE, None, ["I fly to Oslo", "Take a coat", "Thanks"]),
+    ("claude", CLAUDE, "conversations.json", ["I fly to Oslo", "Take a coat", "Thanks"]),
+    ("openai", OPENAI, None, ["I play the cello", "Nice"]),
+    ("openai", {"messages": OPENAI}, None, ["I play the cello", "Nice"]),
+    ("openai", [OPENAI, OPENAI[1:2]], None, ["I play the cello", "Nice", "I play the cello"]),
+    ("openai", messages_to_dict([HumanMessage("Hi", id="1"), AIMessage("Ho")]), None, ["Hi", "Ho"]),
+    ("whatsapp", WHATSAPP, None, ["Ada: Dinner at seven?\nbring wine", "Bob: Yes: the red one"]),
+    ("whatsapp", WHATSAPP, "_chat.txt", ["Ada: Dinner at seven?\nbring wine", "Bob: Yes: the red one"]),
+]
+
+
+@pytest.mark.parametrize(("form", "value", "member", "expected"), CHATS)
+def test_conversations_are_remembered_word_for_word(
+    form: str,
+    value: Any,
+    member: str | None,
+    expected: list[str],
+    tmp_path: Path,
+    capsys: Capture,
+    contents: Callable[[], list[str]],
+):
+    file = saved(tmp_path / "chat", value, member)
+    found = answer(capsys, "import", file, "--user", "ada")
+    assert (found["format"], found["memories"]) == (form, len(expected))
+    assert contents() == expected
+    again = answer(capsys, "import", file, "--user", "ada")
+    assert (again["memories"], again["already_there"]) == (0, len(expected))
+    assert answer(capsys, "ingest", file, "--user", "ada")["memories"] == 0
+
+
+def test_ids_times_and_sessions_are_kept_and_what_a_tool_said_is_nobodys_word(
+    tmp_path: Path, capsys: Capture, url: str
+):
+    answer(capsys, "import", saved(tmp_path / "chat.json", CHATGPT), "--user", "ada")
+    answer(capsys, "import", saved(tmp_path / "chat.txt", WHATSAPP), "--user", "ada")
+    with open_store(url, embeddings=None) as store:
+        found = {
+            one.content: one.value for one in AgentMemoryStoreService(store).sync.list_memories("ada", limit=None)[0]
+        }
+    vegan, falafel = found["I am vegan"], found["Try the falafel"]
+    assert (vegan["session_id"], vegan["valid_from"]) == ("c1", NOON.isoformat())
+    assert vegan["source"]["message_ids"] == ["n2"]
+    assert (vegan["source"]["origin"], falafel["source"]["origin"]) == ("user", "tool")
+    dinner = found["Ada: Dinner at seven?\nbring wine"]
+    assert (dinner["session_id"], dinner["valid_from"]) == ("chat 2025-01-31", "2025-01-31T09:30:05+00:00")
+
+
+def test_a_worker_can_make_memories_of_them(tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]):
+    file = saved(tmp_path / "chat.json", CHATGPT)
+    found = answer(capsys, "import", file, "--user", "ada", "--queue")
+    assert (found["queued"], found["skipped"]) == (3, {"system": 2, "tool": 1, "parts without text": 1})
+    assert contents() == []
+    assert answer(capsys, "queue", "status")["waiting"] == 3
+    assert answer(capsys, "import", file, "--user", "ada", "--queue")["queued"] == 0
+    assert answer(capsys, "worker", "--once")["messages"] == 3
+
+
+def test_whose_conversations_these_are_has_to_be_said(tmp_path: Path, capsys: Capture):
+    assert main(["import", saved(tmp_path / "chat.json", CHATGPT)]) == 2
+    assert "--user ID" in capsys.readouterr().err
+
+
+def threads(saver: BaseCheckpointSaver[str]) -> None:
+    for thread, user, messages in [
+        ("t1", "ada", [SystemMessage("x"), HumanMessage("I sail", id="h"), ToolMessage("y", tool_call_id="1")]),
+        ("t2", "bob", [HumanMessage("Bob's secret")]),
+        ("t3", None, [HumanMessage("Nobody's"), AIMessage("Hello", additional_kwargs={"timestamp": "2025-03-04"})]),
+    ]:
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = {"messages": messages, "other": {1, 2}}
+        checkpoint["channel_versions"] = {"messages": "1", "other": "1"}
+        metadata: Any = {"source": "loop", "step": 1, "parents": {}} | ({"user_id": user} if user else {})
+        saver.put({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, checkpoint, metadata, {"messages": "1"})
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_threads_of_the_user_and_named_ones_are_read(
+    kind: str, tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]
+):
+    """A checkpointer holds everybody's threads: one user's never become another's memories."""
+    if kind == "sqlite":
+        place = str(tmp_path / "checkpoints.db")
+        with SqliteSaver.from_conn_string(place) as saver:
+            threads(saver)
+        before = Path(place).read_bytes()
+        check_threads(place, capsys, contents)
+        assert Path(place).read_bytes() == before
+    else:
+        with database("postgres", tmp_path, is_new=True) as place:
+            with PostgresSaver.from_conn_string(place) as saver:
+                saver.setup()
+                threads(saver)
+            check_threads(place, capsys, contents)
+
+
+def check_threads(place: str, capsys: Capture, contents: Callable[[], list[str]]) -> None:
+    found = answer(capsys, "import", place, "--user", "ada")
+    assert (found["format"], found["memories"]) == ("langgraph", 1)
+    assert found["skipped"] == {"threads of other users": 1, "threads that name no user": 1, "system": 1, "tool": 1}
+    assert contents() == ["I sail"]
+    assert answer(capsys, "import", place, "--user", "ada", "--thread", "t3")["memories"] == 2
+    assert contents() == ["I sail", "Nobody's", "Hello"]
+    for thread, message in [("t2", "is another user's"), ("t9", "has no thread")]:
+        assert main(["import", place, "--user", "ada", "--thread", thread]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_database_without_checkpoints_is_told(url: str, capsys: Capture, tmp_path: Path):
+    open_store(url, embeddings=None).close()
+    assert main(["import", url.removeprefix("sqlite:///"), "--user", "ada"]) == 1
+    assert "no such table: checkpoints" in capsys.readouterr().err
+    with database("postgres", tmp_path, is_new=True) as place:
+        assert main(["import", place, "--user", "ada"]) == 1
+        assert "PostgreSQL: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "content"), [(MEM0, "Loves hiking"), (QDRANT, "Loves tea"), (MEM0["results"], None)])
+def test_memories_of_mem0_are_memories(
+    value: Any, content: str | None, tmp_path: Path, capsys: Capture, url: str, contents: Callable[[], list[str]]
+):
+    file = saved(tmp_path / "mem0.json", value)
+    found = answer(capsys, "import", file, "--user", "ada")
+    assert (found["written"], found["by_layout"], found["skipped"]) == (1, {"mem0": 1}, 0)
+    assert contents() == [content or "Loves hiking"]
+    whole = answer(capsys, "import", file)
+    assert whole["already_there"] == 1
+    if value is MEM0:
+        assert (whole["written"], whole["skipped_by_reason"]) == (1, {"it names no user": 1})
+        with open_store(url, embeddings=None) as store:
+            (one,) = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
+        assert (one.id, one.created_at, one.value["session_id"]) == (MEM0["results"][0]["id"], NOON, "r1")
+        assert one.metadata == {"category": "hobbies", "legacy": {"hash": "h", "role": "user"}}
+    elif value is QDRANT:
+        with open_store(url, embeddings=None) as store:
+            (one,) = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
+        assert one.metadata == {"mood": 1, "legacy": {"hash": "h"}}
