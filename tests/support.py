@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,16 @@ def expanded(value: Any) -> Any:
         text, times = value["repeat"]
         return text * times
     return value
+
+
+@contextmanager
+def case(name: str) -> Generator[None]:
+    """Names the case of a loop in its failure."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the case: {name}")
+        raise
 
 
 def load(name: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
-from support import HashingEmbeddings
+from support import HashingEmbeddings, case
 
 from inference_core import MemoryStore, open_store
 from inference_core.effects import run
@@ -196,27 +196,26 @@ async def test_filters(ask: Ask):
             assert "".join(sorted(keys(found))) == wanted, (conditions, query)
 
 
-@pytest.mark.parametrize(
-    "conditions",
-    [
-        {"n": {"$regex": "."}},
-        {"n": {"$gt": 1, "x": 2}},
-        {"$nor": [{"n": 1}]},
-        {"n": {"$or": [1]}},
-        {1: 2},
-        {"n": {"$gt": None}},
-        {"n": {"$gt": True}},
-        {"n": {"$lte": [1]}},
-        ["n"],
-        "n",
-    ],
-    ids=repr,
-)
-async def test_a_filter_that_cannot_be_understood_is_an_error(ask: Ask, conditions: Any):
+BAD_FILTERS: list[Any] = [
+    {"n": {"$regex": "."}},
+    {"n": {"$gt": 1, "x": 2}},
+    {"$nor": [{"n": 1}]},
+    {"n": {"$or": [1]}},
+    {1: 2},
+    {"n": {"$gt": None}},
+    {"n": {"$gt": True}},
+    {"n": {"$lte": [1]}},
+    ["n"],
+    "n",
+]
+
+
+async def test_a_filter_that_cannot_be_understood_is_an_error(ask: Ask):
     await ask("put", NS, "a", {"n": 1})
-    for query in (None, "tea"):
-        with pytest.raises(InvalidFilter):
-            await ask("search", NS, filter=conditions, query=query)
+    for conditions in BAD_FILTERS:
+        for query in (None, "tea"):
+            with case(repr(conditions)), pytest.raises(InvalidFilter):
+                await ask("search", NS, filter=conditions, query=query)
 
 
 @pytest.mark.parametrize("page", [{"limit": -1}, {"limit": 10_001}, {"offset": -1}])
@@ -337,15 +336,15 @@ BAD_VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_VALUES)
-async def test_a_value_that_cannot_be_stored_is_refused(ask: Ask, name: str, monkeypatch: pytest.MonkeyPatch):
+async def test_a_value_that_cannot_be_stored_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store_module, "MAX_VALUE_BYTES", 1024 * 1024)
     await ask("put", NS, "kept", {"n": 1})
-    with pytest.raises(InvalidMemory):
-        await ask("put", NS, "bad", BAD_VALUES[name])
-    with pytest.raises(InvalidMemory):
-        await ask("put", NS, "kept", BAD_VALUES[name])
-    assert [(item.key, item.value) for item in await ask("search", NS)] == [("kept", {"n": 1})]
+    for name, value in BAD_VALUES.items():
+        for key in ("bad", "kept"):
+            with case(f"{name}, {key}"):
+                with pytest.raises(InvalidMemory):
+                    await ask("put", NS, key, value)
+                assert [(item.key, item.value) for item in await ask("search", NS)] == [("kept", {"n": 1})]
 
 
 async def test_a_namespace_may_be_a_list(ask: Ask):
@@ -383,23 +382,28 @@ async def test_what_was_stored_can_be_read_from_anywhere(ask: Ask, depth: int):
     assert (await below(60)).value == value
 
 
-@pytest.mark.parametrize("key", ["", "x" * 1_025, "a\x00b", "\ud800"], ids=["empty", "long", "nul", "surrogate"])
-async def test_a_key_that_cannot_be_stored_is_refused(ask: Ask, key: str):
-    with pytest.raises((InvalidNamespaceError, InvalidInput)):
-        await ask("put", NS, key, {"n": 1})
-    with pytest.raises((InvalidNamespaceError, InvalidInput)):
-        await ask("batch", [PutOp(NS, "good", {"n": 1}), PutOp(NS, key, {"n": 1})])
-    assert await ask("search", ()) == []
+BAD_KEYS = {"empty": "", "long": "x" * 1_025, "nul": "a\x00b", "surrogate": "\ud800"}
 
 
-@pytest.mark.parametrize("key", ["", "x" * 1_025, "a\x00b", "\ud800"], ids=["empty", "long", "nul", "surrogate"])
-async def test_nothing_is_found_under_such_a_key(ask: Ask, key: str):
+async def test_a_key_that_cannot_be_stored_is_refused(ask: Ask):
+    for name, key in BAD_KEYS.items():
+        with case(name):
+            with pytest.raises((InvalidNamespaceError, InvalidInput)):
+                await ask("put", NS, key, {"n": 1})
+            with pytest.raises((InvalidNamespaceError, InvalidInput)):
+                await ask("batch", [PutOp(NS, "good", {"n": 1}), PutOp(NS, key, {"n": 1})])
+            assert await ask("search", ()) == []
+
+
+async def test_nothing_is_found_under_such_a_key(ask: Ask):
     await ask("put", NS, "good", {"n": 1})
-    with contextlib.suppress(InvalidNamespaceError, InvalidInput):
-        assert await ask("get", NS, key) is None
-    with contextlib.suppress(InvalidNamespaceError, InvalidInput):
-        await ask("delete", NS, key)
-    assert keys(await ask("search", NS)) == ["good"]
+    for name, key in BAD_KEYS.items():
+        with case(name):
+            with contextlib.suppress(InvalidNamespaceError, InvalidInput):
+                assert await ask("get", NS, key) is None
+            with contextlib.suppress(InvalidNamespaceError, InvalidInput):
+                await ask("delete", NS, key)
+            assert keys(await ask("search", NS)) == ["good"]
 
 
 async def test_a_key_that_is_not_text_in_a_raw_batch(ask: Ask):
@@ -407,26 +411,25 @@ async def test_a_key_that_is_not_text_in_a_raw_batch(ask: Ask):
         await ask("batch", [PutOp(NS, cast("Any", 5), {"n": 1})])
 
 
-@pytest.mark.parametrize(
-    "namespace",
-    [(), ("",), ("a.b",), ("u", ""), ("a\x00b",), (1,), ("u", None), ("\ud800",)],
-    ids=["none", "empty", "dot", "empty second", "nul", "number", "None", "surrogate"],
-)
-async def test_a_namespace_that_cannot_be_stored_is_refused(ask: Ask, namespace: Any):
-    with pytest.raises((InvalidNamespaceError, InvalidInput)):
-        await ask("put", namespace, "a", {"n": 1})
-    with pytest.raises((InvalidNamespaceError, InvalidInput)):
-        await ask("batch", [PutOp(NS, "good", {"n": 1}), PutOp(namespace, "a", {"n": 1})])
-    assert await ask("search", ()) == []
+async def test_a_namespace_that_cannot_be_stored_is_refused(ask: Ask):
+    namespaces: list[Any] = [(), ("",), ("a.b",), ("u", ""), ("a\x00b",), (1,), ("u", None), ("\ud800",)]
+    for namespace in namespaces:
+        with case(ascii(namespace)):
+            with pytest.raises((InvalidNamespaceError, InvalidInput)):
+                await ask("put", namespace, "a", {"n": 1})
+            with pytest.raises((InvalidNamespaceError, InvalidInput)):
+                await ask("batch", [PutOp(NS, "good", {"n": 1}), PutOp(namespace, "a", {"n": 1})])
+            assert await ask("search", ()) == []
 
 
-@pytest.mark.parametrize("namespace", [("",), ("a.b",), ("u", ""), ("a\x00b",), (1,)])
-async def test_reading_an_invalid_namespace_is_refused(ask: Ask, namespace: Any):
-    for operation in (("get", namespace, "a"), ("search", namespace), ("delete", namespace, "a")):
-        with pytest.raises(InvalidNamespaceError):
-            await ask(*operation)
-    with pytest.raises(InvalidNamespaceError):
-        await ask("list_namespaces", prefix=namespace)
+async def test_reading_an_invalid_namespace_is_refused(ask: Ask):
+    namespaces: list[Any] = [("",), ("a.b",), ("u", ""), ("a\x00b",), (1,)]
+    for namespace in namespaces:
+        for operation in (("get", namespace, "a"), ("search", namespace), ("delete", namespace, "a")):
+            with case(ascii(operation)), pytest.raises(InvalidNamespaceError):
+                await ask(*operation)
+        with case(ascii(namespace)), pytest.raises(InvalidNamespaceError):
+            await ask("list_namespaces", prefix=namespace)
     with pytest.raises(InvalidNamespaceError):
         await ask("put", ("langgraph",), "a", {"n": 1})
 

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.sqlite import SqliteStore
-from support import HashingEmbeddings
+from support import HashingEmbeddings, case
 
 from inference_core import AgentMemoryStoreService, MemorySource, MemoryStoreDocument, Origin, Trust, open_store
 from inference_core.errors import (
@@ -635,13 +635,6 @@ BAD_SAVES: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_SAVES)
-async def test_a_bad_save_changes_nothing(own_service: AgentMemoryStoreService, name: str):
-    await own_service.save_memory(**GOOD)
-    change, error = BAD_SAVES[name]
-    await refused(own_service, error, "save_memory", **GOOD | change)
-
-
 async def test_an_unknown_type_is_an_assertion_error_for_older_callers(ask: Ask):
     with pytest.raises(AssertionError, match=r"Invalid memory_type 'x'\. Must be one of: preferences"):
         await ask("save_memory", U, "tea", "x")
@@ -667,19 +660,14 @@ BAD_UPDATES: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_UPDATES)
-async def test_a_bad_update_changes_nothing(own_service: AgentMemoryStoreService, name: str):
-    memory_id = await own_service.save_memory(U, "tea", extra_metadata={"b": "x" * 100})
-    change, error = BAD_UPDATES[name]
-    await refused(own_service, error, "update_memory", **{"user_id": U, "memory_id": memory_id} | change)
-
-
 async def test_bad_input_changes_nothing_on_any_store(service: AgentMemoryStoreService):
     memory_id = await service.save_memory(U, "tea", extra_metadata={"b": "x" * 100})
-    for change, error in BAD_SAVES.values():
-        await refused(service, error, "save_memory", **GOOD | change)
-    for change, error in BAD_UPDATES.values():
-        await refused(service, error, "update_memory", **{"user_id": U, "memory_id": memory_id} | change)
+    for name, (change, error) in BAD_SAVES.items():
+        with case(f"save: {name}"):
+            await refused(service, error, "save_memory", **GOOD | change)
+    for name, (change, error) in BAD_UPDATES.items():
+        with case(f"update: {name}"):
+            await refused(service, error, "update_memory", **{"user_id": U, "memory_id": memory_id} | change)
 
 
 BAD_READS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -703,11 +691,11 @@ BAD_READS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_READS)
-async def test_a_bad_question_is_refused(own_service: AgentMemoryStoreService, name: str):
+async def test_a_bad_question_is_refused(own_service: AgentMemoryStoreService):
     await own_service.save_memory(U, "tea")
-    operation, arguments = BAD_READS[name]
-    await refused(own_service, InvalidInput, operation, user_id=U, **arguments)
+    for name, (operation, arguments) in BAD_READS.items():
+        with case(name):
+            await refused(own_service, InvalidInput, operation, user_id=U, **arguments)
 
 
 RECEIPT = Receipt(
