@@ -38,8 +38,9 @@ class Columns:
     """One value per slot.
 
     ``written``, ``died`` and ``embedded`` are the sequence numbers of the writes that wrote its row last, ended it,
-    and gave it vectors; only these change after a view shows the slot. ``lengths`` are in terms. ``ranks`` break ties.
-    ``before`` is the key's previous slot, or -1. ``text_marks`` and ``vector_marks`` are hashes.
+    and gave it vectors; only these change after a view shows the slot. ``lengths`` are in terms. ``ranks``, checksums
+    of the keys, break ties. ``before`` is the key's previous slot, or -1. ``text_marks`` and ``vector_marks`` are
+    hashes.
     """
 
     written: NDArray[np.int64]

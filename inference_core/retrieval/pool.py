@@ -43,16 +43,6 @@ class Pool:
         self._commonness: dict[int, Floats] = {}
 
     @cached_property
-    def created(self) -> NDArray[np.float64]:
-        """When each document was created, in seconds since 1970."""
-        return self.column("created")
-
-    @cached_property
-    def ranks(self) -> NDArray[np.uint32]:
-        """A checksum of each document's key, the same in every process, that breaks ties."""
-        return self.column("ranks")
-
-    @cached_property
     def guiding(self) -> Floats:
         """1 for rules, procedures and preferences, which guide actions (CoALA's procedural memory)."""
         return self.kinds_in(GUIDING_TYPES).astype(np.float32)

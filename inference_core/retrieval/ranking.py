@@ -211,7 +211,7 @@ def _total(shares: Shares, size: int) -> NDArray[np.float64]:
 def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask, portion: int) -> Iterator[Positions]:
     """The wanted positions by score, then age, then key, sorted in portions, as only a few are ever used."""
     left = np.flatnonzero(wanted)
-    created, ranks = pool.created, pool.ranks
+    created, ranks = pool.column("created"), pool.column("ranks")
     while len(left):
         head, rest = left, left[:0]
         if len(left) > portion:

@@ -86,11 +86,6 @@ class IndexCache:
         """Bytes of all indexes and rows, about, as of each one's last use."""
         return self._total + self.rows.nbytes
 
-    @property
-    def is_building(self) -> bool:
-        """Whether an index is being built in the background."""
-        return bool(self._building)
-
     def views(self, scopes: Sequence[Namespace]) -> list[ScopeView]:
         """The views of ``scopes``, all of which belong to one user, with all that was written before.
 

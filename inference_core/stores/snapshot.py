@@ -77,10 +77,6 @@ class Ranked:
         """Where the text at ``place`` is stored."""
         return self.scopes[place.owner], self.pool.views[place.owner].keys[place.slot]
 
-    def is_of_kind(self, place: Place, kinds: frozenset[str] | None) -> bool:
-        """Whether the kind of the row at ``place`` is one of ``kinds``."""
-        return kinds is None or self.pool.views[place.owner].kind(place.slot) in kinds
-
     def hits(self, search: Search, owners: Collection[int]) -> Iterator[Hit]:
         """The hits in some of the views, the best first; if the search is to be filled, what is no hit after them."""
         if not owners:
@@ -145,7 +141,10 @@ def _reached(
 ) -> dict[Place, Found]:
     """What bridges lead to beyond ``direct``: it comes after these, and nothing says that it is relevant."""
     ends = [(mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct]
-    wanted = {place: mass for mass, place in sorted(ends) if ranked.is_of_kind(place, search.kinds)}
+    kinds, views = search.kinds, ranked.pool.views
+    wanted = {
+        place: mass for mass, place in sorted(ends) if kinds is None or views[place.owner].kind(place.slot) in kinds
+    }
     places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
     start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
     shares = {"reached": start} if search.explains else {}

@@ -131,7 +131,7 @@ def test_a_user_whose_index_does_not_fit_waits_for_it(full: Backend):
 def test_a_build_that_fails_is_tried_again(full: Backend, monkeypatch: pytest.MonkeyPatch):
     cache = IndexCache(full, "", max_bytes=10**9, wake=_ignored)
     cache.build([USER])
-    assert cache.is_building
+    assert cache._building
 
     def fails(*_: object) -> list[int]:
         raise StoreUnavailable("Away")
@@ -140,7 +140,7 @@ def test_a_build_that_fails_is_tried_again(full: Backend, monkeypatch: pytest.Mo
         patched.setattr(full, "heads", fails)
         with pytest.raises(StoreUnavailable):
             cache.follow()
-    assert not cache.is_building
+    assert not cache._building
     assert cache.needs_build([USER], IMPATIENT)
     cache.build([USER])
     assert cache.follow()
