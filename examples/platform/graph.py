@@ -1,8 +1,8 @@
 """An agent with memory for LangGraph Server.
 
 There is no ``store=``: the server gives the graph its own store, and the memories go there. The user is the one that
-the server authenticated; for a run that claims another user, memory is off. The settings come from ``.env``, which
-``langgraph.json`` names. Without AGENT_MODEL (for example ``openai:gpt-5-mini``) a script replies.
+the server authenticated (`auth.py`); for a run that claims another user, memory is off. The settings come from
+``.env``, which ``langgraph.json`` names. Without AGENT_MODEL (for example ``openai:gpt-5-mini``) a script replies.
 """
 
 from __future__ import annotations

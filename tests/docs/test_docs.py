@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
-    *("short-term-memory", "background", "context", "forgetting", "retrieval"),
+    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools"),
 )

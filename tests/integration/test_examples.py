@@ -150,11 +150,50 @@ def test_on_the_platform_another_claimed_user_is_refused(server: Server, claim: 
 def test_the_platforms_configuration_names_a_graph_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = json.loads((PLATFORM / "langgraph.json").read_text(encoding="utf-8"))
     assert configuration["dependencies"] == ["inference-core-memory[local,openai]", "."]
-    assert set(configuration) <= {"$schema", "python_version", "dependencies", "graphs", "env"}
-    for target in configuration["graphs"].values():
+    assert set(configuration) <= {"$schema", "python_version", "dependencies", "graphs", "env", "auth"}
+    for target in (*configuration["graphs"].values(), configuration["auth"]["path"]):
         path, _, name = target.partition(":")
         assert (PLATFORM / path).is_file()
         assert hasattr(load(Path(path).stem, PLATFORM, monkeypatch), name)
+
+
+class TestPlatformAuth:
+    """What the server asks the example's handlers; the whole server is asked in test_other_packages.py."""
+
+    @pytest.fixture
+    def auth(self, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+        monkeypatch.setenv("TOKENS", "secret-1=ada@example.com,secret-2=bob")
+        return load("auth", PLATFORM, monkeypatch)
+
+    async def test_a_token_names_its_user(self, auth: ModuleType) -> None:
+        assert await auth.authenticate("Bearer secret-1") == {"identity": "ada@example.com"}
+        for wrong in (None, "", "Bearer ", "Bearer secret-3", "ada@example.com"):
+            with pytest.raises(auth.Auth.exceptions.HTTPException) as raised:
+                await auth.authenticate(wrong)
+            assert raised.value.status_code == 401
+
+    @pytest.mark.parametrize(
+        "namespace", [("bob",), ("bob", "semantic"), ["bob", "x"], ["*"], ("ada@example.com",), ("~ada",)]
+    )
+    async def test_anothers_namespace_is_refused(self, auth: ModuleType, namespace: Any) -> None:
+        """Guards memories from the server's own store routes, which are open to every authenticated client."""
+        ada = SimpleNamespace(user=SimpleNamespace(identity="ada@example.com"))
+        with pytest.raises(auth.Auth.exceptions.HTTPException) as raised:
+            await auth.own_store(ada, {"namespace": namespace, "key": "k"})
+        assert raised.value.status_code == 403
+
+    @pytest.mark.parametrize("given", [None, (), [], ("~ada~40example~2ecom",), ["~ada~40example~2ecom", "semantic"]])
+    async def test_ones_own_is_searched_also_by_default(self, auth: ModuleType, given: Any) -> None:
+        ada = SimpleNamespace(user=SimpleNamespace(identity="ada@example.com"))
+        value = {"namespace": given}
+        await auth.own_store(ada, value)
+        assert value["namespace"] == tuple(given or ("~ada~40example~2ecom",))
+
+    async def test_threads_are_marked_and_filtered(self, auth: ModuleType) -> None:
+        value: dict[str, Any] = {}
+        ada = SimpleNamespace(user=SimpleNamespace(identity="ada@example.com"))
+        assert await auth.own_threads(ada, value) == {"owner": "ada@example.com"}
+        assert value == {"metadata": {"owner": "ada@example.com"}}
 
 
 def test_a_day_of_messages_becomes_goals_ideas_entities_and_context(
