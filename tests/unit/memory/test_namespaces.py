@@ -11,12 +11,19 @@ from support import expanded, load
 
 from inference_core.errors import InvalidCategory, InvalidId, InvalidMemoryType
 from inference_core.memory.namespaces import (
+    FORGOTTEN,
     MAX_ID_BYTES,
     MEMORIES_STORE_NAME,
+    USAGE,
     MemoryNamespaceBuilder,
     Namespace,
     decode_label,
     encode_label,
+    holds_forgotten,
+    holds_memories,
+    is_sidecar,
+    memory_namespace,
+    sidecar_namespace,
 )
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES, MemoryCategory, get_category_for_type
 
@@ -224,3 +231,16 @@ def test_bad_arguments_are_refused():
     for name in ("a\x00b", 0, False, b""):
         with pytest.raises(InvalidId, match=r"^agent_name "):
             MemoryNamespaceBuilder(agent_name=name)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("place", [USAGE, FORGOTTEN])
+@pytest.mark.parametrize("memories", [("ada", "semantic"), ("ada", "episodic", "planner")], ids=len)
+def test_a_sidecar_belongs_to_memories_and_holds_none(memories: Namespace, place: str):
+    sidecar = sidecar_namespace(memories, place)
+    assert (memory_namespace(sidecar), is_sidecar(sidecar), holds_memories(sidecar)) == (memories, True, False)
+    assert holds_forgotten(sidecar) is (place == FORGOTTEN)
+    assert not is_sidecar(memories)
+    assert not holds_forgotten(memories)
+    for other in (("ada",), ("ada", place), ("ada", place, "notes"), ("ada", "notes", "semantic"), (place, "semantic")):
+        assert not is_sidecar(other)
+        assert not holds_forgotten(other)
