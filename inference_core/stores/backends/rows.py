@@ -26,7 +26,6 @@ from inference_core.stores.backend import (
     Expire,
     Expiry,
     Key,
-    Outcome,
     Pending,
     Put,
     Row,
@@ -145,23 +144,6 @@ class WriteSet:
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.states[address] = replace(changed, seq=head)
         return version if isinstance(write, SetVector) else changed.version if isinstance(write, Put) else 0
-
-
-def staged(
-    batches: Sequence[Sequence[Write]], states: dict[Key, RowState], heads: dict[Namespace, int], now: datetime
-) -> list[Outcome]:
-    """Applies ``batches`` to ``states`` and ``heads`` in turn, each as a whole or, if it is refused, not at all."""
-    outcomes: list[Outcome] = []
-    for batch in batches:
-        writes = WriteSet(states.get, lambda scope: heads.get(scope, 0), now)
-        try:
-            outcomes.append(writes.apply(batch))
-        except StoreError as error:
-            outcomes.append(error)
-        else:
-            states.update(writes.states)
-            heads.update(writes.heads)
-    return outcomes
 
 
 def _changed(write: Put | Delete | SetVector | Expire, state: RowState | None, now: datetime) -> RowState | None:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.stores.backend import Key, Outcome, Pending, Row, Unreadable, Write
-from inference_core.stores.backends.rows import RowState, lost, staged
+from inference_core.stores.backends.rows import RowState, WriteSet, lost
 from inference_core.stores.codec import (
     MAX_MICROS,
     MAX_SECONDS,
@@ -169,9 +170,18 @@ class Decision(NamedTuple):
 
 
 def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key, RowState], now: datetime) -> Decision:
-    """Applies ``batches`` to the rows in ``states``, in memory."""
+    """Applies ``batches`` in turn to the rows in ``states``, in memory; one that is refused changes nothing."""
     seqs, after = {namespace: seq for namespace, (_, seq) in heads.items()}, dict(states)
-    decision = Decision(staged(batches, after, seqs, now), [], [], {})
+    decision = Decision([], [], [], {})
+    for batch in batches:
+        writes = WriteSet(after.get, lambda scope: seqs.get(scope, 0), now)
+        try:
+            decision.outcomes.append(writes.apply(batch))
+        except StoreError as error:
+            decision.outcomes.append(error)
+        else:
+            after.update(writes.states)
+            seqs.update(writes.heads)
     for (namespace, key), state in after.items():
         scope, head = heads[namespace]
         if state.seq > head:

@@ -130,10 +130,6 @@ class Factory:
             raise ConfigurationError(f"{self.address!r} is not a function; write module:function")
         return cast("Callable[..., Made]", found)
 
-    def keeps_data(self) -> bool:
-        """Whether it says where the data are, so that they can be opened again."""
-        return "place" in inspect.signature(self.function()).parameters
-
     def make(self, place: Path, embeddings: WatchedEmbeddings) -> Made:
         """What the function gives for ``place``."""
         function = self.function()
@@ -266,7 +262,7 @@ class Subject:
     def factory(self) -> Factory:
         """The factory that opens the data again, also in another process. Raises NotApplicable."""
         factory = self.place.factory
-        if factory is None or not factory.keeps_data():
+        if factory is None or "place" not in inspect.signature(factory.function()).parameters:
             raise NotApplicable("no factory that opens the same data again")
         return factory
 
