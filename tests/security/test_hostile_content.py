@@ -150,12 +150,12 @@ class TestHostileContents:
         block = prompt_of(in_memory)
         assert len(memories_in(block, {"semantic"})) == expected
 
-    def test_in_the_tools(self, hostile_service: AgentMemoryStoreService, texts: list[str]) -> None:
+    def test_in_the_tools(self, in_memory: AgentMemoryStoreService, texts: list[str]) -> None:
         names = ["save_memory_store", "update_memory_store", "recall_memories_store", "list_memories_store"]
-        save, update, recall, listing = get_memory_tools(hostile_service, USER, include_tools=names)
+        save, update, recall, listing = get_memory_tools(in_memory, USER, include_tools=names)
         expected = 0
         for number, text in enumerate(texts):
-            key = hostile_service.sync.save_memory(USER, f"zebra {number}")
+            key = in_memory.sync.save_memory(USER, f"zebra {number}")
             replies = [
                 save.invoke({"content": text, "topic": "zebra"}),
                 update.invoke({"memory_id": key, "content": text, "topic": "zebra"}),
@@ -221,10 +221,8 @@ class TestBenignTexts:
         assert told == set(topics)
         assert len(topics) > 150
 
-    def test_are_unchanged_in_the_tools(self, hostile_service: AgentMemoryStoreService) -> None:
-        save, listing = get_memory_tools(
-            hostile_service, USER, include_tools=["save_memory_store", "list_memories_store"]
-        )
+    def test_are_unchanged_in_the_tools(self, in_memory: AgentMemoryStoreService) -> None:
+        save, listing = get_memory_tools(in_memory, USER, include_tools=["save_memory_store", "list_memories_store"])
         assert all(save.invoke({"content": text}).startswith("✓") for text in BENIGN)
         lines = [line for page in range(10) for line in listing.invoke({"page": page + 1}).splitlines()[1:]]
         told = [html.unescape(line).split("[created: ", 1)[1].split("]: ", 1)[1] for line in lines]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Command, interrupt
-from support import expanded, load
+from support import case, expanded, load
 
 from inference_core import AgentMemoryStoreService, MemoryContext, get_memory_tools, open_store
 from inference_core.agents.identity import resolve_user
@@ -80,22 +80,23 @@ class TestHostileUserIds:
         assert len(set(USERS)) == len(USERS) > 90
         assert len(REFUSED) > 15
 
-    @pytest.mark.parametrize("at", range(len(REFUSED)))
-    def test_what_names_nobody_is_refused(self, populated: Populated, at: int) -> None:
-        face, user = populated.service.sync, REFUSED[at]
-        for attempt in (
-            lambda: face.save_memory(user, "x"),
-            lambda: face.recall_memories(user, "x"),
-            lambda: face.list_memories(user),
-            lambda: face.count_memories(user),
-            lambda: face.get_memory(user, populated.ids[0]),
-            lambda: face.update_memory(user, populated.ids[0], "x"),
-            lambda: face.delete_memory(user, populated.ids[0]),
-            lambda: face.delete_user_memories(user),
-            lambda: face.format_context_for_prompt(user, "x"),
-        ):
-            with pytest.raises(InvalidId):
-                attempt()
+    def test_what_names_nobody_is_refused(self, populated: Populated) -> None:
+        face, memory_id = populated.service.sync, populated.ids[0]
+        attempts: list[Callable[[Any], Any]] = [
+            lambda user: face.save_memory(user, "x"),
+            lambda user: face.recall_memories(user, "x"),
+            face.list_memories,
+            face.count_memories,
+            lambda user: face.get_memory(user, memory_id),
+            lambda user: face.update_memory(user, memory_id, "x"),
+            lambda user: face.delete_memory(user, memory_id),
+            face.delete_user_memories,
+            lambda user: face.format_context_for_prompt(user, "x"),
+        ]
+        for user in REFUSED:
+            for number, attempt in enumerate(attempts):
+                with case(f"attempt {number} as {ascii(user)[:80]}"), pytest.raises(InvalidId):
+                    attempt(user)
 
     def test_each_user_has_exactly_its_own(self, populated: Populated) -> None:
         face = populated.service.sync
@@ -152,10 +153,11 @@ class TestHostileAgentNames:
             assert agent.sync.count_memories("ada") == {"semantic": 0, "episodic": 1, "procedural": 1, "total": 2}
         assert AgentMemoryStoreService(own_store).sync.count_memories("ada")["total"] == 0
 
-    @pytest.mark.parametrize("at", [at for at, value in enumerate(REFUSED) if value not in (None, "")])
-    def test_what_names_no_agent_is_refused(self, own_store: BaseStore, at: int) -> None:
-        with pytest.raises(InvalidId):
-            AgentMemoryStoreService(own_store, agent_name=REFUSED[at])
+    def test_what_names_no_agent_is_refused(self, own_store: BaseStore) -> None:
+        for name in REFUSED:
+            if name not in (None, ""):
+                with case(ascii(name)[:80]), pytest.raises(InvalidId):
+                    AgentMemoryStoreService(own_store, agent_name=name)
 
 
 ADA, BOB = "ada", "bob"
