@@ -218,11 +218,10 @@ class StoreEngine:
         *,
         kinds: frozenset[str] | None = None,
         limit: int,
-        after: Cursor | None = None,
         offset: int = 0,
     ) -> Operation[list[Row]]:
-        """Rows of exactly ``scopes`` behind ``after``, the newest first."""
-        return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, after=after, offset=offset))
+        """Rows of exactly ``scopes``, the newest first; `scan` goes on behind a cursor."""
+        return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, offset=offset))
 
     def scan(
         self,

@@ -68,14 +68,12 @@ class MemoryScope:
             self.engine.accesses.note([(record.namespace, record.id) for record in records], at)
 
 
-def find(
-    scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None
-) -> Operation[MemoryRecord | None]:
+def find(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryRecord | None]:
     """The memory with this id in exactly the scopes that the agent reads; None if it is in none of them.
 
     Raises UnsupportedSchema if a newer version of this package wrote it.
     """
-    row = yield from find_row(scope, user_id, memory_id, category)
+    row = yield from find_row(scope, user_id, memory_id)
     return record_of(row) if row else None
 
 
