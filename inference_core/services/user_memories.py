@@ -6,12 +6,14 @@ InvalidInput and StoreUnavailable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from inspect import Parameter
 from typing import Concatenate, Final, ParamSpec, TypedDict, TypeVar
 
 from langgraph.store.base import BaseStore
+from pydantic.json_schema import SkipJsonSchema
 
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
@@ -37,7 +39,9 @@ from inference_core.stores.factory import any_engine_of, open_configured_store
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="BaseStore")
+StoreArgument = SkipJsonSchema[BaseStore]
+"""A store is nothing that a schema could describe, as that of a tool made of such a function."""
+_STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="StoreArgument")
 
 
 class UserMemoryEntry(TypedDict):
@@ -84,6 +88,7 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
             return helper(store, *args, **kwargs)
 
     present_as(configured, helper)
+    configured.__name__ = re.sub("user_memor(ies|y)", "user_long_term_memory", helper.__name__)
     return configured
 
 
@@ -168,7 +173,7 @@ def delete_user_memory_entries(
     return len(there)
 
 
-def delete_user_memory_entry(store: BaseStore, user_id: UserId, namespace: Sequence[str], key: str) -> bool:
+def delete_user_memory_entry(store: StoreArgument, user_id: UserId, namespace: Sequence[str], key: str) -> bool:
     """Removes one memory by its namespace and key; False if it is not the user's or not there."""
     return delete_user_memory_entries(store, user_id, [(namespace, key)]) == 1
 

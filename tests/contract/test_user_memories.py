@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.tools import StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.store.base import BaseStore
 
 from inference_core import AgentMemoryStoreService, MemoryRecord, MemoryStore, open_store
@@ -15,6 +17,7 @@ from inference_core.effects import run
 from inference_core.errors import InvalidCategory, InvalidId, InvalidInput, InvalidMemoryType, StoreUnavailable
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
+from inference_core.services import agent_memory_service
 from inference_core.services.agent_memory_service import (
     count_user_long_term_memory,
     count_user_memories,
@@ -239,6 +242,22 @@ def test_no_entry_has_such_a_key(any_store: BaseStore, key: Any):
     with contextlib.suppress(InvalidInput):
         assert delete_user_memory_entry(any_store, U, entry["namespace"], key) is False
     assert count_user_memories(any_store, U)["total"] == 1
+
+
+HELPERS = (
+    *(purge_user_memories, count_user_memories, list_user_memories, delete_user_memory_entry),
+    *(delete_user_memory_entries, purge_user_long_term_memory, count_user_long_term_memory),
+    *(list_user_long_term_memory, delete_user_long_term_memory_entry, delete_user_long_term_memory_entries),
+)
+
+
+@pytest.mark.parametrize("helper", HELPERS, ids=lambda one: one.__name__)
+def test_a_tool_can_be_made_of_it(helper: Any):
+    """Guards the schema, which a store cannot be part of, and the name, which was another helper's."""
+    described = convert_to_openai_tool(StructuredTool.from_function(helper))["function"]
+    assert getattr(agent_memory_service, described["name"]) is helper
+    assert "user_id" in described["parameters"]["properties"]
+    assert "store" not in described["parameters"]["properties"]
 
 
 @pytest.fixture
