@@ -11,6 +11,8 @@ import pytest
 from context_support import NOW, item
 
 from inference_core import ContextEngineer, ContextItem, Pruning
+from inference_core.context import engineer, profile, render
+from inference_core.context.comparing import DEFAULT_OVERLAP
 from inference_core.context.engineer import SUMMARY, at_both_ends, with_summary
 from inference_core.context.items import AssembledContext, DropReason
 from inference_core.effects import run
@@ -251,6 +253,15 @@ class TestBudget:
 
     def test_without_room_nothing_is_told(self):
         assert assembled(item("A thing"), max_tokens=3).text == ""
+
+    def test_the_defaults_are_the_documented_ones(self):
+        assert (engineer.DEFAULT_MAX_TOKENS, profile.DEFAULT_PROFILE_TOKENS, engineer.SUMMARY_SHARE) == (
+            2_000,
+            1_000,
+            0.25,
+        )
+        assert (profile.DEFAULT_PROFILE_CHANGE, render.MAX_LINE_CHARACTERS, DEFAULT_OVERLAP) == (0.25, 2_000, 0.6)
+        assert Pruning() == Pruning(min_chance=0.01, min_relevance=0.0, min_best=0.0, max_external=2)
 
     @pytest.mark.parametrize("options", [{"form": "yaml"}, {"min_overlap": 2}], ids=["form", "overlap"])
     def test_options_that_make_no_sense(self, options: dict[str, Any]):
