@@ -189,12 +189,3 @@ class PageRequest:
 def place_of(row: Row) -> Place:
     """Where ``row`` stands in a list."""
     return Cursor.of(row).place
-
-
-def cut(rows: Iterable[Row], request: PageRequest) -> list[Row]:
-    """The page that ``request`` asks for, of rows in any order: for what has to be sorted here."""
-    start = request.after and request.after.place
-    places = ((place_of(row), row) for row in rows)
-    behind = [(place, row) for place, row in places if start is None or place > start]
-    behind.sort(key=lambda one: one[0])
-    return [row for _, row in behind[request.offset : request.offset + request.limit]]

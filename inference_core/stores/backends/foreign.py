@@ -15,6 +15,7 @@ import json
 import sys
 import threading
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
@@ -51,7 +52,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.backends.rows import holding_most, tally
-from inference_core.stores.codec import PageRequest, cut
+from inference_core.stores.codec import PageRequest, place_of
 
 EXTRA: Final = "_inference_core"
 """The key of a stored value that holds the version, the indexed text and the vector."""
@@ -161,7 +162,9 @@ class ForeignBackend:
         return [None] * len(keys)
 
     def page(self, request: PageRequest) -> list[Row]:
-        return cut(self._rows(request.scopes, request.kinds), request)
+        rows = sorted(self._rows(request.scopes, request.kinds), key=place_of)
+        start = request.offset + (bisect_right(rows, request.after.place, key=place_of) if request.after else 0)
+        return rows[start : start + request.limit]
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         return sum(1 for _ in self._rows(scopes, kinds))
