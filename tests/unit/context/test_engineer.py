@@ -263,10 +263,23 @@ class TestBudget:
         assert (profile.DEFAULT_PROFILE_CHANGE, render.MAX_LINE_CHARACTERS, DEFAULT_OVERLAP) == (0.25, 2_000, 0.6)
         assert Pruning() == Pruning(min_chance=0.01, min_relevance=0.0, min_best=0.0, max_external=2)
 
-    @pytest.mark.parametrize("options", [{"form": "yaml"}, {"min_overlap": 2}], ids=["form", "overlap"])
+    @pytest.mark.parametrize("options", [{"form": "yaml"}, {"min_overlap": 1.1}, {"min_overlap": -0.1}], ids=str)
     def test_options_that_make_no_sense(self, options: dict[str, Any]):
         with pytest.raises(ConfigurationError):
             ContextEngineer(**options)
+
+    @pytest.mark.parametrize("overlap", [0, 1])
+    def test_an_overlap_may_be_none_or_all(self, overlap: float):
+        assert ContextEngineer(min_overlap=overlap).min_overlap == overlap
+
+    def test_a_text_that_is_longer_than_a_line_says_so(self):
+        text = assembled(item("x" * 3_000)).text
+        assert f"{'x' * 2_000} … [cut] (type: facts)" in text
+
+    def test_everything_is_shown_without_a_choice_within_the_budget(self):
+        items = [item("Likes tea", relevance=0.0), item("Likes tea", id="again", relevance=0.0, days=9)]
+        context = engineer.EVERYTHING.assemble(items, query="How deep is the sea?", now=NOW)
+        assert [one.text for one in context.items] == ["Likes tea"] * 2
 
     def test_a_form_of_its_own_without_a_preamble(self):
         assert assembled(item("A"), form=listed, preamble=False).text == "['A'] 0:00:00 UTC False"
