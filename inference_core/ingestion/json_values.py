@@ -39,33 +39,34 @@ def json_values(path: Path, member: str = r"conversations[^/]*\.json") -> Iterat
 
 def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
     decoder = json.JSONDecoder()
-    buffer, count, is_array, is_over = "", before, None, False
+    buffer, at, count, is_array, is_over = "", 0, before, None, False
     while True:
-        buffer = buffer[_BETWEEN.match(buffer).end() :]  # pyright: ignore[reportOptionalMemberAccess] - matches anything
-        if is_array is None and buffer:
-            is_array = buffer[0] == "["
-            buffer = buffer[is_array:]
+        at = _BETWEEN.match(buffer, at).end()  # pyright: ignore[reportOptionalMemberAccess] - matches anything
+        if is_array is None and at < len(buffer):
+            is_array = buffer[at] == "["
+            at += is_array
             continue
-        if is_array and buffer.startswith("]"):
+        if is_array and buffer.startswith("]", at):
             return
         try:
-            value, end = decoder.raw_decode(buffer)
+            value, end = decoder.raw_decode(buffer, at)
             if end < len(buffer) or is_over:  # else it may go on: 12, 123
-                buffer, count = buffer[end:], count + 1
+                at, count = end, count + 1
                 yield value
                 continue
         except (ValueError, RecursionError) as error:
-            if is_over and (buffer or is_array):
+            if is_over and (at < len(buffer) or is_array):
                 raise InvalidInput(f"{where} {count + 1} is not JSON, or cut off: {error!s:.100}") from error
         if is_over:
             return
-        if len(buffer) > MAX_VALUE_CHARACTERS:
+        size = len(buffer) - at
+        if size > MAX_VALUE_CHARACTERS:
             raise InvalidInput(
                 f"{where} {count + 1} is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"
             )
-        more = _read(file, max(_CHUNK, len(buffer)), where)  # twice as much each time, so that all in all it is linear
+        more = _read(file, max(_CHUNK, size), where)  # twice as much each time, so that all in all it is linear
         is_over = not more
-        buffer += more
+        buffer, at = buffer[at:] + more, 0
 
 
 @contextmanager
