@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -192,46 +190,46 @@ class PostgresBackend(SqlBackend):
         return f"{column} = ANY(:{column[2:]}s)", {f"{column[2:]}s": list(values)}
 
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        return self._connections.attempt(partial(_apply, batches=batches, now=self._clock.now()))
+        """Applies ``batches`` in two round trips: lock and read, then store and commit.
 
+        Scopes are locked in the order of their names, so transactions cannot deadlock. Raises WriteUnknown if the
+        connection was lost during the commit.
+        """
+        writes = [write for batch in batches for write in batch]
+        keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
+        made = {write.namespace for write in writes if isinstance(write, Put)}
 
-def _apply(connection: Connection, batches: Sequence[Sequence[Write]], now: datetime) -> list[Outcome]:
-    """Applies ``batches`` in one transaction of two round trips: lock and read, then store and commit.
+        def apply(connection: Connection) -> list[Outcome]:
+            is_sent = False
+            try:
+                with connection.pipeline():
+                    connection.execute("BEGIN")
+                    if made:
+                        roots = [pack_namespace(scope[:1]) for scope in made]
+                        connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
+                    scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
+                    wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
+                    rows = connection.execute(_FIND, wanted, binary=True)
+                    heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
+                    states = {(unpack_namespace(name), key): state_of(found) for name, key, *found in rows.fetchall()}
+                    decision = decide(batches, heads, states, self._clock.now())
+                    with connection.cursor() as cursor:
+                        if decision.changed:
+                            cursor.executemany(_UPSERT, decision.changed)
+                            cursor.execute(_NEW_SEQS, ([*decision.heads], [*decision.heads.values()]))
+                        if decision.touched:
+                            cursor.executemany(_TOUCH, decision.touched)
+                    is_sent = True
+                    connection.execute("COMMIT")
+            except psycopg.Error as error:
+                if is_sent and connection.broken:
+                    raise WriteUnknown(
+                        "The connection to PostgreSQL was lost during the commit; retry the write under the same id"
+                    ) from error
+                raise
+            return decision.outcomes
 
-    Scopes are locked in the order of their names, so transactions cannot deadlock. Raises WriteUnknown if the
-    connection was lost during the commit, psycopg's errors if nothing was changed.
-    """
-    writes = [write for batch in batches for write in batch]
-    keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
-    made = {write.namespace for write in writes if isinstance(write, Put)}
-    is_sent = False
-    try:
-        with connection.pipeline():
-            connection.execute("BEGIN")
-            if made:
-                roots = [pack_namespace(scope[:1]) for scope in made]
-                connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
-            scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
-            wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
-            rows = connection.execute(_FIND, wanted, binary=True)
-            heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
-            states = {(unpack_namespace(name), key): state_of(found) for name, key, *found in rows.fetchall()}
-            decision = decide(batches, heads, states, now)
-            with connection.cursor() as cursor:
-                if decision.changed:
-                    cursor.executemany(_UPSERT, decision.changed)
-                    cursor.execute(_NEW_SEQS, ([*decision.heads], [*decision.heads.values()]))
-                if decision.touched:
-                    cursor.executemany(_TOUCH, decision.touched)
-            is_sent = True
-            connection.execute("COMMIT")
-    except psycopg.Error as error:
-        if is_sent and connection.broken:
-            raise WriteUnknown(
-                "The connection to PostgreSQL was lost during the commit; retry the write under the same id"
-            ) from error
-        raise
-    return decision.outcomes
+        return self._connections.attempt(apply)
 
 
 def has_store(url: str) -> bool:
