@@ -12,8 +12,19 @@ from zoneinfo import ZoneInfo
 import pytest
 from support import expanded, load
 
-from inference_core.context.render import NOTICE, TITLES, contents_in, fenced, neutral_line, render_memories
+from inference_core.context.render import (
+    NOTICE,
+    TITLES,
+    contents_in,
+    fenced,
+    neutral_line,
+    numbered,
+    render_blocks,
+    render_memories,
+    whole,
+)
 from inference_core.errors import InvalidMemory
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, Origin, Trust
@@ -168,3 +179,32 @@ def test_a_block_tells_its_contents_whole(entry: dict[str, str]):
     tool = MemorySource(origin=Origin.TOOL)
     records = [_record(text, topic="] x (type: facts"), _record(f"{text} (type: facts)", source=tool, trust=tool.trust)]
     assert contents_in(_block(*records)) == {neutral_line(record.content) for record in records}
+
+
+def test_a_line_of_a_list_shows_what_it_takes_to_change_a_memory():
+    known = MemoryStoreDocument.of(_record("Likes <tea>", topic="drinks"))
+    web = MemorySource(origin=Origin.WEB)
+    found = MemoryStoreDocument.of(_record("Sells tea", source=web, trust=web.trust))
+    found.relevance = 0.456
+    weak, least = (MemoryStoreDocument("k", {"content": "Note"}, {}, relevance=value) for value in (0.0999, 0.1))
+    assert numbered([known, found, weak, least, MemoryStoreDocument("k", {"content": "Note"}, {})], first=3) == [
+        "3. [id: m] [semantic] [facts] [created: 2026-01-15 11:00] - (drinks): Likes &lt;tea&gt;",
+        "4. [id: m] [semantic] [facts] [created: 2026-01-15 11:00] [relevance: 0.46] [source: web]: Sells tea",
+        "5. [id: k] [relevance: weak]: Note",
+        "6. [id: k] [relevance: 0.10]: Note",
+        "7. [id: k]: Note",
+    ]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 2_000), (4, 2_000), (5, 1_600), (50, 160), (100, 160)])
+def test_the_longer_a_list_the_shorter_its_lines(count: int, shown: int):
+    long = MemoryStoreDocument("k", {"content": "x" * 9_000}, {})
+    assert {line.split(". ", 1)[1] for line in numbered([long] * count)} == {f"[id: k]: {'x' * shown} … [cut, id: k]"}
+    assert whole(long) == f"[id: k]: {'x' * 9_000}"
+
+
+def test_blocks_without_texts_are_left_out():
+    assert render_blocks({"facts": [], "goals": []}) == ""
+    assert render_blocks({"My facts!": ["a <b>", "c"], "goals": []}).splitlines() == [
+        *("<memory>", "  <my_facts_>", "    - a &lt;b&gt;", "    - c", "  </my_facts_>", "</memory>")
+    ]
