@@ -17,13 +17,14 @@ from contextlib import contextmanager
 
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME
-from inference_core.settings import MemorySettings, read_settings
+from inference_core.settings import MemorySettings, load_env_file, read_settings
 from inference_core.transfer.migrate import migrate_memories
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Migrates as the arguments say and prints a report; the exit code."""
     options = _parsed(argv)
+    load_env_file()
     try:
         settings = read_settings(MemorySettings)
         with _shown_progress() as progress:

@@ -22,10 +22,10 @@ _INTRODUCTION: Final = """# Configuration
 Written by `python scripts/settings_reference.py` from `inference_core/settings.py`.
 
 The environment is read when `MemorySettings()` or `AgentSettings()` is made: by `AgentService`, by the command line, by
-`MemoryMiddleware.from_settings` and by `AgentMemoryStoreService.from_settings`; never on import. `AgentService` and the
-command line first read `.env` in the working directory, if there is one; `inference-core --env-file PATH …` names
-another. Elsewhere, call `load_env_file()`. Variables already set in the environment override the file. A value that
-makes no sense is refused, with the name of the variable.
+`MemoryMiddleware.from_settings` and by `AgentMemoryStoreService.from_settings`; never on import. `AgentService`, the
+command line and the migration script first read `.env` in the working directory, if there is one; `inference-core
+--env-file PATH …` names another. Elsewhere, call `load_env_file()`. Variables already set in the environment override
+the file. A value that makes no sense is refused, with the name of the variable.
 """
 
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from langchain_core.embeddings import Embeddings
 
-from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import STANDING
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
@@ -54,10 +53,7 @@ class Remembering(Embeddings):
 
 
 def told(
-    users: Sequence[Conversation],
-    embeddings: str | None,
-    sizes: Iterable[int] = SIZES,
-    engineer: ContextEngineer | None = None,
+    users: Sequence[Conversation], embeddings: str | None, sizes: Iterable[int] = SIZES
 ) -> dict[int, dict[str, dict[str, float]]]:
     """By the number of a user's memories, for each of WAYS: how much is told, as shares.
 
@@ -67,12 +63,10 @@ def told(
     """
     embedder = make_embedder(embeddings)
     model = None if embedder is None else Remembering(embedder.model)
-    return {size: _of_size(users, size, model, engineer) for size in sizes}
+    return {size: _of_size(users, size, model) for size in sizes}
 
 
-def _of_size(
-    users: Sequence[Conversation], size: int, model: Embeddings | None, engineer: ContextEngineer | None
-) -> dict[str, dict[str, float]]:
+def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None) -> dict[str, dict[str, float]]:
     first: Counter[str] = Counter()
     silent: Counter[str] = Counter()
     ranked_first = asked = 0
@@ -88,12 +82,10 @@ def _of_size(
                 hits = service.sync.recall_memories(name, question.text, 1)
                 if hits and hits[0].content in {turn.text for turn in user.turns if turn.id in question.evidence}:
                     ranked_first += 1
-                    first.update(_ways(service, name, question.text, [hits[0].content], engineer))
+                    first.update(_ways(service, name, question.text, [hits[0].content]))
                 answers = [turn.text for turn in user.turns if turn.memory_type not in STANDING]
                 for _ in range(UNRELATED_EACH):
-                    silent.update(
-                        {*WAYS}.difference(_ways(service, name, unrelated[asked % len(unrelated)], answers, engineer))
-                    )
+                    silent.update({*WAYS}.difference(_ways(service, name, unrelated[asked % len(unrelated)], answers)))
                     asked += 1
     return {way: {"first": first[way] / max(ranked_first, 1), "silent": silent[way] / max(asked, 1)} for way in WAYS}
 
@@ -107,20 +99,13 @@ def _remember(service: AgentMemoryStoreService, user: Conversation, question: Qu
         service.sync.save_memory(name, turn.text, turn.memory_type, valid_from=turn.at)
 
 
-def _ways(
-    service: AgentMemoryStoreService,
-    user: str,
-    question: str,
-    contents: Iterable[str],
-    engineer: ContextEngineer | None,
-) -> list[str]:
+def _ways(service: AgentMemoryStoreService, user: str, question: str, contents: Iterable[str]) -> list[str]:
     """The ways by which any of ``contents`` is told."""
-    options = TurnOptions(engineer=engineer or ContextEngineer())
-    turn = run(build_turn_context(service.scope, user, question, options))
+    turn = run(build_turn_context(service.scope, user, question, TurnOptions()))
     texts = (
         f"{turn.profile.text}\n{turn.block}",
         service.sync.format_context_for_prompt(user, question),
-        ContextBuilder(service, engineer=engineer, deadline=None).sync.build(user, question).text,
+        ContextBuilder(service, deadline=None).sync.build(user, question).text,
     )
     lines = [neutral_line(content) for content in contents]
     return [way for way, text in zip(WAYS, texts, strict=True) if any(line in text for line in lines)]

@@ -155,7 +155,7 @@ class ContextEngineer:
             dropped += others
         found = resolved(by_value(once), keeps_history=history)
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
-        min_best = 0.0 if is_personal(query) else self.pruning.min_best
+        min_best = 0.0 if is_personal(query, everything) else self.pruning.min_best
         chance = chances(everything, self.pruning.min_relevance, min_best)
         least = self.pruning.min_chance
         single = by_value([*found.kept, *found.untrusted])

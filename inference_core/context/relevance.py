@@ -19,6 +19,7 @@ from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
+from inference_core.retrieval.languages import language_of
 from inference_core.slots.words import PEOPLE, word_set
 
 Chances = Mapping[tuple[str, str], float]
@@ -53,9 +54,18 @@ _FIRST_PERSON: Final = re.compile(
     r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user|ich|mir|mich|meine?[nmrs]?|wir|uns|unsere?[nmrs]?)\b",
     re.IGNORECASE,
 )
-_ASKS_TO_BE_TOLD: Final = re.compile(
-    r"\b(?:tell|give|show|write|teach|send|sage?|gib|zeige?|erkläre?) (?:me|us|mir|uns)\b", re.IGNORECASE
+_OF_NOBODY: Final = re.compile(
+    r"\b(?:(?:tell|give|show|write|teach|send) (?:me|us)|how (?:do|can) (?:I|we))\b", re.IGNORECASE
 )
+_OF_SOMEBODY: Final = re.compile(
+    r"\b(?:he|him|his|she|hers?|it|yesterday|today|tomorrow|tonight|"
+    r"recently|(?:last|next) (?:week|month|year|time|night|morning)|"
+    r"January|February|March|April|May|June|July|August|September|October|November|December|"
+    r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
+)
+"""Who is known, and when it was: general knowledge is seldom asked for so."""
+_NAMES: Final = re.compile(r"(?<=[^.!?:]\s)[A-Z]\w+(?:\s[A-Z]\w+)*")
+"""Words in capitals that begin no sentence."""
 _SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
 _POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
 _NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
@@ -82,16 +92,16 @@ _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 class Pruning:
     """How likely an item has to be needed, from 0 to 1.
 
-    ``min_chance`` holds for every item (`chances`); the default keeps 97 % of what is needed. The others are off, as
-    they cost evidence: ``min_relevance`` is a least relevance of every item; if the user does not ask about themselves,
-    and the best item is less relevant than ``min_best``, of what is judged only rules and preferences are kept. Of what
-    tools, documents and the web said, the ``max_external`` likeliest are kept, as poison comes in numbers. Raises
-    ConfigurationError for shares outside 0 to 1, or a negative number.
+    ``min_chance`` holds for every item (`chances`); the default keeps 97 % of what is needed. If the question is one
+    for general knowledge (`is_personal`) and the best item is less relevant than ``min_best``, of what is judged only
+    rules and preferences are kept; the default costs some evidence. ``min_relevance``, a least relevance of every item,
+    is off, as it costs more. Of what tools, documents and the web said, the ``max_external`` likeliest are kept, as
+    poison comes in numbers. Raises ConfigurationError for shares outside 0 to 1, or a negative number.
     """
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.0
+    min_best: float = 0.115
     max_external: int = 2
 
     def __post_init__(self) -> None:
@@ -102,11 +112,24 @@ class Pruning:
             raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
 
 
-def is_personal(query: str | None) -> bool:
-    """Whether a user who asks ``query`` speaks of themselves, or asks nothing in particular."""
-    if query is None or len(query.split()) < _MORE_THAN_A_GREETING:
+def is_personal(query: str | None, items: Sequence[ContextItem] = ()) -> bool:
+    """Whether ``query`` may be about the user; False for what is asked of general knowledge, in English.
+
+    It may if it asks nothing in particular, speaks of the user, of a person by pronoun or kinship, or of a day, or
+    names what one of ``items`` names; and if it or the most relevant item is not in English, as then relevance and
+    these words say little.
+    """
+    if query is None or len(query.split()) < _MORE_THAN_A_GREETING or language_of(query) != "en":
         return True
-    return _FIRST_PERSON.search(_ASKS_TO_BE_TOLD.sub("", query)) is not None
+    if _FIRST_PERSON.search(_OF_NOBODY.sub("", query)) or _OF_SOMEBODY.search(query):
+        return True
+    if not _RELATIVES.isdisjoint(_WORD.findall(query.casefold())):
+        return True
+    best = max(items, key=lambda item: item.relevance or 0.0, default=None)
+    if best is not None and language_of(best.text) not in ("en", ""):
+        return True
+    names = map(re.escape, _NAMES.findall(query))
+    return any(re.search(rf"\b{name}\b", item.text) for name in names for item in items)
 
 
 def chances(items: Sequence[ContextItem], min_relevance: float = 0.0, min_best: float = 0.0) -> Chances:

@@ -1,13 +1,16 @@
 """The pages of the documentation: every snippet runs, in order, and prints what stands below it.
 
 A ``python`` or ``sh`` block is a snippet, a ``text`` block right after it is what it prints ("…" stands for anything
-within a line). All snippets of a page share a folder, with the clone's scripts and examples in it, and its environment;
-those in Python share their names too. Run as a script, this file runs the snippets of all pages that it is told of on
-standard input, and prints what each printed, as JSON.
+within a line); an ``env`` block is added to the folder's `.env`. All snippets of a page share a folder, with the
+clone's scripts and examples in it, and its environment; those in Python share their names and their event loop too.
+Run as a script, this file runs the snippets of all pages that it is told of on standard input, and prints what each
+printed, as JSON.
 """
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
 import io
 import json
@@ -19,7 +22,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import pytest
@@ -36,7 +39,7 @@ PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
-    *("documents/memory-service", "documents/memory-tools"),
+    *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
 )
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
@@ -64,7 +67,7 @@ def snippets(page: Path) -> list[Snippet]:
     return [
         Snippet(found[1], found[2], text[: found.start()].count("\n") + 1, found[3] or "")
         for found in _BLOCK.finditer(text)
-        if found[1] in ("python", "sh")
+        if found[1] in ("python", "sh", "env")
     ]
 
 
@@ -88,18 +91,27 @@ def run_page(page: Path) -> list[str]:
     """Runs the page's snippets in this process and folder; what each of them printed."""
     names: dict[str, Any] = {"__name__": "__main__"}
     _kept.append(names)
-    printed: list[str] = []
-    for snippet in snippets(page):
-        if snippet.language == "sh":
-            done = subprocess.run(["sh", "-ec", snippet.code], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{page.name}:{snippet.line}: {done.stderr}"
-            printed.append(done.stdout)
-            continue
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            place = f"{page.name}, block at line {snippet.line}"
-            exec(compile(snippet.code, place, "exec", dont_inherit=True), names)
-        printed.append(output.getvalue())
-    return printed
+    with asyncio.Runner() as runner:
+        return [run_snippet(snippet, page.name, names, runner) for snippet in snippets(page)]
+
+
+def run_snippet(snippet: Snippet, page: str, names: dict[str, Any], runner: asyncio.Runner) -> str:
+    """Runs a snippet of a page, with ``await`` at its top level if it has one; what it printed."""
+    if snippet.language == "env":
+        with Path(".env").open("a", encoding="utf-8") as file:
+            file.write(snippet.code)
+        return ""
+    if snippet.language == "sh":
+        done = subprocess.run(["sh", "-ec", snippet.code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{page}:{snippet.line}: {done.stderr}"
+        return done.stdout
+    place = f"{page}, block at line {snippet.line}"
+    code = compile(snippet.code, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        waiting = FunctionType(code, names)()
+        if waiting is not None:
+            runner.run(waiting)
+    return output.getvalue()
 
 
 def from_the_prompt(request: Request) -> str:
@@ -115,6 +127,11 @@ FIRST_SESSION: list[Turn] = [
 ]
 CONVERSATIONS: dict[str, list[Turn]] = {
     "README": [*FIRST_SESSION, from_the_prompt],
+    "documents/coala-memory": [
+        call_tool("save_memory_store", content="User prefers short answers", memory_type="preferences"),
+        "I will keep it short.",
+        from_the_prompt,
+    ],
     "quickstart": [*FIRST_SESSION, from_the_prompt, "Hello!", from_the_prompt, from_the_prompt],
 }
 
@@ -182,7 +199,7 @@ def test_tests_that_pages_name_are_there_and_unit_tests_are_named_after_modules(
 def test_blocks_of_code_are_run_or_marked_as_not_run(page: str) -> None:
     text = path_of(page).read_text(encoding="utf-8")
     openings = [line for line in text.splitlines() if line.startswith("```")][::2]
-    assert set(openings) <= {"```python", "```sh", "```text", "```console"}
+    assert set(openings) <= {"```python", "```sh", "```env", "```text", "```console"}
 
 
 def test_the_table_of_conformance_is_what_was_measured() -> None:

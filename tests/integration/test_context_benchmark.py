@@ -16,7 +16,7 @@ from support import DATA
 from benchmarks.context.cases import Case, Memories, Mode, case_sets, own_cases
 from benchmarks.context.experiment import run_set
 from benchmarks.context.first import WAYS, told
-from inference_core import AgentMemoryStoreService, ContextEngineer, Pruning, open_store
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
 from inference_core.memory.trust import Origin
@@ -149,10 +149,8 @@ def test_each_way_tells_recalls_first_and_questions_without_an_answer_do_not_cou
 
 def test_small_stores_tell_what_answers_and_nothing_to_unrelated_questions(full: bool):
     """Guards both at once: by ranks, or relative to the best, one memory is all or nothing."""
-    by_size = told(
-        [of(SAVED)], "local", [1, 2, 5, 10] if full else [1, 5], ContextEngineer(pruning=Pruning(min_best=0.12))
-    )
-    for way in ("middleware", "ContextBuilder"):
+    by_size = told([of(SAVED)], "local", [1, 2, 5, 10] if full else [1, 5])
+    for way in WAYS:
         assert {size: ways[way]["first"] for size, ways in by_size.items()} == dict.fromkeys(by_size, 1.0)
         assert mean(ways[way]["silent"] for ways in by_size.values()) >= 0.9
 

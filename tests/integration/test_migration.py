@@ -307,6 +307,15 @@ def test_the_script_says_nothing_to_migrate_without_a_store_and_makes_none(
     assert script("--database-url", "memory://")[0] == 0
 
 
+def test_the_script_reads_the_env_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Script):
+    """Regression: it looked into memory.db, where an application that keeps its settings in `.env` has nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", "")  # and put back afterwards, without what the file sets
+    monkeypatch.delenv("AGENT_MEMORY_STORE_URL")
+    (tmp_path / ".env").write_text("AGENT_MEMORY_STORE_URL=sqlite:///app.db\n")
+    assert script("--dry-run")[:2] == (0, "Nothing to migrate in sqlite:///app.db. There is no such file yet.\n")
+
+
 def test_the_script_prints_one_json_object(url: str, expected: list[Expected], script: Script):
     code, out, _ = script("--database-url", url.replace("sqlite:", "sqlite+aiosqlite:"), "--json", "--user-ids", "ada")
     found = json.loads(out)

@@ -72,15 +72,16 @@ class TestRelevance:
 
     def test_if_the_best_has_nothing_to_do_with_the_question_nothing_is_told(self):
         notes = [item(f"Note {at}", relevance=0.05) for at in range(5)]
-        context = assembled(*notes, query="How deep is the sea?", pruning=Pruning(min_best=0.12))
+        context = assembled(*notes, query="How deep is the sea?")
         assert (context.text, context.tokens, len(context.dropped)) == ("", 0, 5)
         assert len(told(assembled(*notes, query="How deep is the sea?", pruning=Pruning(min_best=0)))) == 5
 
-    @pytest.mark.parametrize("relevance", [0.12, 0.2])
-    def test_a_memory_alone_is_told_if_it_may_answer(self, relevance: float):
+    @pytest.mark.parametrize(
+        ("question", "relevance"), [("Which breed is the poodle?", 0.12), ("How old is Rex?", 0.01)]
+    )
+    def test_a_memory_alone_is_told_if_it_may_answer(self, question: str, relevance: float):
         rex = item("User's dog is called Rex", relevance=relevance)
-        context = assembled(rex, query="What is Rex like?", pruning=Pruning(min_best=0.12))
-        assert told(context) == ["User's dog is called Rex"]
+        assert told(assembled(rex, query=question)) == ["User's dog is called Rex"]
 
     @pytest.mark.parametrize("relevance", [0.0, 0.01, 0.04])
     def test_the_first_that_was_found_is_told(self, relevance: float):
@@ -91,7 +92,7 @@ class TestRelevance:
         """They share few words with what they apply to."""
         rule = item("Never use emojis", relevance=0.02, kind="instructions")
         note = item("Note", relevance=0.05)
-        context = assembled(rule, note, query="How deep is the sea?", pruning=Pruning(min_best=0.12))
+        context = assembled(rule, note, query="How deep is the sea?")
         assert told(context) == ["Never use emojis"]
 
     def test_a_pinned_memory_is_told_whatever_the_question(self):

@@ -216,21 +216,49 @@ def test_few_lines_are_told_that_come_from_outside():
 
 
 @pytest.mark.parametrize(
-    ("query", "personal"),
+    "query",
     [
-        ("Hello again, where should I have lunch?", True),
-        ("What do you know about me?", True),
-        ("Was soll ich heute kochen?", True),
-        ("Where does the user live?", True),
-        (None, True),
-        ("Good morning!", True),
-        ("What is the capital of Peru?", False),
-        ("Tell me a joke about penguins.", False),
+        None,
+        "Good morning!",
+        "Hello again, where should I have lunch?",
+        "What do you know about me?",
+        "Where does the user live?",
+        "When does the daughter from Canada arrive?",
+        "What did he do with the spectacles?",
+        "What happened in July?",
+        "The canary is throwing errors, undo it.",
+        "Are hazelnuts in what Marie Dubois ordered?",
+        "Was soll ich heute kochen?",
+        "¿Dónde comemos?",
     ],
 )
-def test_who_speaks_of_themselves_is_told_the_best_there_is(query: str | None, personal: bool):
-    """Few words connect "Where should I have lunch?" with an allergy, and a line too many costs little."""
-    assert is_personal(query) is personal
-    engineer = ContextEngineer(pruning=Pruning(min_best=0.12))
-    found = engineer.assemble([item("a", "Allergic to hazelnuts", relevance=0.05)], query=query, now=NOW)
-    assert (found.text != "") is personal
+def test_what_may_be_about_the_user_is_told_the_best_there_is(query: str | None):
+    """Few words connect "Where should I have lunch?" with an allergy, and a line too many costs little.
+
+    Regression: of questions that are not in the first person, every tenth lost what answers it, since the best of
+    hundreds of messages may have a low relevance.
+    """
+    allergy = item("a", "Marie Dubois is allergic to hazelnuts", relevance=0.05)
+    assert is_personal(query, [allergy])
+    assert ContextEngineer().assemble([allergy], query=query, now=NOW).text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "What is the capital of Peru?",
+        "Tell me a joke about penguins.",
+        "How do I reverse a linked list?",
+        "Who discovered the hazelnut, Marie Curie or Linnaeus?",
+    ],
+)
+def test_what_is_asked_of_general_knowledge_is_told_nothing(query: str):
+    allergy = item("a", "Marie Dubois is allergic to hazelnuts", relevance=0.05)
+    assert not is_personal(query, [allergy])
+    assert ContextEngineer().assemble([allergy], query=query, now=NOW).text == ""
+
+
+def test_a_memory_in_another_language_is_not_silenced():
+    """English questions about Spanish memories have a low relevance whatever they ask."""
+    lunch = item("a", "Come siempre en el bar de la esquina con los compañeros", relevance=0.05)
+    assert ContextEngineer().assemble([lunch], query="Which place is best for lunch?", now=NOW).text
