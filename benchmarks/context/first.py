@@ -1,12 +1,13 @@
 """What is told of few memories and of many: the one that recall ranks first, and nothing if the question is unrelated.
 
-Rules, preferences and pinned memories are told whatever is asked, so they do not count as an answer.
+Rules, preferences and pinned memories are told whatever is asked, by the ContextBuilder also goals, so they do not
+count as an answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from inference_core.context.render import neutral_line
 from inference_core.effects import run
 from inference_core.embeddings.factory import make_embedder
 from inference_core.evaluation.conversations import Conversation, Question
+from inference_core.memory.types import MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.context_builder.builder import ContextBuilder
 from inference_core.services.operations.turn import TurnOptions, build_turn_context
@@ -84,8 +86,10 @@ def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None)
                     ranked_first += 1
                     first.update(_ways(service, name, question.text, [hits[0].content]))
                 answers = [turn.text for turn in user.turns if turn.memory_type not in STANDING]
+                goals = {turn.text for turn in user.turns if turn.memory_type == MemoryType.GOALS}
                 for _ in range(UNRELATED_EACH):
-                    silent.update({*WAYS}.difference(_ways(service, name, unrelated[asked % len(unrelated)], answers)))
+                    ways = _ways(service, name, unrelated[asked % len(unrelated)], answers, goals)
+                    silent.update({*WAYS}.difference(ways))
                     asked += 1
     return {way: {"first": first[way] / max(ranked_first, 1), "silent": silent[way] / max(asked, 1)} for way in WAYS}
 
@@ -99,13 +103,23 @@ def _remember(service: AgentMemoryStoreService, user: Conversation, question: Qu
         service.sync.save_memory(name, turn.text, turn.memory_type, valid_from=turn.at)
 
 
-def _ways(service: AgentMemoryStoreService, user: str, question: str, contents: Iterable[str]) -> list[str]:
-    """The ways by which any of ``contents`` is told."""
+def _ways(
+    service: AgentMemoryStoreService,
+    user: str,
+    question: str,
+    contents: Collection[str],
+    listed: Collection[str] = (),
+) -> list[str]:
+    """The ways by which any of ``contents`` is told; the ContextBuilder gives what is ``listed`` whatever is asked."""
     turn = run(build_turn_context(service.scope, user, question, TurnOptions()))
     texts = (
         f"{turn.profile.text}\n{turn.block}",
         service.sync.format_context_for_prompt(user, question),
         ContextBuilder(service, deadline=None).sync.build(user, question).text,
     )
-    lines = [neutral_line(content) for content in contents]
-    return [way for way, text in zip(WAYS, texts, strict=True) if any(line in text for line in lines)]
+    answers = (contents, contents, [content for content in contents if content not in listed])
+    return [
+        way
+        for way, text, found in zip(WAYS, texts, answers, strict=True)
+        if any(neutral_line(content) in text for content in found)
+    ]

@@ -92,7 +92,7 @@ class TestSources:
             sources = [goals(judged=judged), ideas(judged=judged), consolidated_memories(judged=judged)]
             assert told(built(service, sources)) == {
                 "goals": ["Run in Berlin"],
-                "ideas": ["A Berlin guide as a gift", "Is in Berlin until Friday"],
+                "ideas": ["A Berlin guide as a gift"],
                 "consolidated_memory": ["Talked about Berlin", "Travels a lot to Berlin"],
             }
 
@@ -113,6 +113,17 @@ class TestSources:
         assert [one.text for one in sections["entities"]] == ["Ada (person)", "Rex"]
         asked = [goals(judged=True), ideas(judged=True), Entities(judged=True)]
         assert built(service, asked, "cup of 1954", engineer=None).text == ""
+
+    def test_regression_unrelated_questions_are_not_told_what_is_no_goal_or_idea(
+        self, service: AgentMemoryStoreService
+    ):
+        """Passing circumstances stood under the ideas whatever was asked: half of such questions were told one."""
+        service.sync.save_memory(USER, "The builds use JDK 17", "context")
+        builder = ContextBuilder(service, deadline=PATIENT).sync
+        assert "ideas" not in builder.build(USER, "What does photosynthesis produce?").sections
+        assert told(builder.build(USER, "Which JDK do the builds use?")) == {
+            "episodic_memory": ["The builds use JDK 17"]
+        }
 
     @pytest.mark.parametrize("judged", [True, False])
     def test_regression_a_limit_is_not_split_over_categories_that_have_nothing(

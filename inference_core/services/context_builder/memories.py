@@ -144,9 +144,9 @@ def goals(limit: int = 20, *, judged: bool = False) -> Memories:
 
 
 def ideas(limit: int = 20, *, judged: bool = False) -> Memories:
-    """The user's open ideas and passing circumstances, the most important first; with ``judged`` those that fit.
+    """The user's open ideas, the most important first; with ``judged`` those that fit the question.
 
-    Ideas are goals and general memories tagged "idea"; circumstances have the type "context".
+    Ideas are goals, general memories and passing circumstances tagged "idea".
     """
     return Memories(
         name="ideas",
@@ -154,7 +154,7 @@ def ideas(limit: int = 20, *, judged: bool = False) -> Memories:
         limit=limit,
         categories=(MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC),
         types=(MemoryType.CONTEXT, MemoryType.GOALS, MemoryType.GENERAL),
-        accepts=lambda record: _is_open(record) and (record.memory_type is MemoryType.CONTEXT or IDEA in record.tags),
+        accepts=lambda record: _is_open(record) and IDEA in record.tags,
         judged=judged,
         by_importance=True,
     )
