@@ -101,7 +101,7 @@ class Pruning:
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.115
+    min_best: float = 0.105
     max_external: int = 2
 
     def __post_init__(self) -> None:
