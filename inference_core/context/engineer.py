@@ -150,8 +150,8 @@ class ContextEngineer:
         """What is given if there is room, the most valuable first, and what is dropped."""
         once, dropped = collapsed(given, self.min_overlap)
         history = asks_for_history(query)
-        if self.answers_only and not history:
-            once, others = answering(by_value(once), query)
+        if not history:
+            once, others = answering(by_value(once), query, answers_only=self.answers_only)
             dropped += others
         found = resolved(by_value(once), keeps_history=history)
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]

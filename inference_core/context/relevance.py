@@ -49,6 +49,7 @@ _RELATIVES: Final = PEOPLE | word_set(
 )
 _NOBODY: Final = word_set(
     "user it that this there here what who he she they let everything nothing something today tomorrow tonight i we you"
+    " no never always all every some most any these those"
 )
 _FIRST_PERSON: Final = re.compile(
     r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user|ich|mir|mich|meine?[nmrs]?|wir|uns|unsere?[nmrs]?)\b",
@@ -101,7 +102,7 @@ class Pruning:
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.105
+    min_best: float = 0.11
     max_external: int = 2
 
     def __post_init__(self) -> None:
@@ -189,13 +190,14 @@ def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
 class _Statement:
     """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps.
 
-    For sure: it begins with a relative or the like whom the user, asking about what is theirs, has not named. Perhaps:
-    it begins with another name or a possession, and does not mention the user as well.
+    For sure: it begins with a relative or the like (``is_relatives``) whom the user, asking about what is theirs, has
+    not named. Perhaps: it begins with another name or a possession, and does not mention the user as well.
     """
 
     item: ContextItem
     stems: frozenset[str]
     numbers: frozenset[str]
+    is_relatives: bool
     is_somebodys: bool
     is_others: bool
 
@@ -212,11 +214,12 @@ class _Statement:
             and not _stems(found["who"]) & asked
         )
         found = _SOMEBODYS.match(text) if is_of_user else None
+        is_relatives = False
         if found is not None and found["who"].casefold() in _RELATIVES:
-            is_somebodys = not _stems(found["who"]) & asked
+            is_somebodys = is_relatives = not _stems(found["who"]) & asked
         else:  # a name with a possession or a pronoun, if the user asks about themselves alone
             is_somebodys = is_others and bool(_PERSONS.match(text) and _ALONE.search(query))
-        return cls(item, _stems(text), frozenset(_NUMBER.findall(text)), is_somebodys, is_others)
+        return cls(item, _stems(text), frozenset(_NUMBER.findall(text)), is_relatives, is_somebodys, is_others)
 
     @property
     def is_users(self) -> bool:
@@ -243,11 +246,15 @@ class _Statement:
         return changes or (counts and len(one & other) >= _ALIKE * len(one | other))
 
 
-def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[ContextItem], list[Dropped]]:
+def answering(
+    items: Sequence[ContextItem], query: str | None, *, answers_only: bool = True
+) -> tuple[list[ContextItem], list[Dropped]]:
     """``items`` without those that answer another question, and these.
 
-    A user who asks about themselves does not get what is somebody else's, nor what may be while another item says as
-    much about the question. A user who asks how it is does not get what a newer statement has changed.
+    A user who asks about themselves does not get what is said of a relative, if something said of the user has as much
+    to do with the question. With ``answers_only`` they do not get what is somebody else's at all, nor what may be while
+    another item says as much about the question; and a user who asks how it is does not get what a newer statement has
+    changed.
     """
     if not query:
         return list(items), []
@@ -256,13 +263,17 @@ def answering(items: Sequence[ContextItem], query: str | None) -> tuple[list[Con
     short = [item for item in items if len(item.text) <= MAX_CHARACTERS]
     notes = [item for item in short if item.record is None or item.record.category is not MemoryCategory.EPISODIC]
     statements = [_Statement.of(item, query) for item in notes]
-    most = max((len(one.stems & asked) for one in statements if one.is_users), default=0)
-    dropped = {
-        one.item.id: Dropped(one.item, DropReason.IRRELEVANT)
-        for one in statements
-        if one.is_somebodys or (one.is_others and 0 < len(one.stems & asked) <= most)
-    }
-    if _ASKS.match(query) and not _NOT_NOW.search(query):
+    own = [one.stems & asked for one in statements if one.is_users]
+    most = max(map(len, own), default=0)
+
+    def is_beside(one: _Statement) -> bool:
+        said = one.stems & asked
+        if answers_only:
+            return one.is_somebodys or (one.is_others and 0 < len(said) <= most)
+        return one.is_relatives and bool(said) and any(said <= users for users in own)
+
+    dropped = {one.item.id: Dropped(one.item, DropReason.IRRELEVANT) for one in statements if is_beside(one)}
+    if answers_only and _ASKS.match(query) and not _NOT_NOW.search(query):
         users = [one for one in statements if one.is_users]
         dropped |= {
             old.item.id: Dropped(old.item, DropReason.SUPERSEDED, new.item.id)

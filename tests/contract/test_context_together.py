@@ -40,7 +40,9 @@ def service(tmp_path: Path, clock: FrozenClock) -> Iterator[AgentMemoryStoreServ
     with open_store(f"sqlite:///{tmp_path / 'memory.db'}", embeddings=None) as store:
         service = AgentMemoryStoreService(store, clock=clock)
         for at in range(24):
-            service.sync.save_memory(USER, f"Berlin note {at} with {'tulips ' * (at % 5)}", KINDS[at % len(KINDS)])
+            kind = KINDS[at % len(KINDS)]
+            tags = ["idea"] if kind == "context" else []
+            service.sync.save_memory(USER, f"Berlin note {at} with {'tulips ' * (at % 5)}", kind, tags=tags)
         yield service
 
 

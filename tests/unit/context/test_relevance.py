@@ -69,8 +69,21 @@ def test_what_may_be_somebody_elses_is_left_out_beside_what_is_the_users(text: s
 
 
 @pytest.mark.parametrize(
+    ("own", "kept"),
+    [("I am allergic to penicillin.", ["own"]), ("I live in Porto.", ["other", "own"])],
+    ids=["answers", "something-else"],
+)
+def test_what_is_a_relatives_is_left_out_beside_an_answer_of_the_users(own: str, kept: list[str]):
+    """With the options of a beginner: of what others' relatives like and need, nearly all was told."""
+    items = [item("other", "My brother is allergic to hazelnuts.", relevance=0.5), item("own", own, relevance=0.5)]
+    context = ContextEngineer().assemble(items, query="What am I allergic to?", now=NOW)
+    assert sorted(one.id for one in context.items) == kept
+
+
+@pytest.mark.parametrize(
     ("text", "query"),
     [
+        ("No notifications while she sleeps.", "May you send me notifications?"),
         ("My wife wishes for a telescope.", "What does my wife wish for?"),
         ("Ms. Weber does our bookkeeping.", "Who does our bookkeeping?"),
         ("Professor Lindqvist is the supervisor of my thesis.", "Who supervises my thesis?"),
@@ -80,9 +93,10 @@ def test_what_may_be_somebody_elses_is_left_out_beside_what_is_the_users(text: s
         ("Noor rides a folding bike.", "What bike does Noor ride?"),
         ("My brother takes the window seat.", "Which seats are taken?"),
     ],
-    ids=["asked", "ours", "mine", "user", "daughter", "it", "named", "nobodys"],
+    ids=["no-name", "asked", "ours", "mine", "user", "daughter", "it", "named", "nobodys"],
 )
 def test_what_may_be_meant_stays(text: str, query: str):
+    """Regression: "No" was taken for the name of somebody who notifies."""
     items = [item("a", text), item("b", f"{query} I say so.")]
     assert answering(items, query) == (items, [])
 
