@@ -17,6 +17,7 @@ from inference_core.context.engineer import SUMMARY, at_both_ends, with_summary
 from inference_core.context.items import AssembledContext, DropReason
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
@@ -114,6 +115,20 @@ class TestRelevance:
     def test_limits_are_shares_and_numbers(self, limits: dict[str, Any]):
         with pytest.raises(ConfigurationError, match=next(iter(limits))):
             Pruning(**limits)
+
+
+def test_what_recall_gave_stands_in_the_section_of_its_category():
+    value = {"content": "Climbed a hill", "memory_type": "facts", "memory_category": "episodic"}
+    document = MemoryStoreDocument("m", value, {}, score=2.0, relevance=0.4, explanation={"lexical": 2.0}, version=3)
+    found = ContextItem.of_document(document)
+    assert (found.section, found.relevance, found.score, found.signals) == (
+        "episodic_memory",
+        0.4,
+        2.0,
+        {"lexical": 2.0},
+    )
+    assert (found.record and found.record.version, found.source) == (3, "recall")
+    assert ContextItem.of_document(MemoryStoreDocument("m", {"content": "x"}, {})).score == 0.0
 
 
 class TestRepeats:

@@ -211,6 +211,10 @@ def test_a_stop_word_is_no_term():
     assert [word for word in STOP_WORDS if analyze(f"{word} {word.upper()}")] == []
 
 
+def test_a_stop_word_with_an_apostrophe_has_no_parts():
+    assert analyze("J'ai une voiture rouge et un chat noir dans le jardin")[0] == "voitur"
+
+
 @pytest.mark.parametrize(("word", "stemmed"), [("prefers", "prefer"), ("flies", "fli"), ("b2b", "b2b"), ("2nd", "2nd")])
 def test_words_are_stemmed_unless_they_hold_digits(word: str, stemmed: str):
     assert analyze(word) == [stemmed]
