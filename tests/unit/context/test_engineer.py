@@ -165,6 +165,12 @@ class TestRepeats:
         context = assembled(memory("Run a race"), memory("Run a race", section="goals", source="goals"))
         assert list(context.sections) == ["goals"]
 
+    def test_of_two_that_say_the_same_the_more_relevant_or_else_the_newer_is_kept(self):
+        for better in ({"relevance": 0.1}, {"relevance": 0.0, "days": -1}):
+            items = [item("Likes green tea", id="a", relevance=0.0), item("Likes green tea", id="b", **better)]
+            for order in (items, items[::-1]):
+                assert reasons(assembled(*order, pruning=Pruning(min_chance=0))) == {"a": (DropReason.DUPLICATE, "b")}
+
     def test_text_from_outside_never_stands_for_what_the_user_said(self):
         context = assembled(item("Likes tea"), item("Likes tea with milk and much more of it", **EXTERNAL))
         assert told(context) == ["Likes tea"]

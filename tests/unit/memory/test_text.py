@@ -303,3 +303,14 @@ def test_the_limits_are_those_that_users_were_told():
     """Applications check what they save against them, and rows of before were written within them."""
     assert (MAX_CONTENT_BYTES, MAX_METADATA_BYTES, MAX_LABEL_BYTES, ids.MAX_ID_LENGTH) == (8_192, 16_384, 512, 255)
     assert (MAX_JSON_DEPTH, ids.MAX_JSON_PARTS, ids.CHARACTERS_PER_TOKEN) == (64, 1_000_000, 4)
+
+
+def test_a_copy_shares_nothing_that_can_change():
+    """Rows are cached: what one caller changes, another must not see."""
+    value: dict[str, Any] = {"a": {"b": [{"c": [1, 2]}], "text": "x"}, "n": None, "t": True, "f": 0.5}
+    copy = ids.copied(value)
+    assert copy == value
+    copy["a"]["b"][0]["c"].append(3)
+    copy["a"]["b"].append({})
+    copy["a"]["text"] = "y"
+    assert value == {"a": {"b": [{"c": [1, 2]}], "text": "x"}, "n": None, "t": True, "f": 0.5}
