@@ -283,7 +283,6 @@ class TestBudget:
             0.25,
         )
         assert (profile.DEFAULT_PROFILE_CHANGE, render.MAX_LINE_CHARACTERS, DEFAULT_OVERLAP) == (0.25, 2_000, 0.6)
-        assert Pruning() == Pruning(min_chance=0.01, min_relevance=0.0, min_best=0.0, max_external=2)
 
     @pytest.mark.parametrize("options", [{"form": "yaml"}, {"min_overlap": 1.1}, {"min_overlap": -0.1}], ids=str)
     def test_options_that_make_no_sense(self, options: dict[str, Any]):
