@@ -31,7 +31,7 @@ _FIELDS: Final = {"mapping": "chatgpt", "chat_messages": "claude", "conversation
 def format_of(place: str | Path) -> str:
     """Which of FORMATS a file has, judged by its beginning. Raises InvalidInput if it is none of them."""
     path = Path(place)
-    if str(place).startswith(("postgresql://", "postgres://")):
+    if str(place).startswith("postgres") and "://" in str(place):
         return "langgraph"
     if path.is_dir():
         return "beam"

@@ -74,7 +74,7 @@ def _entries(thread: str, state: CheckpointTuple) -> Iterator[Entry]:
 def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
     """The checkpointer, and its threads. Its types are built in or LangChain's; anything else stays data."""
     serde = JsonPlusSerializer(allowed_msgpack_modules=None)
-    if place.startswith(("postgresql://", "postgres://")):
+    if "://" in place:
         with _postgres(place, serde) as opened:
             yield opened
         return
@@ -96,10 +96,12 @@ def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[tuple[BaseCheckp
         import psycopg  # noqa: PLC0415 - an extra
         from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - the same extra
         from psycopg.rows import dict_row  # noqa: PLC0415
+
+        from inference_core.stores.backends.postgres_connections import parameters_of  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
     try:
-        with psycopg.connect(url, autocommit=True) as connection:
+        with psycopg.connect(**parameters_of(url), autocommit=True) as connection:
             connection.execute("SET default_transaction_read_only = on")
             threads = [str(thread) for (thread,) in connection.execute(_THREADS)]
             connection.row_factory = cast("Any", dict_row)

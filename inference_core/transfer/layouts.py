@@ -24,6 +24,8 @@ _LABELS: Final = {
     LANGMEM: (("memories", USER),),
     FILES: ((USER, "filesystem"),),
 }
+_LIKE: Final = 0.8
+"""A name that is so like a known one is a misspelling of it, and no label."""
 USUAL: Final = (COALA, FLAT, LANGMEM)
 """The layouts that are looked for unless others are named."""
 UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: give the user's id by name"
@@ -71,7 +73,7 @@ class Layouts:
         has_one_user = len(self._users or ()) == 1
         self._labels: list[tuple[str, tuple[str, ...]]] = []
         for name in names or USUAL:
-            near = get_close_matches(name, known, 1)
+            near = get_close_matches(name, known, 1, cutoff=_LIKE)
             if name not in known and near:
                 raise InvalidInput(f"Unknown layout {name!r:.100}; did you mean {near[0]}?")
             for labels in known.get(name, (tuple(name.split(".")),)):

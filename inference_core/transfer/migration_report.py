@@ -98,16 +98,17 @@ class MigrationReport:
         """The report for people, in a few lines."""
         others = ""
         if self.others:
-            names = ", ".join(map(ascii, self.other_places))
-            others = f"{self.others} other items are in no known layout (--layout names one): {names}."
+            count, names = _counted(self.others, "other item is", "other items are"), map(ascii, self.other_places)
+            others = f"{count} in no known layout (--layout names one): {', '.join(names)}."
         if not self.found:
             missing = "There is no such file yet." if self.is_missing else ""
             return " ".join(filter(None, [f"Nothing to migrate in {self.store}.", missing, others]))
         did = "Would migrate" if self.is_dry_run else "Migrated"
         layouts = ", ".join(f"{count} {name}" for name, count in self.by_layout.items())
         shares = ", ".join(f"{self.by_category[name]} {name}" for name in MEMORY_CATEGORIES)
+        found = f"{_counted(self.found, 'memory', 'memories')} of {_counted(self.users, 'user', 'users')}"
         lines = [
-            f"{self.store}: {self.found} memories of {self.users} users ({layouts}); they stay as they are.",
+            f"{self.store}: {found} ({layouts}); they stay as they are.",
             f"{did} {self.written}: {shares}.",
             *([f"Left alone, because there already: {self.already_there}."] if self.already_there else []),
             *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),
@@ -119,6 +120,10 @@ class MigrationReport:
         if self.written and not self.is_dry_run:
             lines.append("Vectors are added when the store is opened with an embedding model.")
         return "\n".join(lines)
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _name(named: list[LeftOut], user_id: str, memory_id: str, reason: str) -> None:

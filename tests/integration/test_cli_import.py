@@ -234,7 +234,7 @@ def test_threads_of_the_user_and_named_ones_are_read(
             with PostgresSaver.from_conn_string(place) as saver:
                 saver.setup()
                 threads(saver)
-            check_threads(place, capsys, contents)
+            check_threads(place.replace("postgresql:", "postgresql+psycopg:"), capsys, contents)
 
 
 def check_threads(place: str, capsys: Capture, contents: Callable[[], list[str]]) -> None:

@@ -134,6 +134,13 @@ def test_files_and_own_labels_move_on_request(theirs: str | BaseStore, sqlite_ur
     assert " ".join(parts).split() == ["word"] * 2_000
 
 
+def test_a_namespace_of_nobody_moves_to_the_one_user_who_is_named(sqlite_url: str):
+    theirs = InMemoryStore()
+    theirs.put(("filesystem",), "/a.md", {"content": "Short answers", "encoding": "utf-8", "modified_at": "2025-01-01"})
+    assert migrate_memories(sqlite_url, source=theirs, layouts=["filesystem"], user_ids=["ada"]).written == 1
+    assert memories(sqlite_url)["/a.md"].content == "Short answers"
+
+
 def test_only_named_users_move(theirs: str | BaseStore, sqlite_url: str):
     report = migrate_memories(sqlite_url, source=theirs, user_ids=["bob"])
     assert (report.found, report.written, report.others) == (1, 1, 0)
