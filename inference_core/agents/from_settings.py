@@ -52,7 +52,7 @@ def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None =
     """
     chosen = settings.model if model is None else model
     if not chosen:
-        raise ConfigurationError("No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, or pass model=")
+        raise ConfigurationError("No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, or give a model")
     return _named(chosen) if isinstance(chosen, str) else chosen
 
 
