@@ -13,6 +13,7 @@ from inference_core.errors import InvalidInput
 Entry = tuple[str, Mapping[str, Any]]
 """A message, and where it is."""
 _SPOKEN: Final = frozenset({"text", "multimodal_text"})
+_SPEAKERS: Final = ("user", "human", "assistant")
 _UNSAID: Final = "system"
 """The role of what is shown to nobody, such as a model's thoughts."""
 
@@ -36,7 +37,8 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             metadata = message.get("metadata")
             is_hidden = isinstance(metadata, dict) and "is_visually_hidden_from_conversation" in metadata
             role = author.get("role")
-            if role != "tool" and (is_hidden or content.get("content_type", "text") not in _SPOKEN):
+            is_said = not is_hidden and content.get("content_type", "text") in _SPOKEN
+            if role != "tool" and (role not in _SPEAKERS or not is_said):
                 role = _UNSAID
             yield (
                 place,
@@ -85,7 +87,7 @@ def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             yield (
                 place,
                 {
-                    "role": message.get("sender"),
+                    "role": message["sender"] if message.get("sender") in _SPEAKERS else _UNSAID,
                     "content": content,
                     "id": message.get("uuid"),
                     "session_id": session,

@@ -65,3 +65,10 @@ def test_what_claude_says_after_a_tool_follows_a_tools_message():
     parts = [{"type": "tool_result"}, {"type": "text", "text": "x"}]
     found = read(claude_entries, {"uuid": "c", "chat_messages": [{"sender": "assistant", "content": parts}]})
     assert [one["role"] for one in found] == ["tool", "assistant"]
+
+
+def test_roles_that_nobody_knows_yet_do_not_stop_an_import():
+    mapping = {"a": {"message": message("x", role="critic")}, "b": {"parent": "a", "message": message("y")}}
+    assert [one["role"] for one in read(chatgpt_entries, {"mapping": mapping})] == ["system", "user"]
+    chat = {"chat_messages": [{"sender": "critic", "text": "x"}]}
+    assert [one["role"] for one in read(claude_entries, chat)] == ["system"]
