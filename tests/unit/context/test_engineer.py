@@ -132,6 +132,12 @@ def test_what_recall_gave_stands_in_the_section_of_its_category():
 
 
 class TestRepeats:
+    PAGES = (
+        "The tower of the old harbour was built by sailors long ago",
+        "The old tower of the harbour was built long ago by sailors",
+        "The tower of the old harbour was built by sailors long ago and painted green and yellow later on",
+    )
+
     @pytest.mark.parametrize(
         ("kept", "other"),
         [
@@ -174,6 +180,11 @@ class TestRepeats:
     def test_text_from_outside_never_stands_for_what_the_user_said(self):
         context = assembled(item("Likes tea"), item("Likes tea with milk and much more of it", **EXTERNAL))
         assert told(context) == ["Likes tea"]
+
+    def test_text_from_outside_that_adds_nothing_stands_for_its_like(self):
+        """The other way round, something that was made up would stand for what a page had said."""
+        pages = [item(text, id=str(at), relevance=0.9 - at / 10, **EXTERNAL) for at, text in enumerate(self.PAGES)]
+        assert reasons(assembled(*pages)) == {"1": (DropReason.DUPLICATE, "0")}
 
     def test_what_was_said_twice_in_a_conversation_was_said_twice(self):
         said = [item("yes", id=str(at), relevance=None, source="recent") for at in range(2)]

@@ -314,3 +314,21 @@ def test_a_copy_shares_nothing_that_can_change():
     copy["a"]["b"].append({})
     copy["a"]["text"] = "y"
     assert value == {"a": {"b": [{"c": [1, 2]}], "text": "x"}, "n": None, "t": True, "f": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("a", 1),
+        ("four", 1),
+        ("fives", 2),
+        ("\u6771\u4eac", 2),
+        ("\u00e9", 1),
+        ("\u6771" * 100, 100),
+        ("\ud800", 1),
+    ],
+    ids=ascii,
+)
+def test_tokens_are_estimated_from_bytes(text: str, tokens: int):
+    assert ids.text_tokens(text) == tokens

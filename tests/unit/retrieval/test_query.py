@@ -30,6 +30,7 @@ def test_a_query_has_the_terms_and_vectors_of_its_text():
 
 def test_without_a_model_there_are_no_vectors():
     query = Query.of("tea", NOW)
+    assert not query.ignore_session
     assert (query.vector, query.tokens, query.interval) == (None, None, None)
 
 
