@@ -25,7 +25,7 @@ from langgraph.store.base import BaseStore, IndexConfig, TTLConfig
 from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
-from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.errors import ConfigurationError, MissingExtra, StoreError
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
@@ -155,13 +155,16 @@ def _point_at_unmigrated(backend: Backend) -> None:
     """Warns, once a process, that LangGraph's store has memories in the same database, which this one does not read."""
     from inference_core.stores.backends.sql import SqlBackend  # noqa: PLC0415
 
-    if isinstance(backend, SqlBackend) and backend.name not in _pointed_at and backend.holds_unmigrated():
-        _pointed_at.add(backend.name)
-        _LOG.warning(
-            "LangGraph's store has memories in the same database as %s, which does not read them: inference-core "
-            "migrate --dry-run shows them, without --dry-run it copies them",
-            backend.name,
-        )
+    if not isinstance(backend, SqlBackend) or backend.name in _pointed_at:
+        return
+    with suppress(StoreError):  # a table of that name may be anything, and may not be ours to read
+        if backend.holds_unmigrated():
+            _pointed_at.add(backend.name)
+            _LOG.warning(
+                "LangGraph's store has memories in the same database as %s, which does not read them: inference-core "
+                "migrate --dry-run shows them, without --dry-run it copies them",
+                backend.name,
+            )
 
 
 def _of_index(

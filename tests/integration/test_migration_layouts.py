@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from cli_support import answer
 from databases import database
@@ -234,4 +235,15 @@ def test_opening_a_database_of_langgraphs_store_names_the_command(
     factory._pointed_at.clear()
     caplog.clear()
     open_store(theirs, embeddings=None).close()
+    assert caplog.records == []
+
+
+def test_a_table_of_that_name_may_be_anything(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Guards against a store that does not open because another program has a table called ``store``."""
+    with database("postgres", tmp_path, is_new=True) as url:
+        with psycopg.connect(url) as connection:
+            connection.execute("CREATE TABLE store (prefix integer, key integer)")
+        with open_store(url, embeddings=None) as store:
+            AgentMemoryStoreService(store).sync.save_memory("ada", "Likes tea")
+        assert migrate_memories(url).found == 0
     assert caplog.records == []
