@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from retrieval_support import index_of, put
@@ -28,7 +29,7 @@ def candidate(key: str, relevance: float = 0.5, about: str = "", *marks: str, as
     return Candidate(key, 1.0, relevance, subjects, {mark.casefold(): mark for mark in marks}, asks)
 
 
-def gained(candidates: list[Candidate]) -> dict[str, tuple[float, list[MemoryLink]]]:
+def gained(candidates: list[Candidate]) -> dict[str, tuple[Any, list[MemoryLink]]]:
     return {one.key: (pytest.approx(one.share), one.links) for one in candidates}
 
 
