@@ -64,7 +64,10 @@ def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
             raise InvalidInput(
                 f"{where} {count + 1} is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"
             )
-        more = _read(file, max(_CHUNK, size), where)  # twice as much each time, so that all in all it is linear
+        try:
+            more = file.read(max(_CHUNK, size))  # twice as much each time, so that all in all it is linear
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{where.removesuffix(', value')} is not text in UTF-8: {error}") from error
         is_over = not more
         buffer, at = buffer[at:] + more, 0
 
@@ -81,16 +84,13 @@ def text_files(path: Path, member: str) -> Generator[Iterator[IO[str]]]:
             names = sorted(one for one in archive.namelist() if re.fullmatch(member, one.rpartition("/")[2]))
             if not names:
                 raise InvalidInput(f"{path} holds no conversations: no file in it is named as in a known export")
-            yield (_unpacked(archive, name, path) for name in names)
+            sizes = {name: archive.getinfo(name).compress_size for name in names}
+            bounded = (_Bounded(archive.open(name), f"{path}, {name}", size) for name, size in sizes.items())
+            yield (TextIOWrapper(BufferedReader(raw, _CHUNK), encoding="utf-8-sig") for raw in bounded)
     except OSError as error:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
         raise InvalidInput(f"{path} is no zip archive that can be read: {error}") from error
-
-
-def _unpacked(archive: zipfile.ZipFile, name: str, path: Path) -> IO[str]:
-    raw = _Bounded(archive.open(name), f"{path}, {name}", archive.getinfo(name).compress_size)
-    return TextIOWrapper(BufferedReader(raw, _CHUNK), encoding="utf-8-sig")
 
 
 class _Bounded(RawIOBase):
@@ -110,13 +110,6 @@ class _Bounded(RawIOBase):
         if self._left < 0:
             raise InvalidInput(f"{self._name} unpacks to more than {_MAX_RATIO} times its size")
         return len(found)
-
-
-def _read(file: IO[str], size: int, where: str) -> str:
-    try:
-        return file.read(size)
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{where.partition(', value')[0]} is not text in UTF-8: {error}") from error
 
 
 def text_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:

@@ -39,7 +39,7 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
     named = set(threads)
     with _opened(place) as (saver, found):
         if missing := sorted(named.difference(found)):
-            raise InvalidInput(f"{_shown(place)} has no thread {missing[0]!r:.100}")
+            raise InvalidInput(f"{'The database' if '://' in place else place} has no thread {missing[0]!r:.100}")
         for thread in found:
             state = saver.get_tuple({"configurable": {"thread_id": thread}})
             if state is None:
@@ -108,7 +108,3 @@ def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[tuple[BaseCheckp
             yield PostgresSaver(cast("Any", connection), serde=serde), threads
     except psycopg.Error as error:
         raise StoreUnavailable(f"PostgreSQL: {without_quotes(error)}") from error
-
-
-def _shown(place: str) -> str:
-    return "The database" if "://" in place else place

@@ -20,8 +20,9 @@ from langgraph.store.sqlite import SqliteStore
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument, migrate_memories, open_store
-from inference_core.errors import ConfigurationError, InvalidInput
+from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.stores import factory
+from inference_core.transfer import migrate
 from inference_core.transfer.migration_report import MigrationReport
 
 DOCUMENTED: dict[str, Any] = {
@@ -108,6 +109,23 @@ def test_every_usual_layout_arrives_once(theirs: str | BaseStore, sqlite_url: st
     assert [one.content for one in memories(sqlite_url, "bob").values()] == ["Bob likes tea"]
     again = migrate_memories(sqlite_url, source=theirs)
     assert (again.written, again.already_there) == (0, report.found)
+
+
+def test_an_interrupted_run_is_resumed(theirs: str | BaseStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(migrate, "BATCH", 2)
+
+    def stop(done: int, total: int) -> None:
+        assert total == 10
+        if done >= 6:
+            raise StoreUnavailable("the disk is full")
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            migrate_memories(sqlite_url, source=theirs, progress=stop)
+    report = migrate_memories(sqlite_url, source=theirs)
+    assert (report.found, report.written, report.already_there) == (10, 4, 6)
+    assert len(memories(sqlite_url)) == 6
+    assert migrate_memories(sqlite_url, source=theirs).written == 0
 
 
 def test_two_agents_memories_of_one_id_both_arrive(theirs: str | BaseStore, sqlite_url: str):
