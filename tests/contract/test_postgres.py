@@ -17,6 +17,7 @@ from typing import Any, cast
 import postgres_server
 import psycopg
 import pytest
+from databases import database
 from postgres_server import PostgresServer
 from test_backend_contract import UNASKABLE, UNSTORABLE, USER, done, keys, put, refused, some, tokens, vector
 
@@ -103,14 +104,15 @@ def test_a_failed_statement_leaves_the_store_usable(backend: PostgresBackend):
     assert backend.get_meta("a") == "b"
 
 
-def test_rows_are_looked_up_by_their_address_before_there_are_statistics(url: str, backend: PostgresBackend):
-    with psycopg.connect(url) as connection:
-        connection.execute("ALTER TABLE memory_rows SET (autovacuum_enabled = off)")
-    done(backend, *(put(f"k{number}", text="tea") for number in range(3_000)))
-    wanted = {"names": ['["u","semantic"]'] * 9, "keys": [f"k{number}" for number in range(9)]}
-    plan = backend._connections.read(f"EXPLAIN SELECT r.value FROM {WANTED}", wanted)
-    assert any("memory_rows_pkey" in line for (line,) in plan), plan
-    assert [line for (line,) in plan if "Index Cond: ((scope = " in line and "(key = s.key)" in line]
+def test_rows_are_looked_up_by_their_address_before_there_are_statistics():
+    """In tables that no test has used: those that are emptied keep their statistics."""
+    with database("postgres", Path(), is_new=True) as url, closing(PostgresBackend(url)) as backend:
+        with psycopg.connect(url) as connection:
+            connection.execute("ALTER TABLE memory_rows SET (autovacuum_enabled = off)")
+        done(backend, *(put(f"k{number}", text="tea") for number in range(3_000)))
+        wanted = {"names": ['["u","semantic"]'] * 9, "keys": [f"k{number}" for number in range(9)]}
+        plan = backend._connections.read(f"EXPLAIN SELECT r.value FROM {WANTED}", wanted)
+        assert any("memory_rows_pkey" in line for (line,) in plan), plan
 
 
 def test_changes_are_read_by_pages(backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch):
