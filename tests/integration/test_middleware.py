@@ -448,7 +448,7 @@ class TestResume:
         assert (result["memory_status"], result["memories_recalled"]) == ("closed", 0)
         assert result["memory_status_reason"] == "This run belongs to another user"
         assert [len(blocks(request)) for request in model.requests] == [1, 0, 0]
-        assert replies(result)[-1] == "✗ This run belongs to another user"
+        assert replies(result)[-1].startswith("✗ Memory is off in this conversation")
         assert [service.sync.count_memories(user)["total"] for user in ("ada", "bob")] == [1, 1]
 
     async def test_the_owner_survives_a_stranger(self, store: BaseStore, pause: str, face: str) -> None:
@@ -489,7 +489,7 @@ class TestResume:
         assert result["memory_status"] == "closed"
         assert result["memory_status_reason"].startswith("No user resumes this run, which belongs to one: pass context")
         assert not any(map(blocks, model.requests))
-        assert replies(result)[-1].startswith("✗ No user resumes this run")
+        assert replies(result)[-1].startswith("✗ Memory is off in this conversation")
 
 
 def broken_sqlite(path: Path) -> BaseStore:
@@ -522,7 +522,7 @@ class TestStatus:
             middleware = patient_memory(user_id="ada")
             result = await ask(make_agent(model, store=opened, middleware=[middleware]), face, "drinks")
         assert result["memory_status"] == "lexical"
-        assert "the embedding server is down" in result["memory_status_reason"]
+        assert result["memory_status_reason"] == "The embedding model failed"  # nothing of what the provider says
         assert TEA in recalled(model)[0]
 
     @pytest.mark.parametrize("face", FACES)
@@ -1156,4 +1156,4 @@ class TestPlainGraph:
         model = ScriptedChatModel(turns=[call_tool("save_memory_store", content=TEA), "Done."])
         graph = self.graph(model, get_memory_tools(service), service.store)
         result = await ask(graph, "async", "I drink tea")
-        assert replies(result)[0].startswith("✗ No user")
+        assert replies(result)[0].startswith("✗ Memory is off in this conversation")

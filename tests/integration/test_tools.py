@@ -360,13 +360,17 @@ class TestFailures:
             other.rollback()
         assert reply.startswith("✗ Not confirmed: could not save memory; the store did not answer in time")
 
-    async def test_without_service_and_store(self, face: str) -> None:
+    async def test_without_service_and_store(self, caplog: pytest.LogCaptureFixture, face: str) -> None:
+        """Guards that the model is told in words for a model, and the developer in the log."""
         reply = await use(tools_of(None, user_id="ada")[SAVE], face, content=TEA)
-        assert reply.startswith("✗ Failed to save memory: There is no memory to use")
+        assert reply == "✗ Failed to save memory: memory does not work at the moment"
+        assert "There is no memory to use: pass store=" in caplog.text
 
     async def test_without_user(self, mine: AgentMemoryStoreService, face: str) -> None:
         for name, arguments in ((SAVE, {"content": TEA}), (RECALL, {"query": "tea"}), (LIST, {})):
-            assert (await use(tools_of(mine)[name], face, **arguments)).startswith("✗ No user")
+            reply = await use(tools_of(mine)[name], face, **arguments)
+            assert reply.startswith("✗ Memory is off in this conversation")
+            assert "user_id" not in reply
 
 
 @pytest.mark.parametrize("face", FACES)

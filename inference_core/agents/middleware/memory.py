@@ -33,7 +33,7 @@ from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.render import fenced
 from inference_core.effects import Operation
-from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
+from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
 from inference_core.settings import RECALL_TIMEOUT_S, MemorySettings
@@ -281,10 +281,11 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             turn = yield from build_turn_context(scope, user, asked.text if asked else None, self._options, frozen)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
-            return _update(MemoryStatus.DEGRADED, started, user, reason=str(error))
+            reason = str(error) if isinstance(error, InferenceCoreError) else f"{type(error).__name__}: {error}"
+            return _update(MemoryStatus.DEGRADED, started, user, reason=_public(reason))
         status = MemoryStatus.RECALLED if turn.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         kept = {"owner": user, "lines": turn.profile.to_value()} if self._options.has_profile else None
-        update = _update(status, started, user, turn, turn.reason)
+        update = _update(status, started, user, turn, _public(turn.reason))
         return update | {"memory_profile": kept, "memory_evidence": evidence_of(turn)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
@@ -324,6 +325,11 @@ def _switch(name: str, default: bool) -> bool:
     """Whether this run's configuration switches ``name`` on or off; the ``default`` if it does neither."""
     given = configurable_of().get(name)
     return default if given is None else bool(given)
+
+
+def _public(reason: str | None) -> str | None:
+    """``reason`` without what a database or a provider said, which stands behind a colon: clients see the result."""
+    return reason and reason.partition(": ")[0]
 
 
 def profile_text(state: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 from inference_core.agents.identity import MemoryBinding, field_of, thread_of
 from inference_core.context.render import id_label, numbered, whole
 from inference_core.effects import Operation, arun, run
-from inference_core.errors import IdentityError, InvalidInput, StoreUnavailable, WriteUnknown
+from inference_core.errors import IdentityError, InvalidInput, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryType, format_memory_types_for_description
@@ -34,6 +34,10 @@ READ_TIMEOUT_S: Final = 10.0
 WRITE_TIMEOUT_S: Final = 2.0
 """Short, so that in an outage the model soon hears that nothing was saved."""
 _PAGE: Final = 20
+_OFF: Final = (
+    "✗ Memory is off in this conversation, because it is not certain who the user is. Nothing was read or changed. "
+    "Answer without memory, and do not call its tools again."
+)
 # fmt: off
 TypeName = Literal[
     "preferences", "facts", "goals", "general", "context", "session_summary", "interaction", "instructions",
@@ -180,16 +184,25 @@ class MemoryTool(BaseTool):
             schema: Any = self.args_schema
             call = Call(scope, user, source, self.session_id or source.thread_id)
             return (yield from self.answer(call, schema.model_construct(**arguments)))
-        except (InvalidInput, IdentityError) as error:
+        except InvalidInput as error:
             return f"✗ {error}"
+        except IdentityError as error:
+            _LOG.info("%s: %s", self.name, error)
+            return _OFF
         except WriteUnknown:
             return (
                 f"✗ Not confirmed: could not {self.verb}; the store did not answer in time. Say that it is not certain"
             )
         except Exception as error:  # noqa: BLE001 - a tool answers, whatever happens
             _LOG.warning("%s failed: %s", self.name, error)
-            # Where the store lies is the operator's affair, not the model's.
-            reason = "the memory store does not answer" if isinstance(error, StoreUnavailable) else error
+            # Where the store lies, what a provider said and how to set it up is the operator's affair, not the model's.
+            match error:
+                case StoreUnavailable():
+                    reason = "the memory store does not answer"
+                case StoreError():
+                    reason = str(error)
+                case _:
+                    reason = "memory does not work at the moment"
             return f"✗ Failed to {self.verb}: {reason}"
 
 
