@@ -165,6 +165,7 @@ def test_some_attributes_hold_one_value_at_a_time(text: str, holds: Holds):
         ("I live in Rome.", "I used to live in Rome.", Comparison.SUPERSEDES),
         ("I have lived in Rome since 2019.", "I have lived in Italy since 2010.", Comparison.BOTH),
         ("I live in Berlin.", "I live in Berlin since May.", Comparison.BOTH),
+        ("I have lived in Rome since 2019.", "I've been living in Rome since 2019.", Comparison.SAME),
         ("I'm 180 cm tall.", "I'm 1.80 m tall.", Comparison.SAME),
         ("My dog is called Pip.", "My dog is ill.", Comparison.BOTH),
     ],

@@ -1,0 +1,84 @@
+"""Which memories stand in a profile, and when it is written anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, timedelta
+
+import pytest
+from context_support import NOW
+
+from inference_core.context.profile import Profile, line_in_profile, profile_of, renewed, standing_first
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.trust import Trust
+from inference_core.memory.types import MEMORY_TYPE_TO_CATEGORY, MemoryType
+
+
+def record(name: str, kind: MemoryType = MemoryType.PREFERENCES, *, days: int = 0, text: str = "") -> MemoryRecord:
+    at = NOW - timedelta(days=days)
+    category = MEMORY_TYPE_TO_CATEGORY[kind]
+    return MemoryRecord(
+        id=name,
+        content=text or f"Says {name}",
+        memory_type=kind,
+        category=category,
+        namespace=("u", category.value),
+        created_at=at,
+        updated_at=at,
+    )
+
+
+RULE, OLD_RULE = record("rule", MemoryType.INSTRUCTION), record("old rule", MemoryType.INSTRUCTION, days=9)
+TASTE, PIN = record("taste", days=1), replace(record("pin", MemoryType.FACTS, days=99), pinned=True)
+FACT, PAGE = record("fact", MemoryType.FACTS), replace(record("page"), trust=Trust.EXTERNAL)
+
+
+def ids(profile: Profile) -> list[str]:
+    return [line.id for line in profile.lines]
+
+
+def test_pinned_memories_rules_and_preferences_stand_in_it_the_newest_of_each_first():
+    assert standing_first([FACT, TASTE, OLD_RULE, PAGE, RULE, PIN]) == [PIN, RULE, OLD_RULE, TASTE]
+
+
+def test_of_a_category_so_many_and_no_sentence_twice():
+    twin = record("twin", days=50, text=TASTE.content)
+    records = [twin, TASTE, OLD_RULE, RULE, PIN]
+    assert ids(profile_of(records, UTC)) == ["pin", "old rule", "taste", "rule"]
+    assert ids(profile_of(records, UTC, per_category=1)) == ["pin", "rule"]
+    assert ids(profile_of(records, UTC, per_category=0)) == []
+    assert profile_of(records, UTC) == profile_of(records[::-1], UTC)
+
+
+def test_what_does_not_fit_is_left_out_in_that_order():
+    records = [record(str(at), days=at, text=f"{at} " + "tea " * 30) for at in range(9)]
+    few = profile_of(records, UTC, max_tokens=300)
+    assert 0 < len(few.lines) < 9
+    assert ids(few) == [str(at) for at in reversed(range(len(few.lines)))]
+    assert ids(profile_of(records, UTC, max_tokens=10)) == []
+
+
+def test_a_profile_is_read_back_and_another_form_is_not():
+    profile = profile_of([RULE, TASTE], UTC)
+    assert Profile.from_value(profile.to_value()) == profile
+    for other in ([["id", 1, "section", "text"]], [["id", "1", "section", "text", None]], [[1, 1, "s", "t", None]]):
+        assert Profile.from_value(other) is None
+
+
+@pytest.mark.parametrize(("change", "is_frozen"), [(0.0, False), (1 / 12, True), (1.0, True)])
+def test_it_stays_until_enough_has_changed(change: float, is_frozen: bool):
+    frozen, current = profile_of([RULE, TASTE], UTC), profile_of([RULE, TASTE, PIN], UTC)
+    shown, newer = renewed(frozen, current, {one.id: one for one in (RULE, TASTE, PIN)}, UTC, change)
+    assert (shown, [one.id for one in newer]) == ((frozen, ["pin"]) if is_frozen else (current, []))
+
+
+def test_a_memory_that_no_longer_holds_renews_it_and_one_that_says_otherwise_stands_beside_it():
+    frozen = profile_of([RULE, TASTE], UTC)
+    assert renewed(frozen, profile_of([RULE], UTC), {"rule": RULE}, UTC) == (profile_of([RULE], UTC), [])
+    assert renewed(None, frozen, {}, UTC) == (frozen, [])
+    changed = replace(TASTE, content="Says otherwise", version=2)
+    standing = {"rule": RULE, "taste": changed}
+    shown, (newer,) = renewed(frozen, profile_of(standing.values(), UTC), standing, UTC)
+    assert (shown, newer.text, newer.id) == (frozen, "Says otherwise", "taste")
+    assert newer.replaces is not None
+    assert line_in_profile(TASTE, UTC).text == f"  - {newer.replaces}"
