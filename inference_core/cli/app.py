@@ -50,8 +50,8 @@ for _name, _command in {
     "stats": background.stats,
     "summarize": background.summarize,
     "insights": background.insights,
-    "pin": memories.pin,
-    "unpin": memories.unpin,
+    "pin": maintenance.pin,
+    "unpin": maintenance.unpin,
     "forget": maintenance.forget,
     "restore": maintenance.restore,
 }.items():

@@ -1,4 +1,4 @@
-"""``forget``, ``restore``, ``repair``, ``reembed``, ``migrate``: the upkeep of a store."""
+"""``pin``, ``forget``, ``restore``, ``repair``, ``reembed``, ``migrate``: the upkeep of a store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,31 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import Target, Users, on_store
+from inference_core.cli.options import Id, Target, Users, on_store
 from inference_core.cli.output import harmless, note, print_json, print_numbered, progress_bar
 from inference_core.errors import MemoryNotFound
 
 _SHOWN: Final = 50
+
+
+@on_store("user", "agent", "url", "json")
+def pin(target: Target, memory_id: Id) -> None:
+    """Keep a memory from ever being forgotten."""
+    _pin(target, memory_id, pinned=True)
+
+
+@on_store("user", "agent", "url", "json")
+def unpin(target: Target, memory_id: Id) -> None:
+    """Let a pinned memory be forgotten like any other."""
+    _pin(target, memory_id, pinned=False)
+
+
+def _pin(target: Target, memory_id: str, *, pinned: bool) -> None:
+    with target.open(embeds=True) as memory:
+        done = memory.sync.update_memory(target.user, memory_id, pinned=pinned)
+    if not done:
+        raise MemoryNotFound(memory_id)
+    target.print({"id": memory_id, "pinned": pinned}, f"{'Pinned' if pinned else 'Unpinned'} {memory_id}")
 
 
 @on_store("user", "url", "json")

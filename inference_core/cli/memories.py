@@ -14,6 +14,7 @@ from inference_core.cli.options import (
     ONE_TYPE,
     TYPES,
     Category,
+    Id,
     Kind,
     Metadata,
     NewCategory,
@@ -38,7 +39,6 @@ from inference_core.cli.output import (
 from inference_core.errors import InvalidInput, MemoryNotFound
 from inference_core.memory.types import MemoryType
 
-Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
 _SHOWN: Final = 60
 _Tags = Annotated[
     list[str] | None,
@@ -277,26 +277,6 @@ def update(
     if not done:
         raise MemoryNotFound(memory_id)
     target.print({"id": memory_id, "updated": True}, f"Updated {memory_id}")
-
-
-@on_store("user", "agent", "url", "json")
-def pin(target: Target, memory_id: Id) -> None:
-    """Keep a memory from ever being forgotten."""
-    _pin(target, memory_id, pinned=True)
-
-
-@on_store("user", "agent", "url", "json")
-def unpin(target: Target, memory_id: Id) -> None:
-    """Let a pinned memory be forgotten like any other."""
-    _pin(target, memory_id, pinned=False)
-
-
-def _pin(target: Target, memory_id: str, *, pinned: bool) -> None:
-    with target.open(embeds=True) as memory:
-        done = memory.sync.update_memory(target.user, memory_id, pinned=pinned)
-    if not done:
-        raise MemoryNotFound(memory_id)
-    target.print({"id": memory_id, "pinned": pinned}, f"{'Pinned' if pinned else 'Unpinned'} {memory_id}")
 
 
 @on_store("user", "agent", "url", "json")

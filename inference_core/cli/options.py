@@ -61,6 +61,7 @@ def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
 
 ONE_TYPE: Final = one_of(MEMORY_TYPES, "TYPE")
 _ONE_CATEGORY: Final = one_of(MEMORY_CATEGORIES, "CATEGORY")
+Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
 Kind = Annotated[str | None, typer.Option("--type", help=f"Only of this type: {TYPES}.", **ONE_TYPE)]
 Category = Annotated[
     str | None, typer.Option("--category", help=f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)
