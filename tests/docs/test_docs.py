@@ -36,7 +36,7 @@ from inference_core.testing import call_tool
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
-    *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance"),
+    *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance", "command-line"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
