@@ -238,9 +238,9 @@ def read_settings(kind: type[S], **given: Any) -> S:
 
 
 def load_env_file(path: Path | None = None) -> None:
-    """Puts the variables of a ``.env`` file into the environment; those that are there already stay as they are.
+    """Sets environment variables from a ``.env`` file; variables that are already set do not change.
 
-    None: ``.env`` in the working directory, if it is there. Raises ConfigurationError if there is no file ``path``.
+    None: ``.env`` in the working directory, if it exists. Raises ConfigurationError if there is no file ``path``.
     """
     from dotenv import load_dotenv  # noqa: PLC0415 - only for those who ask for it
 

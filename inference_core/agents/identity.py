@@ -65,9 +65,9 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
             must be its user, and has to say so.
 
     Raises:
-        IdentityError: Nobody is named; an authenticated user and another source differ; the user is not the ``owner``;
-            or ``source`` failed, which is then the cause.
-        InvalidId: The id cannot name a user.
+        IdentityError: No user is given; another source contradicts the authenticated user; the user is not the
+            ``owner``; or ``source`` failed, which is then the cause.
+        InvalidId: The id is not a valid user id.
     """
     authenticated = _authenticated(runtime)
     claimed = list(_claims(runtime, source))

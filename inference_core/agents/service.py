@@ -59,8 +59,8 @@ class AgentService:
 
     A thin layer over `langchain.agents.create_agent`: `create_agent` makes the compiled agent, `run` and `stream` use
     it. Each conversation belongs to one user: LangGraph sees a thread id made of user and ``thread_id``, so no user can
-    continue another's. Agents that share a checkpointer share conversations. A context manager, sync and async, that
-    closes what it opened itself.
+    continue another's. Agents that share a checkpointer share conversations. It is a context manager, sync and async,
+    that closes what it opened.
 
     Args:
         agent_name: Scopes episodic and procedural memories to this agent.
@@ -69,11 +69,11 @@ class AgentService:
         use_memory: Whether the agent has long-term memory, on ``store`` or else on the configured store.
         checkpoint_config: The LangGraph configuration that each run starts from.
         context_schema: The type of the runs' context. None: `MemoryContext`.
-        middleware: More middleware. A `MemoryMiddleware`, `CaptureMiddleware` or `ShortTermMemoryMiddleware` among it
+        middleware: More middleware. A `MemoryMiddleware`, `CaptureMiddleware` or `ShortTermMemoryMiddleware` in it
             replaces the one that settings describe.
-        enable_cost_tracking: For callers of the documented service: `AgentResponse.usage` counts tokens either way.
+        enable_cost_tracking: Accepted for compatibility; not used. `AgentResponse.usage` always counts tokens.
         user_id: The user of all runs. None: each run names its own.
-        session_id: The thread of runs that name none. None: that of ``checkpoint_config``, or else a new one.
+        session_id: The thread of runs that name none. None: the thread in ``checkpoint_config``, or a new one.
         request_id: Put into the configuration and the metadata of each run, for traces.
         config: Another LangGraph configuration for each run, merged into ``checkpoint_config``.
         model: A chat model, or the name of one (``provider:model``). None: AGENT_MODEL.
@@ -85,8 +85,8 @@ class AgentService:
         memory_session_context_enabled: Whether to recall before each run. None: as settings say.
         memory_tool_instructions_enabled: Whether the system prompt explains the tools. None: it does.
         short_term: An overflow strategy, several, or a `ShortTermMemoryMiddleware`. None: AGENT_SHORT_TERM.
-        memory_postrun_analysis: Whether memories are made of conversations. None: AGENT_MEMORY_CAPTURE.
-        memory_postrun_model: The name of the model that makes them. None: AGENT_MEMORY_MODEL.
+        memory_postrun_analysis: Whether to extract memories from conversations. None: AGENT_MEMORY_CAPTURE.
+        memory_postrun_model: The name of the model that extracts them. None: AGENT_MEMORY_MODEL.
         instance_context: An object or mapping whose ``instance_name``, if any, scopes memories in place of
             ``agent_name``; each run's configuration has its ``instance_id``.
         system_prompt_override: Used in place of the prompt that `create_agent` gets.
@@ -94,8 +94,8 @@ class AgentService:
         response_format_override: LangChain's ``response_format``, in place of the one that `create_agent` gets.
 
     Raises:
-        ConfigurationError: Arguments or settings make no sense, or a database cannot be opened.
-        InvalidId: ``user_id`` or ``session_id`` cannot be an id.
+        ConfigurationError: An argument or setting is invalid, or a database cannot be opened.
+        InvalidId: ``user_id`` or ``session_id`` is not a valid id.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class AgentService:
         return self._agent
 
     def _prompt(self, given: str | SystemMessage | None) -> str | SystemMessage | None:
-        """The system prompt, with what the service was told to put in its place or behind it."""
+        """The system prompt, replaced by or followed by what the service was given."""
         prompt = given if self._prompt_override is None else self._prompt_override
         if not self._prompt_append:
             return prompt

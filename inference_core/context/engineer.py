@@ -66,22 +66,22 @@ PROMPT: Final = (
 
 
 class ContextEngineer:
-    """Selects, orders and renders what a prompt shows. Holds nothing of a user and is safe to share between threads.
+    """Selects, orders and renders the memories for a prompt. Keeps no user data; safe to share between threads.
 
-    It collapses repeats, resolves contradictions or sets them apart, prunes what is not relevant, orders the rest with
-    the best at both ends of its section, and fits it into the budget.
+    It removes duplicates, resolves or marks contradictions, prunes items that are not relevant, orders the rest with
+    the best at both ends of a section, and fits it into the budget.
 
     Args:
-        pruning: How likely an item has to be needed. By default `Pruning()`.
-        min_overlap: From which share of common word stems, 0 to 1, one text may stand for another.
-        counter: Tells how many tokens a text takes. The default estimates conservatively, for any model.
+        pruning: The thresholds for leaving items out. By default `Pruning()`.
+        min_overlap: The share of word stems in common, 0 to 1, from which two texts may be duplicates.
+        counter: Returns the tokens of a text. The default estimates conservatively, for any model.
         form: "xml", "markdown", "json", or a function that renders.
-        preamble: Begins the block with the time and the notice that it is reference data.
-        answers_only: Also leaves out short statements that answer another question, which costs some evidence.
-        selects: Off: shows everything, as far as the budget goes.
+        preamble: Whether the block begins with the time and a notice that it is reference data.
+        answers_only: Also leaves out short statements that answer a different question; loses some evidence.
+        selects: False: shows everything that fits into the budget.
 
     Raises:
-        ConfigurationError: ``form`` is unknown, or ``min_overlap`` outside 0 to 1.
+        ConfigurationError: ``form`` is unknown, or ``min_overlap`` is not between 0 and 1.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class ContextEngineer:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         preamble: bool | None = None,
     ) -> AssembledContext:
-        """The context of those ``items`` that help to answer ``query``. Pure: the same items give the same text.
+        """Selects and renders the ``items`` that help to answer ``query``. Pure: the same items give the same text.
 
         Args:
-            items: Items, or what recall gave, in any order; `by_value` decides. What stands in them never raises.
+            items: Items or recalled memories, in any order; `by_value` orders them. No item's content raises an error.
             query: The question, if there is one.
-            now: The time that the block shows, aware. None: the computer's.
+            now: The time that the block shows, an aware datetime. None: the current time.
             zone: The user's time zone, for dates and days.
-            max_tokens: The size of the text, by the engineer's counter. Without room for a line the text is "".
+            max_tokens: The maximum size of the text, by the engineer's counter. If no line fits, the text is "".
             preamble: Overrides the engineer's own.
         """
         with_preamble = self.preamble if preamble is None else preamble

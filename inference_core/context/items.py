@@ -21,13 +21,13 @@ _UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextItem:
-    """One line that the prompt may show: a memory (``record``), or something from another source.
+    """One line that the prompt may show: a memory (``record``), or text from another source.
 
-    ``section`` is the heading under which it stands, ``source`` names the `ContextSource` that gave it, and ``id`` is
-    unique within that source. ``relevance`` is from 0 to 1, or None where the source does not judge; such an item is
-    not pruned. ``score`` orders the items of a source, higher is better; ``signals`` are its shares. ``cut`` is how
-    many characters of ``text`` are shown, None for all that fits on a line. ``replaces`` is the profile's line that
-    this item corrects.
+    ``section`` is its heading, ``source`` names the `ContextSource` that returned it, and ``id`` is unique within that
+    source. ``relevance`` is from 0 to 1, or None if the source does not rate its items; such an item is not pruned.
+    ``score`` orders the items of a source, higher is better; ``signals`` are the parts of the score. ``cut`` is how
+    many characters of ``text`` are shown, None for all that fit on a line. ``replaces`` is the profile's line that this
+    item corrects.
     """
 
     id: str
@@ -111,11 +111,11 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembledContext:
-    """A prompt's memory block: ``text``, its size in ``tokens`` by the engineer's counter, and what it was made of.
+    """A prompt's memory block: ``text``, its size in ``tokens`` by the engineer's counter, and the items in it.
 
-    ``sections`` are in the order of the text. ``conflicts`` are groups of items that contradict each other and of which
-    none wins, ``untrusted`` items that a tool, a document or the web said; both stand apart and marked. ``dropped``
-    items are left out. ``left_out`` names the sources that failed or were late, and why.
+    ``sections`` are in the order of the text. ``conflicts`` are groups of contradicting items of which none wins, and
+    ``untrusted`` are items from a tool, a document or the web; the text marks both. ``dropped`` items are left out.
+    ``left_out`` names the sources that failed or were late, and why.
     """
 
     sections: Mapping[str, Sequence[ContextItem]]

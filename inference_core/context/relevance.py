@@ -91,13 +91,14 @@ _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """How likely an item has to be needed, from 0 to 1.
+    """The thresholds, from 0 to 1, below which items are left out.
 
-    ``min_chance`` holds for every item (`chances`); the default keeps 97 % of what is needed. If the question is one
-    for general knowledge (`is_personal`) and the best item is less relevant than ``min_best``, of what is judged only
-    rules and preferences are kept; the default costs some evidence. ``min_relevance``, a least relevance of every item,
-    is off, as it costs more. Of what tools, documents and the web said, the ``max_external`` likeliest are kept, as
-    poison comes in numbers. Raises ConfigurationError for shares outside 0 to 1, or a negative number.
+    ``min_chance`` is the minimum estimated chance that an item is needed (`chances`); the default keeps 97 % of what is
+    needed. If the question is about general knowledge (`is_personal`) and no item's relevance reaches ``min_best``,
+    only rules, preferences and items without a relevance are kept; the default loses some evidence. ``min_relevance``
+    is a minimum relevance for every item; off by default, as it loses more. At most ``max_external`` items from tools,
+    documents and the web are kept, the likeliest ones, because poisoned texts come in numbers. Raises
+    ConfigurationError for thresholds outside 0 to 1, or a negative number.
     """
 
     min_chance: float = 0.01

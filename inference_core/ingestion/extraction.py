@@ -127,9 +127,9 @@ def stamp(moment: datetime, zone: tzinfo) -> str:
 class ModelExtractor:
     """Extracts memories with the first of ``models`` that gives a usable answer.
 
-    Models are asked by structured output: `ExtractedMemories` is their only tool. ``prompt`` says what is worth
-    remembering, ``timeout`` bounds each call in seconds, ``max_memories`` (at most MAX_MEMORIES) the memories taken
-    from one batch. Raises ConfigurationError for invalid arguments.
+    Models answer with structured output: `ExtractedMemories` is their only tool. ``prompt`` says what is worth
+    remembering. ``timeout`` limits each call, in seconds, and ``max_memories`` (at most MAX_MEMORIES) the memories
+    taken from one batch. Raises ConfigurationError for invalid arguments.
     """
 
     def __init__(

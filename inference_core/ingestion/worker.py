@@ -50,11 +50,12 @@ class _Lap:
 
 
 class Worker:
-    """Looks for messages every ``interval_s`` seconds, or when woken, and works on ``threads`` users at once.
+    """Extracts memories from messages in the outbox, for ``threads`` users at once.
 
-    After five failures of the model in a row it rests, up to five minutes, so that an outage does not use up the
-    attempts of all messages. Any number of workers may share an outbox. ``chore`` is called after each look of the
-    background thread. A batch of a user's messages that waits wakes it, whoever in this process put them in.
+    It checks the outbox every ``interval_s`` seconds, when woken, and when code in this process has added a full batch
+    of a user's messages. After five failures of the model in a row it pauses, up to five minutes, so that an outage
+    does not use up the attempts of all messages. Any number of workers may share an outbox. ``chore`` is called after
+    each check of the background thread.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class Worker:
         interval_s: float = INTERVAL_S,
         threads: int = THREADS,
     ) -> Worker:
-        """The worker of the outbox in the service's store, for all users and agents of it."""
+        """A worker for the outbox in the service's store, for all of its users and agents."""
         pipeline = Pipeline(service.scope, extractor, limits=limits, periodic=periodic)
         return cls(pipeline, interval_s=interval_s, threads=threads)
 
     def drain(self) -> Progress:
-        """Works until nothing is left that can be done now. Raises StoreError if the outbox cannot be read."""
+        """Processes all messages that are due now. Raises StoreError if the outbox cannot be read."""
         # A model may take minutes: its calls hang no more than they say.
         pool = WorkerPool(self._threads, "memory-worker", hang_s=math.inf)
         try:
@@ -128,7 +129,7 @@ class Worker:
                 self._thread.start()
 
     def wake(self) -> None:
-        """Has the background thread look for work now. Safe to call from any thread."""
+        """Makes the background thread check for work now. Safe to call from any thread."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
@@ -142,7 +143,7 @@ class Worker:
             self.wake()
 
     def close(self, timeout: float = _PARTING_S) -> None:
-        """Stops after the batches in hand, for which it waits ``timeout`` seconds; unfinished messages stay."""
+        """Stops after the current batches; waits ``timeout`` seconds for them. Other messages stay in the outbox."""
         self._pipeline.outbox.unwatch(self.note)
         self._closed.set()
         self.wake()

@@ -253,10 +253,10 @@ class SyncMemoryLifecycle(ServiceBase):
 class MemoryLifecycle(ServiceBase):
     """Forgets and restores a user's memories in the store of ``service``, and reports how they are used.
 
-    ``forget``, ``restore`` and ``forgotten`` concern all of a user's memories, whichever agent wrote them; ``usage``
-    those that the agent of ``service`` reads. ``timeout`` bounds each call, in seconds; None: no limit. Methods raise
-    InvalidInput for bad arguments and StoreUnavailable if the database does not answer. ``sync`` has the same methods
-    for callers without an event loop.
+    ``forget``, ``restore`` and ``forgotten`` apply to all of a user's memories, whichever agent wrote them; ``usage``
+    to those that the agent of ``service`` reads. ``timeout`` limits each call, in seconds; None: no limit. Methods
+    raise InvalidInput for bad arguments and StoreUnavailable if the database does not answer. ``sync`` has the same
+    methods for sync code.
     """
 
     forget = asynchronous(forget)

@@ -39,10 +39,10 @@ _SHARED_LABELS: Final = 2
 class ForgettingPolicy:
     """When a user's memories are forgotten. Pinned memories never are.
 
-    ``expired``: once its ``expires_at`` has come. ``half_life_days``: once less than ``below`` (0 to 1) of its strength
-    is left, for memories of the ``fading`` categories; None: never. ``max_memories`` and ``max_tokens`` are budgets by
-    memory type, or for all types under ``"all"``: the weakest are forgotten until they are kept. Forgotten memories can
-    be restored for ``keep_days``, then the next run erases them. Raises InvalidInput.
+    ``expired``: forget a memory after its ``expires_at``. ``half_life_days``: forget it once less than ``below`` (0 to
+    1) of its strength is left, in the ``fading`` categories; None: never. ``max_memories`` and ``max_tokens`` are
+    budgets by memory type, or for all types under ``"all"``; the weakest memories are forgotten until they fit.
+    Forgotten memories can be restored for ``keep_days``, then the next run erases them. Raises InvalidInput.
     """
 
     expired: bool = True

@@ -25,7 +25,7 @@ class MemoryStoreDocument:
     """A recalled memory: its id, stored value, your own metadata, and how well it matched.
 
     ``score`` orders the hits of one recall, higher first. ``relevance``, from 0 to 1, estimates how likely the memory
-    answers the query. Both are None if nothing was ranked. ``explanation`` splits the score by kind of evidence and
+    answers the query. Both are None if nothing was ranked. ``explanation`` splits the score by kind of evidence, and
     ``links`` lists the links that raised it, if you asked for them. ``version`` grows with each write; 0 means unknown.
     """
 

@@ -13,7 +13,7 @@ from inference_core.memory.types import MemoryCategory
 
 
 class Origin(str, Enum):
-    """Who said it."""
+    """Who or what a memory's text comes from."""
 
     USER = "user"
     APPLICATION = "application"
@@ -24,9 +24,9 @@ class Origin(str, Enum):
 
 
 class Trust(IntEnum):
-    """How far a memory is believed.
+    """How far a memory is trusted.
 
-    Of two memories that contradict each other, a less trusted one never ends the other, however new it is.
+    A memory never supersedes a more trusted one, even if it is newer.
     """
 
     EXTERNAL = 0
@@ -40,7 +40,7 @@ _TRUST = {Origin.USER: Trust.STATED, Origin.APPLICATION: Trust.STATED, Origin.AG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySource:
-    """A memory's provenance: who said it, in which thread and messages, through which tool."""
+    """Where a memory comes from: who said it, in which thread and messages, through which tool."""
 
     origin: Origin = Origin.APPLICATION
     thread_id: str | None = None

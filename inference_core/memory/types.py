@@ -21,7 +21,7 @@ class MemoryCategory(str, Enum):
 
 
 class MemoryType(str, Enum):
-    """What a memory is about; each type belongs to one category."""
+    """The type of a memory, such as a fact or an instruction; each type belongs to one category."""
 
     PREFERENCES = "preferences"
     FACTS = "facts"

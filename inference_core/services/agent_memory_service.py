@@ -132,25 +132,24 @@ class SyncMemoryService(ServiceBase):
 class AgentMemoryStoreService(ServiceBase):
     """A user's long-term memory on a LangGraph store, as one agent sees it.
 
-    Every method takes the ``user_id`` first and is a coroutine; `sync` has the same methods for code without async. One
-    service may be shared between users, threads and event loops. Besides what they name, methods raise InvalidInput and
-    StoreUnavailable with its kinds.
+    Every method is a coroutine and takes the ``user_id`` first; `sync` has the same methods for sync code. You can
+    share one service between users, threads and event loops. Besides the errors that they name, methods raise
+    InvalidInput and StoreUnavailable or its subclasses.
 
     Args:
         store: From `open_store`, or any other LangGraph store.
         base_namespace: Accepted for compatibility; not used.
-        max_results: How many memories a recall gives by default.
-        agent_name: The agent's own episodic and procedural memories are kept apart under this name.
+        max_results: How many memories a recall returns by default.
+        agent_name: Episodic and procedural memories are stored under this name, separate from other agents'.
         embeddings: For stores that are not from `open_store`, which takes its own: "auto", "provider:model", or an
             embeddings object of LangChain.
-        agent_scope_enabled: Off: agents share all memories.
+        agent_scope_enabled: False: agents share all memories.
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
-        counts_access: Counts recalls, which keeps memories from being forgotten.
-        deleted_days: So long what `delete_memory` removes can be restored, and what `update_memory` replaces be read.
-            0: not at all.
-        clock: Tells the time.
-        timeout: Bounds every operation, in seconds; None waits for ever.
+        counts_access: Whether to count recalls; memories in use are forgotten later.
+        deleted_days: For how many days deleted memories can be restored and replaced texts can be read. 0: not at all.
+        clock: Returns the current time.
+        timeout: Seconds that every operation may take. None: no limit.
     """
 
     save_memory = asynchronous(save)
@@ -250,11 +249,11 @@ def async_of_user(
 
 
 class UserMemory(ServiceBase):
-    """One user's memory in four words, as ``store.memory("ada")`` gives it; of another LangGraph store, make it here.
+    """One user's memory, as ``store.memory("ada")`` returns it. For other LangGraph stores, create it from a service.
 
-    `add`, `search`, `all` and `delete` block; `aadd`, `asearch`, `aall` and `adelete` are coroutines. They take what
-    the service's `save_memory`, `recall_memories`, `list_memories` and `delete_memory` take, less the user. Raises
-    InvalidId for what cannot name a user.
+    `add`, `search`, `all` and `delete` block; `aadd`, `asearch`, `aall` and `adelete` are coroutines. They take the
+    arguments of the service's `save_memory`, `recall_memories`, `list_memories` and `delete_memory` without the user.
+    Raises InvalidId for an invalid user id.
     """
 
     def __init__(self, service: AgentMemoryStoreService, user_id: UserId) -> None:

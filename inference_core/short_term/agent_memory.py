@@ -63,7 +63,7 @@ _SYSTEM: Final = "system"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryContent:
-    """The messages of a session, the oldest first, and by section what was recalled for the turn, the best first.
+    """The messages of a session, the oldest first, and what was recalled for the turn by section, the best first.
 
     ``notices`` name the blocks that failed and the messages of the session that are hidden or shortened, and why.
     """
@@ -143,23 +143,23 @@ def recalled_for(
 class AgentMemory:
     """The short-term memory of sessions, for use without an agent (the Ballerina proposals' ``AgentMemory``).
 
-    It keeps each session's messages within a limit. Those that leave are handled by ``overflow``, and its blocks recall
-    from long-term memory. Each method has an async twin: `aget`, `aupdate`, `adelete`. They raise InvalidInput,
+    It keeps each session's messages within a limit. ``overflow`` handles the messages that leave, and its blocks recall
+    from long-term memory. Each method has an async version: `aget`, `aupdate`, `adelete`. They raise InvalidInput,
     StoreError and IdentityError; a model or block that fails is reported as a notice.
 
     Args:
         message_store: Where messages are kept: a store, a service, or anything that `open_store` takes, such as a URL,
             a dict, a SQLAlchemy engine or a ``redis.Redis``. None: in this process only.
         system_message_store: Where system messages are kept. None: with the others.
-        overflow: One strategy or several. None moves older messages into long-term memory word for word.
+        overflow: One strategy or several. None: older messages move into long-term memory word for word.
         max_tokens: The limit of a session's messages, in tokens.
-        user_id: The user of all sessions. Either this or ``owner`` is needed, as memories belong to users.
+        user_id: The user of all sessions. You need either this or ``owner``, because memories belong to users.
         owner: A function that takes a session id and returns its user.
         token_counter: Counts the tokens of messages.
         timeout: Seconds that each call may take. None: no limit.
 
     Raises:
-        ConfigurationError: The arguments make no sense.
+        ConfigurationError: An argument is invalid.
     """
 
     def __init__(

@@ -114,8 +114,8 @@ class Summarize(OverflowStrategy):
     Args:
         model: The model that summarizes. None: the agent's own; `AgentMemory` has none and needs one here.
         prompt: Instructions for the model; may contain ``{max_tokens}``.
-        summary_message_count: So many of the last messages stay word for word, if they fit.
-        max_summary_tokens: At most so many tokens of summary, and at most half of what messages may take.
+        summary_message_count: How many of the last messages stay word for word, if they fit.
+        max_summary_tokens: The maximum tokens of the summary; never more than half of the room for messages.
         role: The role of the summary among the messages, ``"user"`` or ``"system"``.
         timeout: Seconds for each call of the model. None: no limit.
 
@@ -141,7 +141,7 @@ class Summarize(OverflowStrategy):
         return self._summary_tokens(room) + HEAD_TOKENS
 
     def start(self, window: Window, room: int) -> int:
-        """Where the last messages start; behind a summary in the system's role, at a turn of the user."""
+        """Where the last messages start; after a summary in the system role, at a message of the user."""
         del room
         start = window.start_of_last(self.summary_message_count)
         return start if self.role == "user" else window.turn_at(start)
@@ -177,7 +177,7 @@ class Summarize(OverflowStrategy):
 
 @dataclass(frozen=True, slots=True)
 class Trim(OverflowStrategy):
-    """Removes the oldest messages until at most ``max_memory_tokens`` are left; they are gone."""
+    """Removes the oldest messages until at most ``max_memory_tokens`` are left. The removed messages are lost."""
 
     drops: ClassVar[bool] = True
     max_memory_tokens: int = 500
@@ -192,7 +192,7 @@ class Trim(OverflowStrategy):
 
 @dataclass(frozen=True, slots=True)
 class Delete(OverflowStrategy):
-    """Removes the oldest ``count`` messages, and more if the rest is still too large; they are gone."""
+    """Removes the oldest ``count`` messages, and more if the rest is still too large. The removed messages are lost."""
 
     drops: ClassVar[bool] = True
     count: int = 2
@@ -208,15 +208,15 @@ class Delete(OverflowStrategy):
 
 @dataclass(frozen=True, slots=True)
 class FlushToLongTerm(OverflowStrategy):
-    """Moves older messages into long-term memory, from where they are recalled.
+    """Moves older messages into long-term memory, from which they are recalled.
 
     A message leaves the conversation only when every block holds it durably; if one fails, it stays.
 
     Args:
         blocks: Where messages go, such as `VectorMemory` or `ExtractiveMemory`, or your own `Memory`. Read-only blocks
-            are recalled from only. None: a `VectorMemory` on the agent's store.
-        max_stm_token_ratio: Flush when messages take more than this share (0 to 1) of their room; half of it stays.
-        into_system_prompt: Whether to put what the blocks recall for a turn behind the system prompt.
+            are only used for recall. None: a `VectorMemory` on the agent's store.
+        max_stm_token_ratio: Flush when messages exceed this share (0 to 1) of their room; half of that share stays.
+        into_system_prompt: Whether to append what the blocks recall for a turn to the system prompt.
 
     Raises:
         ConfigurationError: The arguments make no sense, or no block takes in messages.

@@ -63,11 +63,11 @@ _INDEXED_CHARS: Final = 1024 * 1024
 
 
 class MemoryStore(BaseStore):
-    """A LangGraph store over an engine; queries search the JSON paths ``fields`` of a value ("$": all of it).
+    """The LangGraph store that `open_store` opens. Queries search the JSON paths ``fields`` of a value ("$": all).
 
-    An item with a time to live (minutes) is gone when it has passed, whether swept or not. A read with ``refresh_ttl``
-    extends it once a tenth has passed, and does not fail if that cannot be written. ``ttl`` holds the defaults, as
-    LangGraph's TTLConfig.
+    An item with a time to live (in minutes) is not found after that time, even before it is swept. A read with
+    ``refresh_ttl`` extends the time once a tenth of it has passed, and does not fail if that cannot be written. ``ttl``
+    holds the defaults, as LangGraph's TTLConfig.
     """
 
     supports_ttl = True
@@ -86,7 +86,7 @@ class MemoryStore(BaseStore):
         self._clock = clock or SystemClock()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Runs ``ops`` in their order; puts that stand together are applied as a whole.
+        """Runs ``ops`` in order; consecutive puts are applied atomically.
 
         Raises InvalidNamespaceError, InvalidMemory, InvalidFilter, StoreError.
         """
@@ -106,11 +106,11 @@ class MemoryStore(BaseStore):
         return UserMemory(AgentMemoryStoreService(self, agent_name=agent_name, clock=self._clock), user_id)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Waits until the embedding model is loaded; whether recall is by meaning too."""
+        """Waits until the embedding model is loaded. Returns whether recall uses meaning as well as words."""
         return self.engine.embedder is not None and self.engine.embedder.wait_ready(timeout)
 
     def close(self) -> None:
-        """Finishes the writes that were accepted and closes the database."""
+        """Finishes pending writes and closes the database."""
         self.engine.close()
 
     def __enter__(self) -> Self:

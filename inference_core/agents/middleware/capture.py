@@ -43,25 +43,26 @@ class CaptureState(AgentState[Any]):
 
 
 class CaptureMiddleware(OperationMiddleware[CaptureState]):
-    """Makes memories of conversations, without slowing down the reply.
+    """Extracts memories from conversations, without slowing down the reply.
 
     At the end of a run, each new message of user and assistant goes into an outbox, in one durable commit. A worker
-    makes memories of what waits there. Messages of a run that failed or was interrupted are captured with the next run
-    of their thread, before its first request to the model. What others said in a thread is not captured for the user
-    who continues it. Capture never breaks a run: failures are logged, and the messages are captured later.
+    extracts memories from the messages there. Messages of a run that failed or was interrupted are captured with the
+    next run of their thread, before its first request to the model. If another user continues a thread, earlier
+    messages are not captured for that user. Capture never breaks a run: failures are logged, and the messages are
+    captured later.
 
     Put it before `ShortTermMemoryMiddleware`, so that messages are captured before they leave the conversation.
 
     Args:
-        extractor: Makes memories of messages, for example `ModelExtractor` or `RuleExtractor`.
+        extractor: Extracts memories from messages, for example `ModelExtractor` or `RuleExtractor`.
         outbox: A store for the outbox, such as ``open_store("sqlite:///outbox.db")``. None: the agent's store, which
-            must then be one that `open_store` made.
-        works: Whether this process runs a worker. Otherwise run ``inference-core worker``.
-        interval_s: Seconds between the worker's looks into the outbox.
-        limits: How large batches are, and how often and how long they are tried. None: the defaults.
-        dispatch: Called with the user and agent whose messages wait, to wake a worker elsewhere. If it fails, workers
-            find the messages by themselves later.
-        periodic: What else the worker does: summaries of sessions and insights. None: nothing.
+            must then come from `open_store`.
+        works: Whether this process runs a worker. If not, run ``inference-core worker``.
+        interval_s: How often the worker checks the outbox, in seconds.
+        limits: The size of batches, and how often and how long they are retried. None: the defaults.
+        dispatch: Called with the user and agent whose messages wait, to wake a worker in another process. If it fails,
+            workers find the messages at their next check.
+        periodic: Summaries of sessions and insights that the worker generates as well. None: none.
         memory_service: As for `MemoryMiddleware`.
         user_id: As for `MemoryMiddleware`.
         **options: `BindingOptions`, for use without a service.
@@ -210,7 +211,7 @@ def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
 
 
 def _last_of_user(messages: Sequence[AnyMessage]) -> int:
-    """The position of the user's last message; behind all without one."""
+    """The position of the user's last message; the number of messages if there is none."""
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
 
 

@@ -77,7 +77,7 @@ class FirstOfRun(UntrackedValue[Any]):
 
 
 class MemoryStatus(str, Enum):
-    """How memory served a run; ``memory_status_reason`` says why where it is not ``RECALLED``."""
+    """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``."""
 
     RECALLED = "recalled"
     LEXICAL = "lexical"
@@ -89,8 +89,8 @@ class MemoryStatus(str, Enum):
 class MemoryState(AgentState[Any]):
     """What the middleware adds to the agent's state.
 
-    Private to the run: the block and its owner; to the thread: the profile and its owner. Reported with the result:
-    the status, how many memories were recalled, of which types and categories, and how long that took in milliseconds.
+    Private to the run: the block and its owner. Private to the thread: the profile and its owner. In the result: the
+    status, how many memories were recalled, their types and categories, and how long that took in milliseconds.
     """
 
     memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
@@ -108,13 +108,13 @@ class MemoryState(AgentState[Any]):
 class MemoryMiddleware(OperationMiddleware[MemoryState]):
     """Long-term memory for a LangChain agent: automatic recall, and tools to save, recall, update and delete.
 
-    Before a run it recalls what fits the user's message; each request to the model then carries these memories, escaped
-    so that they cannot inject instructions. Memory never breaks a run: if it fails or no user is known, the agent
-    answers without it, and ``memory_status`` and ``memory_status_reason`` in the result say why.
+    Before a run it recalls memories relevant to the user's message; each request to the model then contains them,
+    escaped so that they cannot inject instructions. Memory never breaks a run: if it fails or no user is known, the
+    agent answers without it, and ``memory_status`` and ``memory_status_reason`` in the result say why.
 
-    The *profile* holds pinned memories, standing instructions and preferences. It follows the system prompt and keeps
-    the same bytes throughout a thread, so that prompt caching works. It is rewritten when a larger share of its lines
-    than ``profile_change`` has changed, and at once when one of them no longer holds.
+    The *profile* holds pinned memories, standing instructions and preferences. It follows the system prompt and stays
+    byte for byte the same throughout a thread, so that prompt caching works. It is rewritten when more than the share
+    ``profile_change`` of its lines has changed, and at once when one of them no longer holds.
 
     Args:
         memory_service: An `AgentMemoryStoreService` or its ``sync``. None: the store that the agent was compiled with.
@@ -124,7 +124,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             instead of going on without memory.
         auto_recall: Whether to recall before each run. Without it the agent has the tools only. A run's
             ``config["configurable"]["memory_session_context_enabled"]`` decides for that run.
-        max_recall_results: At most so many memories of each category.
+        max_recall_results: The maximum number of memories of each category.
         include_memory_types: Recall only these types, such as ``["facts", "goals"]``. None: all.
         include_categories: Recall only these of ``semantic``, ``episodic`` and ``procedural``. None: all.
         include_tools: Names of the tools that the agent gets. None: save, recall, update and delete.
@@ -135,18 +135,18 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         placement: Where memories outside the profile go: ``"last_user"``, after the user's last message, so that
             everything before it stays cached, or ``"system"``, at the end of the system prompt.
         profile: Whether to keep a profile.
-        profile_tokens: At most so many tokens of profile, and never more than half of ``max_tokens``.
-        profile_change: From 0 (rewrite at every change) upwards.
-        max_tokens: At most so many tokens of memories in a request, markup included; tools and their instructions do
-            not count. Longer memories are cut, and the recall tool gives the whole of them.
-        engineer: Chooses among what was recalled. None: all of it, filled up with the newest memories.
-        receipts: Whether to record, without content, which memories each request carried and why.
+        profile_tokens: The maximum size of the profile in tokens; never more than half of ``max_tokens``.
+        profile_change: The share of changed lines that rewrites the profile; 0: every change does.
+        max_tokens: The maximum tokens of memories in a request, including markup; tools and their instructions do
+            not count. Longer memories are cut; the recall tool returns them in full.
+        engineer: Selects among the recalled memories. None: all of them are shown, and the newest if there are few.
+        receipts: Whether to record, without content, which memories each request contained and why.
         receipt_days: Days for which receipts are kept.
         **options: `BindingOptions`, for use without a service.
 
     Raises:
-        ConfigurationError: The arguments make no sense; or, in the first run, there is neither a service nor a store.
-        InvalidInput: There is no such type or category.
+        ConfigurationError: An argument is invalid; or, in the first run, there is neither a service nor a store.
+        InvalidInput: A type or category does not exist.
     """
 
     state_schema = MemoryState

@@ -33,9 +33,9 @@ OVERFLOW_TIMEOUT_S: Final = 60.0
 class ShortTermMemoryEvent(TypedDict):
     """The event in ``stream_mode="custom"`` when a conversation exceeded its limit.
 
-    ``strategies`` acted; ``evicted`` messages left the state; ``tokens_before`` and ``tokens_after`` count the messages
-    that the model would have been shown and those that it was shown. ``notice`` says what failed, if anything: messages
-    then stayed in the state even if they are not shown.
+    ``strategies`` names the strategies that ran, ``evicted`` counts the messages that left the state. ``tokens_before``
+    and ``tokens_after`` are the tokens of the messages before and after, as shown to the model. ``notice`` says what
+    failed, if anything; then messages stayed in the state even if the model did not see them.
     """
 
     type: Literal["short_term_memory"]
@@ -56,9 +56,9 @@ class ShortTermMemoryState(AgentState[Any]):
 
 
 class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
-    """Keeps a conversation within a limit of tokens.
+    """Keeps a conversation within a token limit.
 
-    It counts the request that goes to the model, with system prompt and tools. When that is too large, ``overflow``
+    It counts the whole request to the model, with system prompt and tools. When that is too large, ``overflow``
     removes older messages from the thread's state, in the same step as the model's answer and only once they are safe:
     summarized, or durable in long-term memory. If that fails they stay in the state, and the model is shown as many of
     the newest as fit. Put it last among ``middleware``, so that it sees what the others add.
@@ -67,15 +67,15 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         overflow: One strategy or several: `Summarize`, `Trim`, `Delete`, `FlushToLongTerm`. None moves older messages
             into long-term memory word for word.
         max_tokens: The limit in tokens, unless ``max_ratio`` applies.
-        max_ratio: The limit as a share (0 to 1) of the model's window, for models whose profile tells it.
+        max_ratio: The limit as a share (0 to 1) of the model's context window, if the model's profile has one.
         token_counter: Counts the tokens of messages, for example ``model.get_num_tokens_from_messages``.
         memory_service: As for `MemoryMiddleware`.
         user_id: As for `MemoryMiddleware`.
-        timeout: Seconds that dealing with an overflow may take. None: no limit.
+        timeout: Seconds that handling an overflow may take. None: no limit.
         **options: `BindingOptions`, for use without a service.
 
     Raises:
-        ConfigurationError: The arguments make no sense; or, in the first run, a block has no store.
+        ConfigurationError: An argument is invalid; or, in the first run, a block has no store.
     """
 
     state_schema = ShortTermMemoryState
@@ -119,7 +119,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         return {**begun, "short_term_recalled": recalled}
 
     def _for_prompt(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
-        """What to put behind the system prompt; "" for nothing."""
+        """What to append to the system prompt; "" for nothing."""
         if not self._policy.into_system_prompt:
             return ""
         return render_blocks((yield from self._recalled(state, runtime)))

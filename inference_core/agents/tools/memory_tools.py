@@ -118,7 +118,7 @@ _RULES: Final = """\
 
 
 def generate_memory_tools_system_instructions(active_tool_names: Sequence[str] | None = None) -> str:
-    """What the system prompt says about these tools. None: save, recall, update, delete; "" for no known tool."""
+    """The system prompt's instructions for these tools. None: save, recall, update, delete. "" if no tool is known."""
     names = list(_USE)[:4] if active_tool_names is None else [name for name in _USE if name in active_tool_names]
     if not names:
         return ""
@@ -350,7 +350,7 @@ def get_memory_tools(
         memory_service: An `AgentMemoryStoreService` or its ``sync``.
         user_id: The user. None: the run's.
         session_id: The session that saved memories are marked with. None: the run's thread.
-        max_recall_results: At most so many memories for a recall that names no number.
+        max_recall_results: The maximum number of memories of a recall that does not set one.
         include_tools: Names of the tools; unknown ones are ignored. None: save, recall, update and delete.
 
     Raises:

@@ -62,20 +62,20 @@ _EVERYBODY: Final = global_namespace(MemoryCategory.SEMANTIC, "any")[0]
 
 
 class ContextBuilder:
-    """Builds the context of prompts: asks all sources at once, then selects and renders with an engineer.
+    """Builds context for prompts: asks all sources at once, then selects and renders with an engineer.
 
-    Safe to share between users, threads and event loops. `sync` has the same `build` for code without async.
+    Safe to share between users, threads and event loops. `sync` has the same `build` for sync code.
 
     Args:
         service: The memory as the agent sees it.
-        sources: What is asked; by default every source that this package has.
-        engineer: Selects, orders and renders what the sources give.
-        deadline: Seconds for all sources together; None waits for all of them. A late source is left out.
-        max_tokens: The size of the text, by the engineer's counter.
-        model: Sums up what does not fit, which takes as long as the model takes. By default it is left out.
+        sources: Where items come from. By default all sources of this package.
+        engineer: Selects, orders and renders the items.
+        deadline: Seconds for all sources together. A late source is left out. None: no limit.
+        max_tokens: The maximum size of the text, by the engineer's counter.
+        model: Summarizes items that do not fit; `build` waits for it. None: they are left out.
 
     Raises:
-        ConfigurationError: Two sources have the same name, one is no source, or the deadline is not positive.
+        ConfigurationError: Two sources have the same name, an object is not a source, or the deadline is not positive.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class ContextBuilder:
         messages: Sequence[MessageLikeRepresentation] = (),
         max_tokens: int | None = None,
     ) -> AssembledContext:
-        """The context for a question.
+        """Builds the context for a question.
 
         Args:
-            user_id: Whose memory it is.
-            query: The question; without one, sources give what is newest.
+            user_id: The user whose memories are used.
+            query: The question. Without one, sources return their newest items.
             messages: The conversation so far.
             max_tokens: Overrides the builder's own.
 

@@ -53,9 +53,9 @@ class SharedSearches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """What a context is built for. ``scope`` is the agent's view of the store, ``now`` an aware instant.
+    """What the sources of a context are asked. ``scope`` is the agent's view of the store, ``now`` an aware datetime.
 
-    ``shared`` holds the searches of all sources that search for the question.
+    ``shared`` holds the search results that sources share, so each search runs once.
     """
 
     user_id: str
@@ -84,7 +84,7 @@ class ContextRequest:
 
 @runtime_checkable
 class ContextSource(Protocol):
-    """A source of context. It gives items of the request's user alone.
+    """A source of context. It returns items of the request's user only.
 
     ``fetch`` may block and may raise: it runs on a thread of its own, and a source that is late or fails is left out.
     """
@@ -120,7 +120,7 @@ class SearchingSource(ContextSource, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSource:
-    """A source of the application's own. ``find`` gives texts or items, and may be a coroutine function."""
+    """Your own source. ``find`` returns texts or items, and may be a coroutine function."""
 
     name: str
     find: Callable[[ContextRequest], Iterable[str | ContextItem] | Awaitable[Iterable[str | ContextItem]]]
@@ -128,7 +128,7 @@ class OwnSource:
     limit: int = 10
 
     def fetch(self, request: ContextRequest) -> Given:
-        """What ``find`` gives. Texts have no relevance, so they are not pruned."""
+        """The items that ``find`` returns. Texts have no relevance, so they are not pruned."""
         section = self.section or self.name
 
         def items(found: Iterable[str | ContextItem]) -> list[ContextItem]:

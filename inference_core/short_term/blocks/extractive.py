@@ -74,9 +74,9 @@ class RelevantFacts(BaseModel):
 
 
 class ExtractiveMemory(Block):
-    """Facts about the user, which a language model extracts from what user and assistant said, not from tools' results.
+    """Facts about the user, which a language model extracts from messages of user and assistant, not from tool results.
 
-    They are semantic memories beside those that the agent saved. Recall gives those that fit the message, then the
+    They are semantic memories, like those that the agent saves. Recall returns those relevant to the message, then the
     newest; with a ``retrieval_prompt``, the model chooses. The other arguments are those of `Block`.
 
     Args:
@@ -130,7 +130,7 @@ class ExtractiveMemory(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """The user's facts that fit ``message``, then the newest; or those that the model chooses."""
+        """The user's facts relevant to ``message``, then the newest; or those that the model chooses."""
         question = text_of(message)
         is_chosen = self.retrieval_prompt is not None and bool(question.strip())
         found = yield from recall(

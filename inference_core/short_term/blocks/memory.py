@@ -79,21 +79,21 @@ class Owners:
 
 @runtime_checkable
 class Memory(Protocol):
-    """What a block of your own must do. It is called on a separate thread, so it may block.
+    """The methods of your own block. They are called on a separate thread, so they may block.
 
     Messages keep their ids, and `update` may get the same message again after a crash.
     """
 
     def get(self, session_id: str, message: Any) -> Any:
-        """What the block knows that fits ``message``: texts, messages or JSON data."""
+        """What the block knows about ``message``: texts, messages or JSON data."""
         ...
 
     def update(self, session_id: str, message: Any) -> None:
-        """Takes in ``message``."""
+        """Stores ``message``, or what the block extracts from it."""
         ...
 
     def delete(self, session_id: str) -> None:
-        """Forgets what it took in from this session alone."""
+        """Deletes what the block stored from this session only."""
         ...
 
 
@@ -130,8 +130,8 @@ class Block(ABC):
         store: Where it keeps memories: a store, a service, or anything that `open_store` takes. None: the store of the
             `AgentMemory` or agent that uses it.
         name: Tells it from other blocks on the store. None: its `section`.
-        max_results: Recall at most so many memories.
-        max_tokens: Recall at most about so many tokens.
+        max_results: The maximum number of memories that a recall returns.
+        max_tokens: The maximum tokens of a recall, approximately.
         user_id: The user, if the block is used alone; an `AgentMemory` or agent passes its own.
         owner: A function that takes a session id and returns its user, in place of ``user_id``.
         timeout: Seconds that each call may take. None: no limit.

@@ -43,11 +43,11 @@ StaticFact = str | Mapping[str, Any] | Sequence[Any] | float | None
 class StaticMemory(Block):
     """Facts that the application states, the same for all users; read-only for conversations.
 
-    Recall gives all of them in their order or, if that is more than about ``max_tokens``, those that fit the message.
+    Recall returns all of them in order or, if they exceed about ``max_tokens``, those relevant to the message.
 
     Args:
-        facts: All facts of the block of this ``name``, stored when it is first used or by `load`; those of an earlier
-            version are removed. None: whatever is stored.
+        facts: All facts of the block with this ``name``. They are stored at first use or by `load`, and replace the
+            facts stored earlier. None: the stored facts.
         store: As for `Block`, like the other arguments.
 
     Raises:

@@ -52,12 +52,12 @@ _MESSAGES_AT_ONCE: Final = 32
 
 
 class VectorMemory(Block):
-    """What was said in the user's conversations, word for word.
+    """Passages of the user's conversations, word for word.
 
-    Passages are episodic memories in ``store``, beside the user's others. Recall finds those of all the user's sessions
-    by meaning and by words; new ones get their vectors in the background, and until then are found by words. With a
-    ``vector_store`` they are documents there, found as it finds them, and ``store`` only lists them. The other
-    arguments are those of `Block`.
+    Passages are episodic memories in ``store``. Recall searches all of the user's sessions, by meaning and by words.
+    New passages get their vectors in the background; until then, they are found by words. With a ``vector_store``,
+    passages are documents there, searched by it, and ``store`` only lists them. The other arguments are those of
+    `Block`.
 
     Args:
         embeddings: LangChain's embeddings of your choice, for a ``store`` that is given as a URL, a mapping, a
@@ -65,12 +65,12 @@ class VectorMemory(Block):
         vector_store: Any vector store of LangChain that accepts ids. A document's metadata has ``user_id``,
             ``session_id``, ``block`` and ``created_at``.
         search_filter: Takes a user and returns the ``filter`` of a search in ``vector_store``. None: ``{"user_id":
-            user}``, which most of them understand. Whatever a search returns, documents of others are left out.
-        min_relevance: Recall no passage that is less relevant, from 0 (all) to 1. None: 0.1, or for a vector store
-            all, as its relevance, or else its score, depends on its embeddings.
+            user}``, which most vector stores understand. Other users' documents are always left out.
+        min_relevance: The minimum relevance of a recalled passage, from 0 (all) to 1. None: 0.1, or 0 with a
+            ``vector_store``, whose relevances and scores depend on its embeddings.
 
     Raises:
-        ConfigurationError: The arguments do not go together.
+        ConfigurationError: The arguments contradict each other.
     """
 
     section: str = "vector_memory"
@@ -112,9 +112,9 @@ class VectorMemory(Block):
     def recall(
         self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
-        """The passages of all the user's conversations that fit ``message``; of a vector store none without one.
+        """The user's passages relevant to ``message``, from all conversations; with a vector store, none without one.
 
-        Alternates between those that fit by themselves and those that fit together with their neighbours. Raises
+        Alternates between passages relevant by themselves and passages relevant together with their neighbours. Raises
         BlockFailed if a vector store fails.
         """
         question, user = text_of(message), conversation.user_id
