@@ -42,7 +42,7 @@ class RestoreReport:
 
 
 def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMemory]]:
-    """What can be restored of the user's memories, every agent's, the last forgotten first. Raises StoreError."""
+    """The user's memories that can be restored, of all agents, the last forgotten first. Raises StoreError."""
     now = scope.clock.now()
     places = yield from archives(scope.engine, user_id)
     rows = yield from scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
@@ -50,9 +50,10 @@ def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMe
 
 
 def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Operation[RestoreReport]:
-    """Restores forgotten and deleted memories, None: all, as they were, with ids, times, metadata and history.
+    """Restores these forgotten and deleted memories (None: all), with their ids, times, metadata and history.
 
-    They count as used now. A memory that was saved under the same id since stays. Raises InvalidInput, StoreError.
+    They count as used now. If another memory has been saved with the same id, that memory stays. Raises InvalidInput,
+    StoreError.
     """
     return restore_archived(scope, user_id, memory_ids)
 

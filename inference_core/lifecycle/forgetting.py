@@ -70,9 +70,9 @@ def forget(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Operation[ForgettingReport]:
-    """Forgets what ``policy`` (default: what has expired) chooses among the user's memories, every agent's.
+    """Forgets the user's memories that ``policy`` chooses (default: those that have expired), of all agents.
 
-    ``dry_run`` only says what would be forgotten and erased. A run that ends early has forgotten a part; run it again.
+    ``dry_run`` only reports what would be forgotten and erased. If a run is interrupted, run it again to finish.
     Raises InvalidInput, StoreError.
     """
     chosen = policy or ForgettingPolicy()
@@ -177,7 +177,7 @@ class MemoryUsage:
 def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
     """How often each memory that this agent reads was recalled: the most used first, the oldest unused ones last.
 
-    Recalls of other processes are included once those have written them, within 30 seconds. Raises InvalidInput,
+    Recalls by other processes are included within 30 seconds, once those have written them. Raises InvalidInput,
     StoreError.
     """
     scopes = scope.namespaces.read_scopes(user_id)

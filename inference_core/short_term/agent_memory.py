@@ -190,8 +190,8 @@ class AgentMemory:
     def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Operation[MemoryContent]:
         """The session's messages within the limit, valid for any model, and what the blocks recall.
 
-        They recall for ``message``, which is not added; by default for the user's last one. With a strategy's
-        ``into_system_prompt``, the system message ends with what was recalled.
+        Blocks recall for ``message``, which is not added to the session; by default for the user's last message. With a
+        strategy's ``into_system_prompt``, what was recalled is appended to the system message.
         """
         conversation = self._owners.conversation(session_id)
         system = yield from read_system(self._system_scope, conversation)
@@ -217,8 +217,8 @@ class AgentMemory:
     def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Operation[str | None]:
         """Adds ``message`` to the session, durable when it returns, and handles overflow.
 
-        A message with a known id replaces that message, a system message the session's. Returns None, or a notice of
-        what failed (a model, a block, a store), for which older messages were kept.
+        A message with a known id replaces that message; a system message replaces the session's. Returns None, or, if a
+        model, a block or a store failed, a notice that says so; older messages are then kept.
         """
         conversation = self._owners.conversation(session_id)
         added = _stamped(one_message(message), self._scope.clock.now().isoformat())
@@ -235,7 +235,7 @@ class AgentMemory:
         return (yield from self._handle_overflow(conversation, stored))
 
     def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Operation[None]:
-        """Removes the session and, unless ``keep_long_term``, what blocks took in from this session alone."""
+        """Removes the session and, unless ``keep_long_term``, what blocks stored from this session only."""
         conversation = self._owners.conversation(session_id)
         if not keep_long_term:
             for block in self._policy.blocks:

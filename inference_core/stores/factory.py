@@ -79,27 +79,25 @@ def open_store(
     encryption_key: str | bytes | None = None,
     **options: Any,
 ) -> MemoryStore:
-    """Opens the store at ``url`` and makes its tables if they are missing; safe from several processes at once.
+    """Opens the store at ``url`` and creates its tables if they are missing; safe for several processes at once.
 
     ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
     ``redis://host:6379/0`` (also ``rediss://`` and ``unix://``), ``memory://``; a folder of files is
     ``file:///relative/folder`` or ``file:////absolute/folder``, with ``?compress=zstd`` if a new one is to be small. A
     driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``sqlite:///path.db?mode=ro``, and
-    a file that may not be written, is opened for reading alone. ``embeddings`` is ``"auto"`` (the
-    local models that are installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``,
-    ``"provider:model"``, a LangChain ``Embeddings`` object, a function, or None: recall by words alone.
-    ``fields`` are the JSON paths of an item that a query searches, by default ``["$"]``, all of it; memories have their
-    own. ``index`` gives both as LangGraph's IndexConfig: ``{"embed": …, "fields": […]}``; ``dims`` is not needed.
-    ``ttl`` says in minutes how long items and memories live, as LangGraph's TTLConfig: ``default_ttl``, and
-    ``categories`` for the memories of single categories, as in ``{"default_ttl": 1440, "categories": {"semantic":
-    None}}``. Writing starts the time anew; so does reading, unless ``refresh_on_read`` is False. Pinned memories and
-    those with ``expires_at`` are exempt. ``clock`` says what time it is.
-    ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other stores refuse.
-    In place of a URL you may give an object that you have: a dict or another mutable mapping, such as a ``shelve``; a
-    SQLAlchemy engine or a ``redis.Redis``, whose database is then used over connections of the store's own. Who gives
-    the same object again gets the same engine, with the options of the first time.
-    Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed
-    at exit.
+    a file that is not writable, is opened read-only. ``embeddings`` is ``"auto"`` (the local models that are
+    installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``, ``"provider:model"``, a LangChain
+    ``Embeddings`` object, a function, or None: recall by words only. ``fields`` are the JSON paths of an item that a
+    query searches, by default ``["$"]``, all of it; memories have their own. ``index`` gives both as LangGraph's
+    IndexConfig: ``{"embed": …, "fields": […]}``; ``dims`` is not needed. ``ttl`` is how many minutes items and memories
+    live, as LangGraph's TTLConfig: ``default_ttl``, and ``categories`` for the memories of single categories, as in
+    ``{"default_ttl": 1440, "categories": {"semantic": None}}``. Writing restarts the time; so does reading, unless
+    ``refresh_on_read`` is False. Pinned memories and those with ``expires_at`` are exempt. ``clock`` returns the
+    current time. ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other
+    stores refuse it. Instead of a URL you can pass a dict or another mutable mapping, such as a ``shelve``, or a
+    SQLAlchemy engine or a ``redis.Redis``, whose database the store then uses through its own connections. If you pass
+    the same object again, you get the same engine, with the options of the first call. Options are those of StoreEngine
+    and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
     cannot be reached, MissingExtra, EmbeddingMismatch.
@@ -185,7 +183,7 @@ def _fingerprint(embedder: Embedder | None) -> str | None:
 
 
 def open_configured_store(settings: MemorySettings, **options: Any) -> MemoryStore:
-    """The store that ``settings`` name, with their embeddings; ``options`` win. Raises what `open_store` raises."""
+    """Opens the store in ``settings``, with its embeddings; ``options`` win. Raises what `open_store` raises."""
     chosen: dict[str, Any] = {
         "embeddings": settings.embeddings_spec,
         "late_interaction": settings.late_interaction,

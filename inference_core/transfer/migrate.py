@@ -56,21 +56,22 @@ def migrate_memories(
 ) -> MigrationReport:
     """Copies the memories that other applications keep in ``source`` to ``store``.
 
-    Originals never change. Ids and times are kept, and fields without a place of their own in
-    ``extra_metadata["legacy"]``. Vectors are added when the store is opened with an embedding model. Safe to repeat, to
-    interrupt, and beside writers and other migrations.
+    The originals do not change. Ids and times are kept; fields that a memory does not have go into
+    ``extra_metadata["legacy"]``. Vectors are added when the store is opened with an embedding model. You can safely
+    interrupt or repeat a migration, and run it during writes and other migrations.
 
     Args:
-        store: Where they go: a URL as for `open_store`, or an open store.
-        source: Where they are: a URL, or a store of LangGraph's such as an InMemoryStore. A URL stands for the store
-            there and, in the same database, the table of LangGraph's SqliteStore or PostgresStore; where both have an
-            id, the store's own memory counts. None: ``store`` itself.
-        layouts: Where memories are in it: ``coala`` ``(user, category[, agent])``, ``flat`` ``(user, "memories")``,
+        store: The target: a URL as for `open_store`, or an open store.
+        source: A URL, or a LangGraph store such as an InMemoryStore. A URL means this package's store and, in the same
+            database, the table of LangGraph's SqliteStore or PostgresStore; if both have an id, this package's counts.
+            None: ``store`` itself.
+        layouts: The namespaces of memories in ``source``: ``coala`` ``(user, category[, agent])``, ``flat`` ``(user,
+        "memories")``,
             ``langmem`` ``("memories", user)``; these three by default. ``files`` are deepagents' at ``(user,
             "filesystem")``. Others are labels such as ``notes.{user}``, with ``{user}``, ``{category}``, ``{agent}``
             and ``*`` for any; one without ``{user}`` needs exactly one of ``user_ids``.
         user_ids: Migrate these users only. None: all users.
-        legacy_namespace: The last label of the flat namespaces.
+        legacy_namespace: The last label of ``flat`` namespaces.
         agent_name: Episodic and procedural memories whose namespace names no category go to this agent's own scopes.
             None: to the shared ones.
         dry_run: Only count; nothing is written.
@@ -79,9 +80,9 @@ def migrate_memories(
         encryption_key: As for `open_store`.
 
     Raises:
-        InvalidInput: The arguments make no sense.
-        ConfigurationError: A URL makes no sense.
-        StoreError: A database failed; what was written before stays.
+        InvalidInput: An argument is invalid.
+        ConfigurationError: A URL is invalid.
+        StoreError: A database failed; memories written before the failure stay.
     """
     wanted = Layouts(layouts, user_ids, legacy_namespace)
     with ExitStack() as opened:

@@ -35,11 +35,11 @@ def delete(
     expected_version: int | None = None,
     erase: bool = False,
 ) -> Operation[bool]:
-    """Removes a memory; for the ``deleted_days`` of the service it can be restored. False if there is none.
+    """Deletes a memory; it can be restored for the service's ``deleted_days``. Returns False if there is none.
 
-    ``erase`` removes it at once and for ever, with its earlier texts, also if it was deleted before. One that was
-    forgotten is removed for ever. It is looked for in the scopes that the agent reads, or those of ``category``. With
-    ``expected_version`` only a memory at that version goes, and none that was forgotten. Raises InvalidInput,
+    ``erase`` deletes it permanently, with its earlier texts, also if it was deleted before. A forgotten memory is
+    always deleted permanently. The memory is searched for in the scopes that the agent reads, or those of ``category``.
+    With ``expected_version``, it is deleted only at that version, and not if it was forgotten. Raises InvalidInput,
     StoreUnavailable, WriteUnknown, and VersionConflict if it is at another version.
     """
     now, until = scope.clock.now(), None if erase else scope.kept_until
@@ -78,10 +78,10 @@ def delete(
 def delete_all(
     scope: MemoryScope, user_id: UserId, memory_type: str | None = None, category: str | None = None
 ) -> Operation[int]:
-    """Removes all memories of the user that this agent reads, of one type or category if given; returns how many.
+    """Deletes all memories of the user that this agent reads, of one type or category if given; returns how many.
 
-    Forgotten and deleted ones go too and are not counted; none can be restored. Other agents' own memories stay;
-    `purge_user_memories` removes those too. Raises InvalidInput, StoreUnavailable, WriteUnknown.
+    They cannot be restored. Forgotten and deleted memories are deleted permanently too, and not counted. Other agents'
+    own memories stay; `purge_user_memories` deletes those too. Raises InvalidInput, StoreUnavailable, WriteUnknown.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)

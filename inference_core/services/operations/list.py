@@ -51,9 +51,9 @@ def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[Memory
 
 
 def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
-    """The memory with all that it superseded and all that superseded it, the oldest first; empty if there is none.
+    """The memory, all that it superseded and all that superseded it, the oldest first; empty if it does not exist.
 
-    Texts that updates have replaced come before the memory, under its id, for the service's ``deleted_days``. Only
+    Texts that updates replaced come before the memory, under its id, for the service's ``deleted_days``. Covers only
     memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
@@ -87,24 +87,24 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     created_after: datetime | None = None,
     created_before: datetime | None = None,
 ) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
-    """A page of the memories that the agent reads, the newest first, and how many match in all.
+    """Returns a page of the memories that the agent reads, the newest first, and the total number that match.
 
     Args:
-        user_id: Whose memories to list.
+        user_id: The user.
         category: Only memories of this `MemoryCategory`.
         memory_type: Only memories of this `MemoryType`.
-        search: Only those whose content or topic contains it, in any case. Reads all memories.
+        search: Only those whose content or topic contains this text, ignoring case. Reads all memories.
         limit: The size of the page; None for all.
-        offset: Begins so many after the newest. Shifts when memories are added or removed; prefer ``after``.
+        offset: How many of the newest to skip. Pages shift when memories are added or removed; prefer ``after``.
         session_id: Only those of this session. Reads all memories.
-        after: The ``next_cursor`` of the page before. Every memory that nobody touches meanwhile comes exactly once,
-            and a page costs the same wherever it is.
+        after: The ``next_cursor`` of the previous page. Every memory that does not change meanwhile is listed exactly
+            once, and every page costs the same.
         tags: Only those that have all of these. Reads all memories, as do the following.
         created_after: Only those stored at this time or later.
         created_before: Only those stored before it.
 
     Raises:
-        InvalidInput: An argument is not usable.
+        InvalidInput: An argument is invalid.
         StoreUnavailable: The database did not answer in time.
     """
     request = PageRequest(

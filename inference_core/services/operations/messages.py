@@ -40,22 +40,22 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     *,
     session_id: str | None = None,
 ) -> Operation[int]:
-    """Puts messages into the outbox, durably, in one commit; a worker makes memories of them.
+    """Puts messages into the outbox, durably, in one commit; a worker extracts memories from them.
 
-    The newest 100 of the user also stay as they are, so that `ContextBuilder` can show them. System messages and those
-    without text are skipped. A message that has an id is put in once, however often it is handed over; one without an
-    id is a new one each time. When it was said is its ``additional_kwargs["timestamp"]`` (ISO 8601), by default now.
+    The user's newest 100 messages are also kept unchanged, so that `ContextBuilder` can show them. System messages and
+    messages without text are skipped. A message with an id is added only once, however often you pass it; a message
+    without an id is new each time. Its time is ``additional_kwargs["timestamp"]`` (ISO 8601), by default now.
 
     Args:
-        user_id: Whose messages they are.
-        messages: In their order, in any form that LangChain takes: messages, ("user", "text"), {"role": …}, texts.
-        session_id: The conversation; its messages are worked on together, and can be undone together.
+        user_id: The user.
+        messages: In order, in any form that LangChain accepts: messages, ("user", "text"), {"role": …}, texts.
+        session_id: The conversation. Its messages are processed together and can be undone together.
 
     Returns:
         How many were new.
 
     Raises:
-        InvalidInput: An argument is not usable; nothing was put in.
+        InvalidInput: An argument is invalid; nothing was added.
         ConfigurationError: The store cannot hold an outbox.
         StoreUnavailable: The database did not answer in time.
     """
@@ -91,7 +91,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
 def add_completion(
     scope: MemoryScope, user_id: UserId, completion: str | AIMessage, *, session_id: str | None = None
 ) -> Operation[int]:
-    """Like `add_messages`, for one answer of the model, which may be a text. Returns 1 if it was new, else 0."""
+    """Like `add_messages`, for one answer of the model, a message or text. Returns 1 if it was new, else 0."""
     message = AIMessage(completion) if isinstance(completion, str) else completion
     if not isinstance(message, AIMessage):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidInput(f"completion must be a text or an AIMessage, not {type(completion).__name__}")

@@ -57,23 +57,23 @@ def recall(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[RecalledMemories]:
     """Finds the memories that answer ``query`` best, the best first.
 
-    What narrows the memories down is applied before the best are chosen, ``min_relevance`` after that. A blank query
-    gives the newest memories.
+    Filters are applied before the best memories are chosen, ``min_relevance`` afterwards. A blank query returns the
+    newest memories.
 
     Args:
-        user_id: Whose memories to search.
+        user_id: The user.
         query: A question or keywords, in any language.
-        k: How many, up to 1,000. By default the service's ``max_results``.
+        k: The maximum number of memories, up to 1,000. By default the service's ``max_results``.
         memory_type: Only memories of this `MemoryType`.
-        include_scores: Sets ``score`` and ``relevance`` of the documents.
-        sort_by_time: Orders the same memories by age, the newest first.
+        include_scores: Whether documents have ``score`` and ``relevance``.
+        sort_by_time: Sorts the results by age, the newest first.
         category: Only memories of this `MemoryCategory`.
-        explain: Adds the shares of each score, and what was ``left_out`` with the reasons.
-        max_characters: Bounds the contents of the result together.
-        diversity: From 0 to 10; 1 is mild. Lowers what repeats a better memory.
-        backfill: Adds the newest other memories when fewer match.
-        as_of: Asks what held at that time, even if something else holds now.
-        ignore_session: Ranks by the text alone, not by who said it or what was said around it, and does not count the
+        explain: Adds the parts of each score, and the memories that were ``left_out`` with the reasons.
+        max_characters: The maximum length of all contents together.
+        diversity: From 0 to 10; 1 is mild. Lowers memories that repeat a better one.
+        backfill: Adds the newest other memories if fewer than ``k`` match.
+        as_of: Returns what was true at this time, even if it has changed since.
+        ignore_session: Ranks by the text only, not by who said it or the messages around it, and does not count the
             recall.
         links: Raises memories that share a name, a tag or rare words with the query or the best hits; ``links`` of a
             document names them.
@@ -160,9 +160,9 @@ def recall_by_category(
 def user_context(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
 ) -> Operation[dict[str, list[str]]]:
-    """The contents of the user's newest memories by type; types without any are left out.
+    """The contents of the user's newest memories, by type; types without memories are left out.
 
-    ``memory_types`` are by default preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
+    The default ``memory_types`` are preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
     """
     documents = yield from user_context_with_timestamps(scope, user_id, memory_types, max_per_type)
     return {kind: [document.content for document in found] for kind, found in documents.items()}

@@ -85,9 +85,9 @@ def list_receipts(
     limit: int | None = 50,
     after: str | None = None,
 ) -> Operation[MemoryPage[Receipt]]:
-    """The user's newest receipts, of one thread, if given; ``limit`` None gives all. Raises InvalidInput.
+    """The user's newest receipts, of one thread if given. ``limit`` None: all. Raises InvalidInput.
 
-    ``after`` is the ``next_cursor`` of the page before.
+    ``after`` is the ``next_cursor`` of the previous page.
     """
     return _page(scope, user_id, limit, after, thread_id=thread_id)
 
@@ -95,10 +95,9 @@ def list_receipts(
 def why(
     scope: MemoryScope, user_id: UserId, memory_id: str, *, limit: int | None = 50, after: str | None = None
 ) -> Operation[Why]:
-    """Where the memory comes from, and the newest kept receipts of calls that were given it. Raises InvalidInput.
+    """Where the memory comes from, and the newest receipts of model calls that included it. Raises InvalidInput.
 
-    Receipts are read from the newest on until there are ``limit`` (None: all) of them. ``after`` is the ``next_cursor``
-    of the receipts before.
+    Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call.
     """
     record = yield from find(scope, user_id, memory_id)
     receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
@@ -111,7 +110,7 @@ def why(
 
 
 def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Operation[Rebuilt]:
-    """Renders the texts of ``receipt`` again from the memories that are there, and says whether they are the same."""
+    """Renders the texts of ``receipt`` again from the stored memories, and compares them."""
     scopes = scope.namespaces.read_scopes(user_id)
     ids = dict.fromkeys(line.id for line in receipt.lines)
     rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])

@@ -78,31 +78,30 @@ def save(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[SavedId]:
     """Stores a memory; it is durable when this returns.
 
-    If the same words are stored already, as the same type, for the same agent and time, and still hold, nothing is
-    added: the returned id is that memory's, with ``was_stored`` set, and it gains tags, topic, metadata, pin and
-    importance that are new. A write that was not confirmed (WriteUnknown) may safely be repeated with the same
-    ``memory_id``.
+    If a current memory has the same words, type, agent and time, no second one is stored. The returned id is that of
+    the stored memory, with ``was_stored`` set, and new tags, topic, metadata, pin and importance are added to it. After
+    WriteUnknown (the write was not confirmed) you can safely repeat the call with the same ``memory_id``.
 
     Args:
-        user_id: Whose memory it is.
-        content: The text, at most ``max_content_bytes`` of the service.
-        memory_type: A `MemoryType` by name.
-        session_id: The conversation that it belongs to.
+        user_id: The user.
+        content: The text, at most the service's ``max_content_bytes``.
+        memory_type: The name of a `MemoryType`.
+        session_id: The conversation that the memory belongs to.
         topic: A short label.
-        extra_metadata: JSON data of the application's own.
+        extra_metadata: Your own JSON data.
         memory_id: Replaces the memory with this id and keeps its creation time. By default a new id.
         category: A `MemoryCategory` by name. By default that of the type.
-        source: Who said it; decides how far it is trusted. By default the application.
+        source: Who said it, which decides how far it is trusted. By default the application.
         importance: From 0 to 1. More important memories rank a little higher and are forgotten later.
-        pinned: Belongs to the profile that every prompt begins with; never forgotten.
+        pinned: Whether it is always in the prompt's profile and never forgotten.
         tags: At most 32 short labels.
-        valid_from: When it happened or began to hold. By default when it is stored.
-        expires_at: From then on it is not found.
+        valid_from: When it happened or became true. By default the time of storing.
+        expires_at: From this time on, it is not found.
 
     Raises:
-        InvalidInput: An argument is not usable; an unknown type is also an AssertionError.
-        UntrustedWrite: Its source may not write rules.
-        StoreUnavailable: The database did not answer. WriteUnknown, a kind of it, leaves open whether it was stored.
+        InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
+        UntrustedWrite: The source may not write rules.
+        StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
     """
     worth, labels = checked_importance(importance), checked_tags(tags)
     kind = MemoryType(validate_memory_type(memory_type))

@@ -124,10 +124,10 @@ def format_context(
     *,
     max_tokens: int = DEFAULT_MAX_TOKENS,
 ) -> Operation[str]:
-    """The prompt block of what may answer ``query``, with rules and preferences; "" if there is nothing.
+    """A prompt block with memories relevant to ``query``, rules and preferences; "" if there are none.
 
-    Without a query, the newest memories. ``include_types`` and ``include_categories`` narrow them down.
-    ``max_memories`` are shared out evenly between the categories; the block has at most ``max_tokens``. Raises
+    Without a query, it shows the newest memories. ``include_types`` and ``include_categories`` filter them.
+    ``max_memories`` is divided evenly between the categories; the block has at most ``max_tokens``. Raises
     InvalidInput, StoreUnavailable.
     """
     limit = checked_limit(max_memories)

@@ -48,30 +48,30 @@ def update(  # noqa: D417 - callers of the service pass no scope
     importance: float | None = None,
     expires_at: datetime | Literal["never"] | None = None,
 ) -> Operation[bool]:
-    """Changes what is given of a memory and keeps the rest; False if the agent reads no memory with this id.
+    """Changes the given fields of a memory; returns False if the agent reads no memory with this id.
 
-    No concurrent change is lost: when somebody else writes first, the change is applied to their version.
+    No concurrent change is lost: if another caller writes first, the change is applied to the new version.
 
     Args:
-        user_id: Whose memory it is.
-        memory_id: The memory.
-        content: The new text. `why` and `get_memory_history` give the earlier one for the service's ``deleted_days``.
-        memory_type: A `MemoryType` by name; moves the memory to the category of that type.
+        user_id: The user.
+        memory_id: The memory's id.
+        content: The new text. `why` and `get_memory_history` show the old one for the service's ``deleted_days``.
+        memory_type: The name of a `MemoryType`; the memory moves to the category of that type.
         topic: A short label; "" removes it.
         category: A `MemoryCategory` by name.
-        extra_metadata: Merged into what is there.
-        pinned: Belongs to the profile that every prompt begins with; never forgotten.
-        source: Who says so; it becomes the memory's source if content or type are given.
+        extra_metadata: Merged into the existing metadata.
+        pinned: Whether it is always in the prompt's profile and never forgotten.
+        source: Who says so. It replaces the memory's source if you give content or type.
         expected_version: Changes the memory only at this version, and then does not retry.
-        tags: All tags that it has from now on; an empty list removes them.
+        tags: Replaces all tags; an empty list removes them.
         importance: From 0 to 1.
-        expires_at: From then on it is not found; "never" removes the end.
+        expires_at: From this time on, it is not found; "never" removes the expiry.
 
     Raises:
-        InvalidInput: An argument is not usable, nothing is to be changed, or the id is taken where it would move to.
+        InvalidInput: An argument is invalid, there is nothing to change, or the id is taken where it would move to.
         UntrustedWrite: The source may not write rules.
-        VersionConflict: The memory is not at ``expected_version``, or others keep changing it.
-        StoreUnavailable: The database did not answer; WriteUnknown leaves open whether it was changed.
+        VersionConflict: The memory is not at ``expected_version``, or other callers keep changing it.
+        StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the change may be made or not.
     """
     labels = None if tags is None else checked_tags(tags)
     worth = None if importance is None else checked_importance(importance)
