@@ -94,7 +94,7 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 @_on_store
 def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
-    """Removes all memories of the user, every agent's and forgotten ones too; of one category, if given. How many."""
+    """Deletes all of the user's memories, of all agents, also forgotten ones, or of one category. Returns how many."""
     label = encode_label(user_id)
     yield from engine.remove_expired()  # nothing else finds them any more
     if category is None:  # first, as what cannot be read may stand in the way of the rest
@@ -128,10 +128,10 @@ def list_user_memories(
     offset: int = 0,
     after: str | None = None,
 ) -> Operation[tuple[MemoryPage[UserMemoryEntry], int]]:
-    """A page of the user's memories with all agents, the newest first, and how many match in all.
+    """Returns a page of the user's memories, of all agents, the newest first, and the total number that match.
 
-    ``category`` and ``memory_type`` narrow them down, and ``search`` to contents and topics that contain it, in any
-    case. ``after`` is the ``next_cursor`` of the page before; ``offset`` counts from the newest instead. ``limit`` None
+    ``category`` and ``memory_type`` filter them; ``search`` keeps contents and topics with this text, ignoring case.
+    ``after`` is the ``next_cursor`` of the previous page; ``offset`` counts from the newest instead. ``limit`` None
     gives all.
     """
     scopes = yield from _scopes(engine, user_id, category)
@@ -141,7 +141,7 @@ def list_user_memories(
 
 @_on_store
 def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Operation[MemoryPage[UserEntry]]:
-    """A page of the users with memories, by id, each with how many. ``after`` is the last page's ``next_cursor``."""
+    """A page of users by id, with their numbers of memories. ``after`` is the previous page's ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
     names = [name for name in (yield from engine.namespaces()) if holds_memories(name)]
@@ -162,7 +162,7 @@ def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None
 def delete_user_memory_entries(
     engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
 ) -> Operation[int]:
-    """Removes memories by their namespaces and keys, if they are the user's; how many were there."""
+    """Deletes the user's memories with these namespaces and keys; returns how many existed."""
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
     own = [(namespace, key) for namespace, key in named if namespace[:1] == (label,) and is_text(key)]
@@ -174,7 +174,7 @@ def delete_user_memory_entries(
 
 
 def delete_user_memory_entry(store: StoreArgument, user_id: UserId, namespace: Sequence[str], key: str) -> bool:
-    """Removes one memory by its namespace and key; False if it is not the user's or not there."""
+    """Deletes one memory by namespace and key; False if it does not exist or is another user's."""
     return delete_user_memory_entries(store, user_id, [(namespace, key)]) == 1
 
 
