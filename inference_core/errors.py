@@ -1,7 +1,7 @@
 """Every error that the package raises, as one tree.
 
 InferenceCoreError
-├── InvalidInput (ValueError)            the caller passed something that cannot be stored or asked
+├── InvalidInput (ValueError)            an argument is invalid
 │   ├── InvalidMemory                    content, metadata or id of a memory
 │   │   └── InvalidMemoryType            also an AssertionError: older callers catch either
 │   ├── InvalidCategory
@@ -11,17 +11,17 @@ InferenceCoreError
 ├── ConfigurationError (ValueError)      the developer has to change the set-up
 │   ├── MissingExtra (ImportError)       an optional dependency is not installed
 │   └── EmbeddingMismatch                the store holds vectors of another model
-├── ReadOnlyMemory (TypeError)           a block that never changes was asked to
-├── BlockFailed                          a memory block of the application's own failed
+├── ReadOnlyMemory (TypeError)           a memory block is read-only
+├── BlockFailed                          a memory block of the application raised
 ├── MemoryNotFound (LookupError)         no memory with this id in the scopes that the caller may read
-├── IdentityError (PermissionError)      who the user is could not be established
+├── IdentityError (PermissionError)      there is no user ID, or two contradict each other
 ├── EmbeddingError                       the embedding model failed
 ├── ModelError                           the chat model failed
-└── StoreError                           the store did not do what it was asked
-    ├── VersionConflict                  somebody else changed the memory in between
+└── StoreError                           the store could not do what was asked
+    ├── VersionConflict                  the memory is not at the expected version
     ├── UnsupportedSchema                the data was written by a newer version of this package
-    ├── ReadOnlyStore                    the store was opened for reading alone
-    ├── ScopeTooLarge                    a foreign store's scope is larger than can be ranked in process
+    ├── ReadOnlyStore                    the store was opened read-only
+    ├── ScopeTooLarge                    a scope of another library's store is too large to rank in this process
     └── StoreUnavailable                 the store failed or cannot be reached
         ├── DeadlineExceeded (TimeoutError)  the caller's time is up; nothing was written
         ├── StoreBusy                    the store answers, but others hold what the call needs
@@ -44,7 +44,7 @@ class InferenceCoreError(Exception):
 
 
 class InvalidInput(InferenceCoreError, ValueError):
-    """The caller passed something that cannot be stored or asked; nothing was changed."""
+    """An argument is invalid; nothing was changed."""
 
 
 class InvalidMemory(InvalidInput):
@@ -60,7 +60,7 @@ class InvalidCategory(InvalidInput):
 
 
 class InvalidId(InvalidInput):
-    """The user id or agent name cannot name an owner."""
+    """The user id or agent name is empty, too long or not text."""
 
 
 class InvalidFilter(InvalidInput):
@@ -68,7 +68,7 @@ class InvalidFilter(InvalidInput):
 
 
 class UntrustedWrite(InvalidInput):
-    """Text from a tool, a document or the web was about to become procedural memory."""
+    """Text from a tool, a document or the web cannot become procedural memory."""
 
 
 class ConfigurationError(InferenceCoreError, ValueError):
@@ -87,11 +87,11 @@ class EmbeddingMismatch(ConfigurationError):
 
 
 class ReadOnlyMemory(InferenceCoreError, TypeError):
-    """The block holds what never changes; nothing was changed."""
+    """The memory block is read-only; nothing was changed."""
 
 
 class BlockFailed(InferenceCoreError):
-    """A memory block of the application's own raised; the message says which and what."""
+    """A memory block of the application raised; the message names the block, ``__cause__`` is its exception."""
 
 
 class MemoryNotFound(InferenceCoreError, LookupError):
@@ -103,19 +103,19 @@ class MemoryNotFound(InferenceCoreError, LookupError):
 
 
 class IdentityError(InferenceCoreError, PermissionError):
-    """Who the user is could not be established, or two sources disagree; memory stays closed."""
+    """There is no user ID, or two sources contradict each other; nothing was read or written."""
 
 
 class EmbeddingError(InferenceCoreError):
-    """The embedding model failed or returned something that is not a set of vectors."""
+    """The embedding model failed or returned no usable vectors."""
 
 
 class ModelError(InferenceCoreError):
-    """The chat model could not be reached, refused the request or answered nonsense; what was saved before stays."""
+    """The chat model was not reached, refused the request or gave no usable answer; what was saved before stays."""
 
 
 class StoreError(InferenceCoreError):
-    """The store did not do what it was asked."""
+    """The store could not do what was asked."""
 
 
 class VersionConflict(StoreError):
@@ -127,11 +127,11 @@ class UnsupportedSchema(StoreError):
 
 
 class ReadOnlyStore(StoreError):
-    """The store was opened for reading alone; nothing was changed."""
+    """The store was opened read-only; nothing was changed."""
 
 
 class ScopeTooLarge(StoreError):
-    """A foreign store's scope holds more memories than can be ranked in this process."""
+    """A scope of another library's store has more memories than can be ranked in this process."""
 
 
 class StoreUnavailable(StoreError):
@@ -139,11 +139,11 @@ class StoreUnavailable(StoreError):
 
 
 class DeadlineExceeded(StoreUnavailable, TimeoutError):
-    """The caller's deadline passed before the operation was done; of a write: before it was handed to the database."""
+    """The operation took longer than the caller's timeout; a write was not yet sent to the database."""
 
 
 class StoreBusy(StoreUnavailable):
-    """The store answers, but other callers hold what this call needs; try again."""
+    """The store works, but other callers hold a lock or connection that this call needs; try again."""
 
 
 class WriteUnknown(StoreUnavailable):

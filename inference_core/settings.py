@@ -60,13 +60,11 @@ class MemorySettings(_Settings):
     late_interaction: bool = Field(
         default=True, description="Keep and compare token vectors, if the model produces them."
     )
-    index_mb: int = Field(default=512, ge=1, description="Megabytes that the indexes of all users may take together.")
-    auto_recall: bool = Field(default=True, description="Put memories that fit into the prompt of each run.")
-    max_results: int = Field(
-        default=5, ge=1, le=50, description="Memories of each category that are put into a prompt."
-    )
+    index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
+    auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
+    max_results: int = Field(default=5, ge=1, le=50, description="Memories of each category in a prompt, at most.")
     categories: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=tuple(MEMORY_CATEGORIES), description="Categories that are put into a prompt, separated by commas."
+        default=tuple(MEMORY_CATEGORIES), description="Categories of memories in a prompt, separated by commas."
     )
     agent_scope_enabled: bool = Field(
         default=True, description="Give each named agent its own episodic and procedural memory."
@@ -77,7 +75,7 @@ class MemorySettings(_Settings):
     )
     placement: Literal["last_user", "system"] = Field(
         default="last_user",
-        description="Where what was recalled stands: last_user (after the user's last message, so that prompt caches "
+        description="Where recalled memories go: last_user (after the user's last message, so that prompt caches "
         "keep what is before it) or system (at the end of the system prompt).",
     )
     profile: bool = Field(
@@ -99,26 +97,28 @@ class MemorySettings(_Settings):
     max_content_bytes: int = Field(
         default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
     )
-    capture: bool = Field(default=False, description="Make memories of what is said, off the reply path.")
+    capture: bool = Field(default=False, description="Extract memories from conversations, in the background.")
     model: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="Chat models that find memories in what is said, as provider:model, separated by commas; each is "
         "asked when the one before fails. None: rules for plain statements in English.",
     )
-    batch_messages: int = Field(default=10, ge=1, le=100, description="Messages that are looked at together.")
-    batch_tokens: int = Field(default=4_000, ge=1, description="Tokens that are looked at together.")
-    worker_interval: float = Field(default=30.0, gt=0, description="Seconds between two looks at what waits.")
+    batch_messages: int = Field(
+        default=10, ge=1, le=100, description="Messages in a batch from which memories are extracted."
+    )
+    batch_tokens: int = Field(default=4_000, ge=1, description="Tokens in such a batch.")
+    worker_interval: float = Field(default=30.0, gt=0, description="Seconds between two checks of the outbox.")
     summaries: bool = Field(
         default=False, description="Sum up each session that was captured, by the models, or else in its own sentences."
     )
     session_quiet: float = Field(
-        default=1_800.0, gt=0, description="Seconds without news after which a session is summed up."
+        default=1_800.0, gt=0, description="Seconds without a new message after which a session is summarized."
     )
     insights: bool = Field(
         default=False, description="Have the models draw higher-level memories from several that belong together."
     )
     insights_hours: float = Field(
-        default=24.0, gt=0, description="Hours between two looks at a user's higher-level memories."
+        default=24.0, gt=0, description="Hours between two updates of a user's higher-level memories."
     )
     ttl: str | None = Field(
         default=None,

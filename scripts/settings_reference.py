@@ -21,11 +21,13 @@ _INTRODUCTION: Final = """# Configuration
 
 Written by `python scripts/settings_reference.py` from `inference_core/settings.py`.
 
-The environment is read when `MemorySettings()` or `AgentSettings()` is made: by `AgentService`, by the command line, by
-`MemoryMiddleware.from_settings` and by `AgentMemoryStoreService.from_settings`; never on import. `AgentService`, the
-command line and the migration script first read `.env` in the working directory, if there is one; `inference-core
---env-file PATH …` names another. Elsewhere, call `load_env_file()`. Variables already set in the environment override
-the file. A value that makes no sense is refused, with the name of the variable.
+You can set these variables in the environment or in a file. `MemorySettings()` and `AgentSettings()` read the
+environment, and so do `AgentService`, the command line, `MemoryMiddleware.from_settings` and
+`AgentMemoryStoreService.from_settings`. Importing the package does not.
+
+`AgentService`, the command line and the migration script first read `.env` in the working directory, if there is one.
+For another file, use `inference-core --env-file PATH …`. Elsewhere, call `load_env_file()`. Variables already set in
+the environment override the file. An invalid value raises an error that names the variable.
 """
 
 
