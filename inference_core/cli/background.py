@@ -34,7 +34,7 @@ Threads = Annotated[
     typer.Option("--thread", metavar="ID", help="Of a checkpointer: also this thread, if it names no user."),
 ]
 Queued = Annotated[
-    bool, typer.Option("--queue", help="Have a worker make memories of them, rather than storing them word for word.")
+    bool, typer.Option("--queue", help="Have a worker extract memories, instead of storing the messages.")
 ]
 
 

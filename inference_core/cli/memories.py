@@ -59,7 +59,7 @@ def save(
     kind: Annotated[str, typer.Option("--type", help=f"One of {TYPES}.", **ONE_TYPE)] = MemoryType.GENERAL.value,
     category: NewCategory = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TEXT", help="Further words by which it can be found.")
+        str | None, typer.Option("--topic", metavar="TEXT", help="What it is about; recall matches these words too.")
     ] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="The conversation it is from.")] = None,
     memory_id: Annotated[
@@ -110,7 +110,9 @@ def recall(
     ] = None,
     kind: Kind = None,
     category: Category = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show how scores arise, and what was left out.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the parts of each score, and what was left out.")
+    ] = False,
     max_characters: Annotated[
         int | None, typer.Option("--max-characters", metavar="N", min=1, help="Limit of all contents together.")
     ] = None,
@@ -191,7 +193,8 @@ def list_memories(
     search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that contain it.")] = None,
     session: _Session = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Continue behind a page, by its cursor.")
+        str | None,
+        typer.Option("--after", metavar="CURSOR", help="The page after this next_cursor, which --json prints."),
     ] = None,
     tags: _Tags = None,
     created_after: _After = None,
@@ -354,7 +357,7 @@ def _text(given: str) -> str:
 def delete(
     target: Target,
     memory_id: Annotated[str | None, typer.Argument(help="The id that save, recall and list print.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that the user and this agent share.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All memories that this agent reads.")] = False,
     kind: Kind = None,
     category: Category = None,
     yes: Yes = False,

@@ -108,16 +108,17 @@ class Opened:
 class Target:
     """Whose memories in which store a command works on, and whether it prints JSON."""
 
-    user: Annotated[str, typer.Option("--user", metavar="ID", help="Whose memories.")] = ""
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
     agent: Annotated[
         str | None,
-        typer.Option("--agent", metavar="NAME", help="The agent whose own memories are read and written too."),
+        typer.Option("--agent", metavar="NAME", help="Also read and write this agent's own memories."),
     ] = None
     url: Annotated[
         str | None, typer.Option("--url", metavar="URL", help="The store (default: AGENT_MEMORY_STORE_URL).")
     ] = None
     embeddings: Annotated[
-        str | None, typer.Option("--embeddings", metavar="NAME", help="The model (default: AGENT_MEMORY_EMBEDDINGS).")
+        str | None,
+        typer.Option("--embeddings", metavar="NAME", help="Embedding model (default: AGENT_MEMORY_EMBEDDINGS)."),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
