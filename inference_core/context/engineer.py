@@ -51,7 +51,7 @@ _UNVOUCHED_SHARE: Final = 0.5
 _SHORTER: Final = 0.8
 _LEAST: Final = 0.01
 _LATER: Final = 8
-"""So many units that do not fit are tried one by one."""
+"""At most this many units that do not fit are tried one by one."""
 _MAX_TEXT: Final = 2 * MAX_LINE_CHARACTERS
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 _IN_ORDER: Final = [section_of(category) for category in MemoryCategory]

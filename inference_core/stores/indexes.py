@@ -23,15 +23,15 @@ _SECONDS_A_WRITE: Final = 60e-6
 """Building an index takes about that long for each write, in a process that is busy starting."""
 _SCANNED: Final = 1_000
 _PORTION: Final = 1_024
-"""So many changes are taken in at once: the rows of a large scope are never all in memory."""
+"""This many changes are read at once, so that the rows of a large scope are never all in memory."""
 _FOLLOW_S: Final = 0.1
-"""So long after a write indexes follow: a burst of writes is taken in by few strokes."""
+"""Indexes follow this long after a write, so that a burst of writes is read at once. Seconds."""
 _MANY_WRITES: Final = 1_000
 _SCOPES_COUNTED: Final = 10_000
 _POOLS: Final = 4
-"""So many combinations of a user's scopes are kept; an agent asks for one, or for one and its parts."""
+"""This many combinations of a user's scopes are kept; an agent asks for one, or for one and its parts."""
 _ROWS_SHARE: Final = 8
-"""Of the bound of bytes, parsed rows get the eighth part: those that are told again and again are few."""
+"""Of the bound of bytes, parsed rows get an eighth: few rows are read again and again."""
 _BYTES_PER_ROW: Final = 2_500
 """The objects of a parsed row and its record, besides its text."""
 

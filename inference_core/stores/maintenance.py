@@ -166,7 +166,7 @@ def remove_expired(backend: Backend, writer: GroupWriter) -> bool:
 DEFERRED_INTERVAL_S: Final = 1.0
 """So long writes wait for others."""
 MOST_DEFERRED: Final = 1_000
-"""So many writes wait at most; then the oldest are dropped."""
+"""At most this many writes wait; then the oldest are dropped."""
 _DEFERRED_BATCH: Final = 100
 _TIMEOUT_S: Final = 5.0
 
@@ -214,7 +214,7 @@ class DeferredWriter:
 
 ACCESS_INTERVAL_S: Final = 30.0
 MEMORIES_AT_ONCE: Final = 500
-"""So many noted memories are written before the interval is over."""
+"""With this many noted memories, they are written before the interval is over."""
 _MOST_NOTED: Final = 20_000
 _PORTION: Final = 200
 _ATTEMPTS: Final = 5

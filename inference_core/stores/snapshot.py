@@ -48,11 +48,11 @@ RERANKED: Final = 30
 _FIRST_PINNED: Final = 2_000
 """While an index is being built, pinned rows are looked for among so many of the newest."""
 CANDIDATES: Final = 60
-"""So many of the best rows are read and linked."""
+"""This many of the best rows are read for their links."""
 SOURCES: Final = 3
-"""So many of these are started from."""
+"""Links are followed from this many of them."""
 REACHED: Final = 50
-"""So many rows beyond them are followed to."""
+"""At most this many linked rows are added."""
 
 
 Reject = Callable[[Row], str | None]

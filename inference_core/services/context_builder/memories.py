@@ -30,7 +30,7 @@ from inference_core.stores.snapshot import Snapshot
 Accepts = Callable[[MemoryRecord], bool]
 """Whether a source gives this memory."""
 _READ: Final = 1_000
-"""So many of a category's newest memories are read to list what does not depend on a question."""
+"""This many of a category's newest memories are read to list what does not depend on a question."""
 _WAIT_S: Final = 2.0
 _OVER: Final = ("done", "dropped")
 _QUERY_CHARACTERS: Final = 2_000

@@ -29,7 +29,7 @@ from inference_core.stores.backend import Delete
 TIMESTAMP: Final = "timestamp"
 """The name in a message's ``additional_kwargs`` of the time at which it was said, in ISO 8601."""
 MAX_KEPT: Final = 100
-"""So many of the newest messages of a user with an agent are kept for prompts."""
+"""This many of the newest messages of a user with an agent are kept for prompts."""
 _ROLES: Final = {HumanMessage: Role.USER, AIMessage: Role.ASSISTANT, ToolMessage: Role.TOOL}
 
 

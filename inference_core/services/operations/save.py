@@ -43,7 +43,7 @@ from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Check, Delete
 
 _SAME: Final = 3
-"""So many memories of the same words may stand beside each other before a save looks no further."""
+"""A save looks at this many memories of the same words, and no further."""
 
 
 class SavedId(str):

@@ -47,7 +47,7 @@ DEFAULT_EXTRACTION_PROMPT: Final = (
     "answer."
 )
 DEFAULT_CANDIDATES: Final = 50
-"""So many facts, the best ranked first, are shown to a model that chooses among them."""
+"""This many facts, the best first, are shown to a model that chooses among them."""
 _LOG = logging.getLogger(__name__)
 MAX_FACTS: Final = 50
 """More facts in one answer of the model are ignored."""

@@ -328,7 +328,7 @@ class Writer:
 
 @contextmanager
 def started(subject: Subject, count: int, writes: int) -> Generator[list[Writer]]:
-    """So many processes that begin at once, each with ``writes`` puts; gone afterwards. Raises NotApplicable."""
+    """``count`` processes that begin at once, each with ``writes`` puts; gone afterwards. Raises NotApplicable."""
     subject.factory()
     writers = [Writer(subject, number, writes) for number in range(count)]
     try:
