@@ -129,7 +129,7 @@ class MemorySettings(_Settings):
     forget_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Hours after which the worker forgets again what the following say. None: never.",
+        description="Hours between two times at which the worker forgets by the four limits below. None: never.",
     )
     forget_half_life: float | None = Field(
         default=None,
@@ -143,7 +143,9 @@ class MemorySettings(_Settings):
         default=None,
         description="Most memories of a user, and of single types, as in 5000,context=200; the weakest are forgotten.",
     )
-    forget_max_tokens: str | None = Field(default=None, description="The same in tokens.")
+    forget_max_tokens: str | None = Field(
+        default=None, description="Most tokens of a user's memories; the weakest are forgotten."
+    )
     deleted_days: float = Field(
         default=7.0,
         ge=0,

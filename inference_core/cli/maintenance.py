@@ -53,9 +53,10 @@ def forget(
         float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget what is weaker than this.")
     ] = None,
 ) -> None:
-    """Forget what has expired, has faded or exceeds a limit, for every agent. restore brings it back.
+    """Forget what has expired, has faded or exceeds a limit, for every agent.
 
-    What you do not give is taken from the settings AGENT_MEMORY_FORGET_…. Pinned memories stay.
+    You can bring it back with restore. What you leave out is taken from the settings AGENT_MEMORY_FORGET_…. Pinned
+    memories stay.
     """
     from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy

@@ -363,10 +363,10 @@ def delete(
     yes: Yes = False,
     erase: Annotated[bool, typer.Option("--erase", help="Remove it at once and for ever.")] = False,
 ) -> None:
-    """Delete a memory, which restore brings back for a while, or all of a user's for ever.
+    """Delete one memory, or with --all every memory that this agent reads: the shared ones and its own.
 
-    --all deletes what this agent reads: the shared memories and its own; of one type or category, if given. How long a
-    memory can be restored says AGENT_MEMORY_DELETED_DAYS.
+    For AGENT_MEMORY_DELETED_DAYS (7) you can bring a single memory back with restore. --all and --erase are final.
+    --type and --category narrow --all down.
     """
     if (memory_id is None) is not everything:
         raise typer.BadParameter("Give the id of a memory, or --all")
