@@ -30,6 +30,6 @@ def ask(
         raise ModelError("The chat model did not answer in time") from error
     except InferenceCoreError:
         raise
-    except Exception as error:
+    except Exception as error:  # each provider raises errors of its own
         raise ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}") from error
     return answer

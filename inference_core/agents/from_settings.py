@@ -132,7 +132,7 @@ class ModelErrors(AgentMiddleware[Any, Any, Any]):
             yield
         except (GraphBubbleUp, InferenceCoreError):
             raise
-        except Exception as error:
+        except Exception as error:  # each provider raises errors of its own; callers get one kind
             explained = explain(model, error)
             if self._are_logged:
                 _LOG.warning("%s", explained)
@@ -183,7 +183,7 @@ def _named(name: str, *, shares_connections: bool = True) -> BaseChatModel:
         if provider in _EXTRAS:
             raise MissingExtra(f"The chat model {name!r}", provider) from error
         raise ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}") from error
-    except Exception as error:
+    except Exception as error:  # LangChain and each provider refuse a name in their own ways
         problem = f"The chat model {name!r} cannot be made: {in_one_line(error)}"
         if "model provider" in str(error):
             problem = unknown

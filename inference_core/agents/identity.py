@@ -141,7 +141,7 @@ def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
         given = source(runtime) if callable(source) else source
     except (IdentityError, InvalidInput):
         raise
-    except Exception as error:
+    except Exception as error:  # the application's function; without an answer, memory is closed
         raise IdentityError(f"user_id failed: {error}") from error
     for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
         if isinstance(claim, str | UUID):

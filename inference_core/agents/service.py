@@ -172,7 +172,7 @@ class AgentService:
                 self._checkpointer = open_checkpointer(self._agent_settings.checkpoint_url)
                 if isinstance(self._checkpointer, OnWorkers):
                     self._owned.callback(self._checkpointer.close)
-        except BaseException:
+        except BaseException:  # also an interrupt must not leave the store open
             self.close()
             raise
 

@@ -37,7 +37,7 @@ for _name, _command in {
     "export": transfer.export,
     "import": transfer.import_,
     "copy": transfer.copy,
-    "migrate": maintenance.migrate,
+    "migrate": transfer.migrate,
     "doctor": doctor.doctor,
     "repair": maintenance.repair,
     "eval": evaluate,

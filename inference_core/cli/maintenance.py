@@ -1,8 +1,7 @@
-"""``pin``, ``forget``, ``restore``, ``repair``, ``reembed``, ``migrate``: the upkeep of a store."""
+"""``pin``, ``forget``, ``restore``, ``repair``, ``reembed``: the upkeep of a store."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from inference_core.cli.options import Id, Target, Users, on_store
-from inference_core.cli.output import harmless, note, print_json, print_numbered, progress_bar
+from inference_core.cli.output import note, print_json, print_numbered, progress_bar
 from inference_core.errors import MemoryNotFound
 
 _SHOWN: Final = 50
@@ -176,53 +175,3 @@ def reembed(
     with progress_bar("Embedding texts") as advance:
         done = embed_anew(settings.store_url, settings.embeddings_spec, advance, encryption_key=key)
     target.print({"embedded": done}, f"Embedded {done} texts.")
-
-
-@on_store("agent", "url", "json")
-def migrate(
-    target: Target,
-    users: Users = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="URL", help="Where they are (default: the store's database)."),
-    ] = None,
-    layouts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--layout",
-            metavar="NAME",
-            help="Only these: coala, flat, langmem, files, or labels such as notes.{user}; may be given several times.",
-        ),
-    ] = None,
-    legacy_namespace: Annotated[
-        str, typer.Option("--legacy-namespace", metavar="NAME", help="The last label of flat namespaces.")
-    ] = "memories",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
-) -> None:
-    """Copy memories that other applications keep in LangGraph's stores: SqliteStore, PostgresStore, or our own.
-
-    Finds the layout of the CoALA document, flat (user, "memories") and langmem's ("memories", user). --layout files
-    copies deepagents' files too. What is copied stays where it is. Safe to repeat.
-    """
-    from inference_core.transfer.migrate import migrate_memories
-
-    settings = target.settings(creates=source is not None)
-    with progress_bar("Memories") as advance:
-        report = migrate_memories(
-            settings.store_url,
-            source=source,
-            layouts=layouts,
-            user_ids=users,
-            legacy_namespace=legacy_namespace,
-            agent_name=target.agent,
-            dry_run=dry_run,
-            max_content_bytes=settings.max_content_bytes,
-            progress=advance,
-            encryption_key=settings.encryption_key_text,
-        )
-    if target.json:
-        print_json(report.to_json())
-    else:
-        sys.stdout.write(harmless(report.to_text()) + "\n")
-    if report.failed:
-        raise typer.Exit(1)

@@ -25,6 +25,7 @@ from inference_core.cli.options import (
 )
 from inference_core.cli.output import (
     as_json,
+    confirm,
     counted,
     draw,
     harmless,
@@ -376,7 +377,7 @@ def delete(
         if memory_id is None:
             _, removed = memory.sync.list_memories(target.user, memory_type=kind, category=category, limit=0)
             if removed and not yes:
-                _ask(f"Delete {counted(removed, 'memory', 'memories')} of {one_line(target.user)}?")
+                confirm(f"Delete {counted(removed, 'memory', 'memories')} of {one_line(target.user)}?")
             if removed or yes:
                 removed = memory.sync.delete_user_memories(target.user, kind, category)
         else:
@@ -387,16 +388,8 @@ def delete(
                 if shown is None:
                     raise MemoryNotFound(memory_id)
                 text = one_line(shown.content)
-                _ask(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
+                confirm(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
             if not memory.sync.delete_memory(target.user, memory_id, erase=erase):
                 raise MemoryNotFound(memory_id)
             removed = 1
     target.print({"deleted": removed}, f"Deleted {counted(removed, 'memory', 'memories')}")
-
-
-def _ask(question: str) -> None:
-    """Raises InvalidInput unless the answer is yes."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidInput("Nothing was deleted; --yes does not ask")

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
+from inference_core.errors import InvalidInput
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -188,3 +190,11 @@ def stamp(moment: datetime | None, zone: tzinfo) -> str:
         return f"{moment.astimezone(zone):%Y-%m-%d %H:%M}"
     except OverflowError:
         return moment.isoformat(" ", "minutes")
+
+
+def confirm(question: str) -> None:
+    """Raises InvalidInput unless the answer is yes."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise InvalidInput("Nothing was deleted; --yes does not ask")

@@ -1,4 +1,4 @@
-"""``export``, ``import`` and ``copy``: memories as a file, and from one store to another."""
+"""``export``, ``import``, ``copy`` and ``migrate``: memories as a file, and from one store to another."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from inference_core.stores.urls import parse_url, shown_url
 if TYPE_CHECKING:
     from inference_core.stores.backend import Backend
     from inference_core.transfer.copying import TransferReport
+    from inference_core.transfer.migration_report import MigrationReport
 
 Conflicts = Annotated[
     str,
@@ -96,6 +97,56 @@ def import_(
             progress=advance,
             encryption_key=settings.encryption_key_text,
         )
+    _show(target, report)
+
+
+@on_store("agent", "url", "json")
+def migrate(
+    target: Target,
+    users: Users = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="Where they are (default: the store's database)."),
+    ] = None,
+    layouts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layout",
+            metavar="NAME",
+            help="Only these: coala, flat, langmem, files, or labels such as notes.{user}; may be given several times.",
+        ),
+    ] = None,
+    legacy_namespace: Annotated[
+        str, typer.Option("--legacy-namespace", metavar="NAME", help="The last label of flat namespaces.")
+    ] = "memories",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+) -> None:
+    """Copy memories that other applications keep in LangGraph's stores: SqliteStore, PostgresStore, or our own.
+
+    Finds the layout of the CoALA document, flat (user, "memories") and langmem's ("memories", user). --layout files
+    copies deepagents' files too. What is copied stays where it is. Safe to repeat.
+    """
+    from inference_core.transfer.migrate import migrate_memories
+
+    settings = target.settings(creates=source is not None)
+    with progress_bar("Memories") as advance:
+        report = migrate_memories(
+            settings.store_url,
+            source=source,
+            layouts=layouts,
+            user_ids=users,
+            legacy_namespace=legacy_namespace,
+            agent_name=target.agent,
+            dry_run=dry_run,
+            max_content_bytes=settings.max_content_bytes,
+            progress=advance,
+            encryption_key=settings.encryption_key_text,
+        )
+    _show(target, report)
+
+
+def _show(target: Target, report: MigrationReport) -> None:
+    """Prints ``report``; ends with 1 if the store refused some memories."""
     if target.json:
         print_json(report.to_json())
     else:

@@ -270,7 +270,7 @@ class Embedder:
         try:
             with _native_call() if self._is_native else nullcontext():
                 found = embed(given)
-        except Exception as error:
+        except Exception as error:  # each provider raises errors of its own
             raise EmbeddingError(f"The embedding model failed: {error}") from error
         return self._normalized_all(found, given)
 
@@ -284,7 +284,7 @@ class Embedder:
                     self._silence.note(0, is_answered=True)
                     self._failed(f"The embedding model has not answered for {_SILENCE_S:g} s", pauses=True)
                 raise
-            except Exception as error:
+            except Exception as error:  # each provider raises errors of its own
                 self._silence.note(-1, is_answered=True)
                 raise EmbeddingError(f"The embedding model failed: {error}") from error
             self._silence.note(-1, is_answered=True)

@@ -103,7 +103,7 @@ def _provider(spec: str) -> Embedder:
         if provider in _EXTRAS:
             raise MissingExtra(f"embeddings={spec!r}", provider) from error
         raise ConfigurationError(f"embeddings={spec!r} needs a package. {error}") from error
-    except Exception as error:
+    except Exception as error:  # LangChain and each provider refuse a name in their own ways
         raise ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}") from error
     return Embedder(model, spec)
 

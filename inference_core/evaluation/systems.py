@@ -248,7 +248,7 @@ def _vectors(embed: Callable[[T], V], given: T) -> V:
     """What the model makes of ``given``. Raises EmbeddingError for whatever it raises."""
     try:
         return embed(given)
-    except Exception as error:
+    except Exception as error:  # each provider raises errors of its own
         raise EmbeddingError(f"The embedding model failed: {error}") from error
 
 

@@ -169,6 +169,11 @@ class MemoryTool(BaseTool):
     def answer(self, call: Call, given: Any) -> Operation[str]:
         """Does what the model asked for, and returns the answer for the model."""
 
+    def _outcome(self, memory_id: str, done: str, *, was_found: bool) -> str:
+        if was_found:
+            return f"✓ Memory {done} successfully (id: {id_label(memory_id)})"
+        return f"✗ Failed to {self.verb} (id: {id_label(memory_id, 64)} not found)"
+
     def _answered(self, runtime: Any, arguments: Mapping[str, Any]) -> Operation[str]:
         try:
             owner = field_of(getattr(runtime, "state", None), "memory_owner")
@@ -281,9 +286,7 @@ class UpdateMemoryStoreTool(MemoryTool):
             given.category,
             source=call.source,
         )
-        if changed:
-            return f"✓ Memory updated successfully (id: {id_label(given.memory_id)})"
-        return f"✗ Failed to update memory (id: {id_label(given.memory_id, 64)} not found)"
+        return self._outcome(given.memory_id, "updated", was_found=changed)
 
 
 class DeleteMemoryStoreTool(MemoryTool):
@@ -296,9 +299,8 @@ class DeleteMemoryStoreTool(MemoryTool):
 
     def answer(self, call: Call, given: DeleteArguments) -> Operation[str]:
         """Deletes, and says whether there was such a memory."""
-        if (yield from delete(call.scope, call.user_id, given.memory_id)):
-            return f"✓ Memory deleted successfully (id: {id_label(given.memory_id)})"
-        return f"✗ Failed to delete memory (id: {id_label(given.memory_id, 64)} not found)"
+        was_found = yield from delete(call.scope, call.user_id, given.memory_id)
+        return self._outcome(given.memory_id, "deleted", was_found=was_found)
 
 
 class ListMemoryStoreTool(MemoryTool):

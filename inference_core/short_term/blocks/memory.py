@@ -233,7 +233,7 @@ def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
         result: T = yield in_thread(partial(function, *args, **kwargs))
     except InferenceCoreError:
         raise
-    except Exception as error:
+    except Exception as error:  # the application's block; the conversation goes on without it
         reason = f"{type(error).__name__}: {in_one_line(error)}"
         raise BlockFailed(f"The block {block!r} failed: {reason}") from error
     return result

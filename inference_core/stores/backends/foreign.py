@@ -311,7 +311,7 @@ class ForeignBackend:
         try:
             with _in_memory_lock if isinstance(store, InMemoryStore) else nullcontext():
                 return store.batch(ops)
-        except Exception as error:
+        except Exception as error:  # whatever a store of another package raises, it did not answer
             raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
 
 

@@ -136,8 +136,8 @@ class MappingBackend(InMemoryBackend):
             for root, entries in changed.items():
                 self._mapping[root] = list(entries.values())
                 stored.append(root)
-        except Exception as error:
-            for root in stored:  # the batch is refused as a whole
+        except Exception as error:  # the application's mapping; the batch is refused as a whole
+            for root in stored:
                 if root in self._entries:
                     self._mapping[root] = list(self._entries[root].values())
                 else:
