@@ -227,7 +227,7 @@ def test_somebody_else_deleting_it_first_is_not_found(capsys: Capture, monkeypat
         with open_store(store, embeddings=None) as other:
             AgentMemoryStoreService(other).sync.delete_memory("ada", memory_id)
 
-    monkeypatch.setattr("inference_core.cli.memories._ask", gone)
+    monkeypatch.setattr("inference_core.cli.memories.confirm", gone)
     assert main(["delete", memory_id, "--user", "ada"]) == 3
 
 
