@@ -23,7 +23,7 @@ _LOCAL: Final = ("local-by-language", "local", "local-multilingual")
 """In the order in which "auto" takes them."""
 EmbeddingsSpec = Embeddings | Embedder | EmbeddingsFunc | AEmbeddingsFunc | str | None
 """``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-multilingual"``:
-sixteen languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
+a hundred languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
 ``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. A function from texts to vectors,
 also an async one. None: recall is lexical."""
 
@@ -64,19 +64,12 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
 
 
 def _local(name: str) -> Embedder:
-    from inference_core.embeddings.local import (  # noqa: PLC0415 - imports numpy, which takes time
-        BY_LANGUAGE_FINGERPRINT,
-        FINGERPRINT,
-        MULTILINGUAL_FINGERPRINT,
-        LanguageEmbeddings,
-        LocalEmbeddings,
-        MultilingualEmbeddings,
-    )
+    from inference_core.embeddings import local, multilingual  # noqa: PLC0415 - imports numpy, which takes time
 
     kinds = {
-        "local": (LocalEmbeddings, FINGERPRINT),
-        "local-multilingual": (MultilingualEmbeddings, MULTILINGUAL_FINGERPRINT),
-        "local-by-language": (LanguageEmbeddings, BY_LANGUAGE_FINGERPRINT),
+        "local": (local.LocalEmbeddings, local.FINGERPRINT),
+        "local-multilingual": (multilingual.MultilingualEmbeddings, multilingual.FINGERPRINT),
+        "local-by-language": (local.LanguageEmbeddings, local.BY_LANGUAGE_FINGERPRINT),
     }
     kind, fingerprint = kinds[name]
     model = kind()

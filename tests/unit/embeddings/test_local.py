@@ -10,15 +10,8 @@ import numpy as np
 import pytest
 
 from inference_core.embeddings import local
-from inference_core.embeddings.local import (
-    DIMENSIONS,
-    FINGERPRINT,
-    MAX_TOKENS,
-    MODEL,
-    TOKENIZER,
-    TOKENS_AT_ONCE,
-    LocalEmbeddings,
-)
+from inference_core.embeddings.encoder import TOKENS_AT_ONCE
+from inference_core.embeddings.local import DIMENSIONS, FINGERPRINT, MAX_TOKENS, MODEL, TOKENIZER, LocalEmbeddings
 from inference_core.errors import EmbeddingError, MissingExtra
 
 
@@ -128,8 +121,9 @@ def test_a_token_is_closer_to_its_like_than_to_others(model: LocalEmbeddings):
     assert likes[1] @ loves[1] > max(likes[1] @ car.T) + 0.2
 
 
-def test_the_projection_keeps_a_third_of_the_dimensions():
-    projection = local._projection()
+def test_the_projection_keeps_a_third_of_the_dimensions(model: LocalEmbeddings):
+    model.load()
+    projection = model._axes
     assert projection.shape == (DIMENSIONS, 128)
     assert projection.dtype == np.float32
     np.testing.assert_allclose(projection.T @ projection, np.eye(128), atol=5e-3)
@@ -150,13 +144,13 @@ def test_a_paraphrase_is_closer_than_unrelated_text(model: LocalEmbeddings, text
 
 def test_it_is_loaded_once_and_safe_for_threads(monkeypatch: pytest.MonkeyPatch):
     loads: list[int] = []
-    session = local._session
+    opened = local.open_session
 
-    def counted() -> object:
+    def counted(model: bytes, options: object) -> object:
         loads.append(1)
-        return session()
+        return opened(model, options)
 
-    monkeypatch.setattr(local, "_session", counted)
+    monkeypatch.setattr(local, "open_session", counted)
     model = LocalEmbeddings()
     found: list[list[float]] = []
     threads = [threading.Thread(target=lambda: found.append(model.embed_query("tea"))) for _ in range(4)]

@@ -9,7 +9,7 @@ from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.local import BY_LANGUAGE_FINGERPRINT, LanguageEmbeddings
 from inference_core.embeddings.local import DIMENSIONS as ENGLISH
 from inference_core.embeddings.local import FINGERPRINT as LOCAL
-from inference_core.embeddings.local import MULTILINGUAL_FINGERPRINT as MULTILINGUAL
+from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL
 
 TEA = "The user likes green tea very much"
 TEE = "Der Nutzer mag gr\u00fcnen Tee sehr gerne"

@@ -1,0 +1,152 @@
+"""What the models of this package have in common: an encoder in ONNX Runtime that gives a vector for each token."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, ClassVar, Final, NamedTuple, cast
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+from numpy.typing import NDArray
+
+from inference_core.embeddings.embedder import TextEncoding
+
+TOKENS_AT_ONCE: Final = 1024
+"""A model takes about 0.1 MB of memory for each token of a call, and is not faster with more of them."""
+MAX_CHARACTERS: Final = 20_000
+"""Text beyond this many characters is not read: the time and memory that a text takes grow with its length."""
+
+
+class Tokens(NamedTuple):
+    """A text as a model reads it: the numbers of all its tokens, with the marks of start and end.
+
+    ``pieces`` names those from ``first`` on, except for the mark of the end.
+    """
+
+    numbers: Sequence[int]
+    pieces: tuple[str, ...]
+    first: int
+
+
+Tokenize = Callable[[str, list[str]], list[Tokens]]
+"""The tokens of each text of valid Unicode after a prefix, as many as the model reads."""
+
+
+class EncoderEmbeddings(Embeddings):
+    """A model that `load` or the first use loads. Safe for threads. A text's vector is the mean of its tokens' vectors.
+
+    ``_passage`` and ``_query`` are what the model wants before a text. ``_axes_file`` holds the axes (width,
+    dimensions) that are kept of token vectors, made by `scripts/fit_projection.py`.
+    """
+
+    _axes_file: ClassVar[str]
+    _passage: ClassVar[str] = ""
+    _query: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._tokens: Tokenize
+        self._inputs: frozenset[str] = frozenset()
+        self._axes: NDArray[np.float32] = np.zeros((0, 0), np.float32)
+
+    @abstractmethod
+    def _open(self) -> tuple[Any, Tokenize]:
+        """The model's session and its tokenizer. Raises EmbeddingError for a file with another content."""
+
+    def load(self) -> None:
+        """Loads the model; later calls return at once. Raises EmbeddingError for a file with another content."""
+        with self._lock:
+            if self._session is None:
+                content = files("inference_core.embeddings").joinpath(self._axes_file).read_bytes()
+                self._axes = np.load(BytesIO(content)).astype(np.float32)
+                session, self._tokens = self._open()
+                self._inputs = frozenset(one.name for one in session.get_inputs())
+                self._session = session
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """A vector of unit length for each text."""
+        return [encoding.vector.tolist() for encoding in self.encode(texts)]
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of a query."""
+        return self.encode_query(text).vector.tolist()
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The vectors of each text and of its tokens."""
+        return self._encoded(self._passage, texts)
+
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query."""
+        return self._encoded(self._query, [text])[0]
+
+    def token_vectors(self, text: str) -> NDArray[np.float32]:
+        """The text's token vectors on all axes (tokens, width), of unit length."""
+        (tokens,) = self._read(self._passage, [text])
+        return unit(self._states([tokens])[0][0, tokens.first : -1])
+
+    def _encoded(self, prefix: str, texts: list[str]) -> list[TextEncoding]:
+        read = self._read(prefix, texts)
+        found: dict[int, TextEncoding] = {}
+        for batch in _batches([len(one.numbers) for one in read]):
+            states, mask = self._states([read[at] for at in batch])
+            weights = mask[:, :, None].astype(np.float32)
+            pooled = unit((states * weights).sum(1) / weights.sum(1))
+            for at, vector, own in zip(batch, pooled, states, strict=True):
+                tokens = own[read[at].first : len(read[at].numbers) - 1]
+                found[at] = TextEncoding(vector, unit(tokens @ self._axes), read[at].pieces)
+        return [found[at] for at in range(len(texts))]
+
+    def _read(self, prefix: str, texts: list[str]) -> list[Tokens]:
+        self.load()
+        return self._tokens(prefix, [text[:MAX_CHARACTERS].encode(errors="replace").decode() for text in texts])
+
+    def _states(self, batch: Sequence[Tokens]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The token vectors (texts, longest text's tokens, width) and the mask of those that exist."""
+        numbers = np.zeros((len(batch), max(len(one.numbers) for one in batch)), np.int64)
+        mask = np.zeros_like(numbers)
+        for row, one in enumerate(batch):
+            numbers[row, : len(one.numbers)] = one.numbers
+            mask[row, : len(one.numbers)] = 1
+        given = {"input_ids": numbers, "attention_mask": mask, "token_type_ids": np.zeros_like(numbers)}
+        return self._session.run(None, {name: given[name] for name in self._inputs})[0], mask
+
+
+def session_options() -> Any:
+    """ONNX Runtime's options: at most four threads, which sleep while there is nothing to do."""
+    import onnxruntime  # noqa: PLC0415 - an extra, and slow to import
+
+    options = cast("Any", onnxruntime).SessionOptions()
+    options.intra_op_num_threads = min(4, os.cpu_count() or 1)
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def open_session(model: bytes, options: Any) -> Any:
+    """A session of the serialized ``model`` on the processor."""
+    import onnxruntime  # noqa: PLC0415 - an extra, and slow to import
+
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors along the last axis, scaled to unit length; zeros stay."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Positions of texts by number of tokens, shortest first, with at most ``TOKENS_AT_ONCE`` padded tokens a batch."""
+    batch: list[int] = []
+    for at in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[at] > TOKENS_AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(at)
+    if batch:
+        yield batch
