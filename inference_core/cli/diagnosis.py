@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from inference_core import __version__
 from inference_core.cli.options import LOADING_S
-from inference_core.embeddings.factory import make_embedder
+from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.lifecycle.damage import find_damage
 from inference_core.memory.types import MEMORY_CATEGORIES
@@ -238,6 +238,12 @@ def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Bac
         embedder = make_embedder(settings.embeddings_spec, made_by)
     except ConfigurationError as error:
         found.problems.append(str(error))
+        return
+    if embedder is None and settings.embeddings == "auto" and is_former(made_by):
+        found.problems.append(
+            f"The store's vectors were made by {made_by}, which this version no longer has. Until its texts are "
+            f"embedded anew, recall is by words alone: inference-core reembed {found.store.url} --embeddings auto"
+        )
         return
     if embedder is None:
         found.hints.append("No embedding model: recall is by words alone. pip install 'inference-core-memory[local]'")

@@ -21,6 +21,8 @@ _said_lexical: Final = threading.Event()
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
 _LOCAL: Final = ("local-by-language", "local", "local-multilingual")
 """In the order in which "auto" takes them."""
+_FORMER: Final = "local-multilingual:use-multilingual-3:"
+"""In the fingerprints of a model, alone or by language, that this package once had."""
 EmbeddingsSpec = Embeddings | Embedder | EmbeddingsFunc | AEmbeddingsFunc | str | None
 """``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-multilingual"``:
 a hundred languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
@@ -31,7 +33,8 @@ also an async one. None: recall is lexical."""
 def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = None) -> Embedder | None:
     """The embedder for ``spec``; None for no vectors.
 
-    ``"auto"`` prefers the model that made a store's vectors, whose fingerprint is ``known``.
+    ``"auto"`` prefers the model that made a store's vectors, whose fingerprint is ``known``. If this package no longer
+    has that model, "auto" is none until the store is embedded anew, and says so.
 
     Raises MissingExtra if a package it needs is not installed, ConfigurationError if ``spec`` is unknown.
     """
@@ -50,6 +53,13 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
         )
     if spec != "auto":
         return _local(spec) if spec in _LOCAL else _provider(spec)
+    if is_former(known):
+        _LOG.warning(
+            "The vectors of a store were made by %r, which this version no longer has, so recall is by words alone. "
+            "Embed its texts anew: inference-core reembed URL --embeddings auto",
+            known,
+        )
+        return None
     installed: list[Embedder] = []
     for name in _LOCAL:
         with suppress(MissingExtra):
@@ -61,6 +71,11 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
             "installs one; embeddings='openai:text-embedding-3-small' names another; embeddings=None wants none"
         )
     return next((one for one in installed if one.fingerprint == known), installed[0] if installed else None)
+
+
+def is_former(fingerprint: str | None) -> bool:
+    """Whether the model of that name was part of this package once and is no longer."""
+    return _FORMER in (fingerprint or "")
 
 
 def _local(name: str) -> Embedder:

@@ -9,8 +9,14 @@ from support import FailingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.__main__ import main
+from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch
 from inference_core.transfer.copying import reembed
+
+FORMER_BY_LANGUAGE = (
+    "local-by-language:local:all-MiniLM-L6-v2:int8:8199be6f699a:axes-1"
+    "+local-multilingual:use-multilingual-3:6bit:0db566fd0af8"
+)
 
 
 class Other(HashingEmbeddings):
@@ -53,3 +59,36 @@ def test_the_command_says_what_it_did(tmp_path: Path, url: str, capsys: pytest.C
     assert "Embedded 70 texts." in capsys.readouterr().err
     assert main(["reembed", f"sqlite:///{tmp_path}/memory.db", "--embeddings", "nonsense"]) == 1
     assert "Unknown embeddings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "former",
+    [
+        "local-multilingual:use-multilingual-3:6bit:0db566fd0af8",
+        FORMER_BY_LANGUAGE,
+    ],
+    ids=["multilingual", "by language"],
+)
+def test_a_store_of_a_model_that_is_gone_still_opens(
+    tmp_path: Path, former: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An update of the package that replaced the model must not keep an application from its memories."""
+    url = f"sqlite:///{tmp_path}/memory.db"
+    with open_store(url, embeddings=Embedder(HashingEmbeddings(), former)) as store:
+        AgentMemoryStoreService(store).sync.save_memory("ada", "Ada likes green tea", "facts")
+    with pytest.raises(EmbeddingMismatch, match="python -m inference_core reembed"):
+        open_store(url, embeddings="local-multilingual")
+    with open_store(url) as store:
+        assert "inference-core reembed URL --embeddings auto" in caplog.messages[-1]
+        service = AgentMemoryStoreService(store).sync
+        assert [memory.content for memory in service.recall_memories("ada", "tea")] == ["Ada likes green tea"]
+        service.save_memory("ada", "Ada lives in York", "facts")
+    assert main(["doctor", "--url", url]) == 1
+    assert "which this version no longer has" in " ".join(capsys.readouterr().out.split())
+    assert main(["reembed", url, "--embeddings", "auto"]) == 0
+    assert "Embedded 2 texts." in capsys.readouterr().err
+    with open_store(url) as store:
+        assert store.engine.embedder is not None
+        assert store.engine.embedder.wait_ready(60)
+        found = AgentMemoryStoreService(store).sync.recall_memories("ada", "What does she drink?")
+        assert found[0].content == "Ada likes green tea"
