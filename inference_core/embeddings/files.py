@@ -11,12 +11,18 @@ from pathlib import Path
 from inference_core.errors import EmbeddingError, MissingExtra
 
 
+def find_package(package: str) -> Path | None:
+    """The folder of a package; None if it is not installed."""
+    found = importlib.util.find_spec(package)
+    return Path(next(iter(found.submodule_search_locations))) if found and found.submodule_search_locations else None
+
+
 def package_folder(package: str, extra: str) -> Path:
     """The folder of an installed package. Raises MissingExtra naming ``extra`` if it is not installed."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    folder = find_package(package)
+    if folder is None:
         raise MissingExtra(f"embeddings={extra!r}", extra)
-    return Path(next(iter(found.submodule_search_locations)))
+    return folder
 
 
 def checked_content(path: Path, sha256: str, extra: str) -> bytes:
@@ -29,15 +35,14 @@ def checked_content(path: Path, sha256: str, extra: str) -> bytes:
     return content
 
 
-def checked_file(path: Path, sha256: str, extra: str) -> Path:
-    """``path``, for a file that is too large to be kept in memory. Raises what `checked_content` does."""
+def check_file(path: Path, sha256: str, extra: str) -> None:
+    """Checks a file that is too large to be kept in memory. Raises what `checked_content` does."""
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _unreadable(path, extra) from error
     _check(path, found, sha256)
-    return path
 
 
 def cache_folder() -> Path:

