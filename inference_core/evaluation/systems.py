@@ -91,10 +91,10 @@ def make_system(name: str, embeddings: str | None = "auto") -> System:
 class MemoryService(System):
     """AgentMemoryStoreService over a new SQLite file, one memory a turn, one user a conversation.
 
-    ``links``: recall follows links; it may be changed between two questions.
+    ``links`` is that of `recall_memories`; it may be changed between two questions.
     """
 
-    def __init__(self, embeddings: str | None, *, links: bool = False, **options: Any) -> None:
+    def __init__(self, embeddings: str | None, *, links: bool | None = None, **options: Any) -> None:
         self.links = links
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -211,6 +211,8 @@ class MemoryLink(NamedTuple):
 def entities_of(value: Mapping[str, Any]) -> list[str]:
     """The entities in a memory's stored value: those it lists, and both ends of its relations."""
     metadata = mapping_field(value, "extra_metadata")
+    if not metadata:  # of most memories; recall asks this of each of the best
+        return []
     entities = _items(metadata, "entities")
     named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]
     names = _listed(name for name in named if isinstance(name, str))

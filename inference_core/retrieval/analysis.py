@@ -182,6 +182,11 @@ def _stem(word: str, language: str) -> str:
     return stem or word
 
 
+def stem_of(word: str, language: str) -> str:
+    """A folded word's stem in the language of its script or, for Latin script, in ``language``; a stop word whole."""
+    return next(iter(_forms(word, (language,))), word)
+
+
 @cache
 def _stemmer(name: str) -> Any:
     return cast("Any", Stemmer).Stemmer(name)  # it has no type stubs

@@ -1,7 +1,8 @@
 """What a search looks for, derived from the text of a query, and the names in it.
 
-Names are compared folded, without accents and possessives: "José's" is "jose". Entities that share a name are not told
-apart; nothing is merged, and a link states the name it is based on.
+Names are compared folded, without accents and possessives: "José's" is "jose"; if a query names nobody so, by their
+stems: "Anny" is "Anna" in Polish. Entities that share a name are not told apart; nothing is merged, and a link states
+the name it is based on.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from inference_core.memory.record import MAX_NAME_CHARACTERS, entities_of
-from inference_core.retrieval.analysis import UNSPACED, folded, is_content_token, query_alternatives, without_accents
+from inference_core.retrieval.analysis import (
+    UNSPACED,
+    folded,
+    is_content_token,
+    query_alternatives,
+    stem_of,
+    without_accents,
+)
 from inference_core.retrieval.documents import Term
+from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.time_expressions import interval_of
 from inference_core.retrieval.vectors import Floats
 
@@ -27,8 +36,11 @@ _OPENS_A_QUESTION: Final = re.compile(
     re.IGNORECASE,
 )
 _AUTHOR: Final = re.compile(rf"\s*([^\W\d_][^\n:\uff1a]{{0,{MAX_NAME_CHARACTERS - 1}}})[:\uff1a]\s*\S")
+_AUTHORS_PLACE: Final = MAX_NAME_CHARACTERS + 32
 _MAX_WORDS: Final = 3
 _MARKS: Final = "'-.:@/+#_"
+_SUFFIX: Final = re.compile(r"(?:'s|(?<=\w{3})'\w{1,4})$")
+"""A possessive, or a case that follows an apostrophe: "Ida's", Turkish "Ayşe'nin"; but not "O'Brien"."""
 _UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
 _END: Final = 60
 """A question mark among this many last characters makes a text a question."""
@@ -78,22 +90,23 @@ class Query:
 @lru_cache(maxsize=4_096)
 def canonical_name(name: str) -> str:
     """The form in which names are compared; "" if nothing remains."""
-    words = (without_accents(word.strip(_MARKS).removesuffix("'s")) for word in folded(name).split())
+    words = (without_accents(_SUFFIX.sub("", word.strip(_MARKS))) for word in folded(name).split())
     return " ".join(filter(None, words))
 
 
 def author_of(text: str) -> str | None:
     """The speaker's name, of at most three words, in a text like "Ida: I moved"; else None."""
-    found = _AUTHOR.match(text)
+    head = text[:_AUTHORS_PLACE]
+    found = _AUTHOR.match(head) if ":" in head or "\uff1a" in head else None
     words = found[1].split() if found else []
-    is_name = 0 < len(words) <= _MAX_WORDS and not any(word[0].islower() for word in words)
+    is_name = 0 < len(words) <= _MAX_WORDS and words[-1][0].isalpha() and not words[-1][0].islower()
     return " ".join(words) if is_name else None
 
 
 def subjects_of(value: Mapping[str, object], text: str) -> dict[str, str]:
     """Whom or what a memory is about: its speaker and its record's entities, as written, by canonical name."""
-    author = author_of(text)
-    return by_canonical([*([author] if author else []), *entities_of(value)])
+    author, entities = author_of(text), entities_of(value)
+    return by_canonical([*([author] if author else []), *entities]) if author or entities else {}
 
 
 def by_canonical(names: Iterable[str]) -> dict[str, str]:
@@ -109,13 +122,32 @@ def asks_something(text: str) -> bool:
 
 
 class Named:
-    """The names in the text of a query, as whole words."""
+    """The names in the text of a query, as whole words; in scripts without spaces, as parts of it."""
 
     def __init__(self, text: str) -> None:
-        self._words = f" {canonical_name.__wrapped__(text)} "
+        self._text = text[:MAX_QUERY_CHARACTERS]
+        self._words = f" {canonical_name.__wrapped__(self._text)} "
 
     def __contains__(self, name: str) -> bool:
         """Whether the query contains the canonical ``name``. Function words are no names."""
         if _UNSPACED.match(name):
             return name in self._words
         return f" {name} " in self._words and is_content_token(name)
+
+    def is_any(self, names: Iterable[str]) -> bool:
+        """Whether the query contains one of the canonical ``names`` in any case."""
+        return any(name in self or self.resembles(name) for name in names)
+
+    def resembles(self, name: str) -> bool:
+        """Whether the query contains the canonical ``name`` in another case of its language. English has none."""
+        stems, language = self._stems
+        return bool(stems) and is_content_token(name) and f" {_stemmed(name, language)} " in stems
+
+    @cached_property
+    def _stems(self) -> tuple[str, str]:
+        language = language_of(self._text)
+        return ("", "") if language in ("", "en") else (f" {_stemmed(self._words, language)} ", language)
+
+
+def _stemmed(words: str, language: str) -> str:
+    return " ".join(stem_of(word, language) for word in words.split())

@@ -280,11 +280,14 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
     that are questions answer nothing.
     """
     about: dict[int, str] = {}
-    for at, one in enumerate(candidates):
-        name = next((subject for subject in one.subjects if subject in named), None)
-        if name is not None:
-            about[at] = one.subjects[name]
-    if not about:
+    for is_named in (named.__contains__, named.resembles):
+        for at, one in enumerate(candidates):
+            name = next(filter(is_named, one.subjects), None)
+            if name is not None:
+                about[at] = one.subjects[name]
+        if about:
+            break
+    else:
         return UNNAMED
     telling = [at for at, one in enumerate(candidates) if not one.asks]
     own, others = [at for at in telling if at in about], [at for at in telling if at not in about]

@@ -36,14 +36,14 @@ class Search:
 
     ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``deduplicate``: of rows
     whose contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
-    ``backfill``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content that
-    repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
-    ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: rows that are
-    linked with whom the text names, or with the best rows, gain by it, and some are added. ``wait_seconds`` is how
-    long, in seconds, to wait for the query's vector, and how long for an index that is not there yet, rather than to do
-    without. ``prefers_newer``: of the best rows that say something of the same, those of user or application, the
-    newest is given first where the text asks for what holds now. ``now`` is what "last week" is counted from, in the
-    user's time zone.
+    ``backfill``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content
+    that repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
+    ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: rows about
+    somebody whom the text names gain by it (None); so do, and some are added, those that share something with the
+    best rows (True); nothing of this (False). ``wait_seconds`` is how long, in seconds, to wait for the query's
+    vector, and how long for an index that is not there yet, rather than to do without. ``prefers_newer``: of the
+    best rows that say something of the same, those of user or application, the newest is given first where the text
+    asks for what holds now. ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -58,7 +58,7 @@ class Search:
     explains: bool = False
     ignore_session: bool = False
     prefers_newer: bool = False
-    links: bool = False
+    links: bool | None = False
     wait_seconds: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -131,7 +131,9 @@ class Selection:
         return self._wanted - len(self._found)
 
     def offer(self, found: Found) -> None:
-        """Takes ``found``, or notes why it is left out."""
+        """Takes ``found``, or notes why it is left out; does nothing if it is full."""
+        if self.missing <= 0:
+            return
         reason = self._search.reject(found.row) if self._search.reject else None
         if reason is None and self._search.deduplicate and (meant := gist(content_of(found.row))):
             first = self._said.setdefault(meant, found)

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import chain, islice
 from typing import Final
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import neighbours_of, tags_of
-from inference_core.retrieval.evidence import DECIMALS
 from inference_core.retrieval.pool import Place, Pool
-from inference_core.retrieval.query import Named, Query, asks_something, by_canonical, subjects_of
+from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import (
-    SHARED,
-    Bridges,
-    Candidate,
     Hit,
-    LazyRanking,
-    Ranking,
-    bridges_of,
-    link_to_best,
-    link_to_query,
     rank,
-    shared_marks,
 )
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.indexes import IndexCache
+from inference_core.stores.linking import NAMED, Ranked, by_name, found_at, linked
 from inference_core.stores.search import (
     Found,
     QuestionVectors,
@@ -37,7 +27,6 @@ from inference_core.stores.search import (
     Search,
     SearchResult,
     Selection,
-    content_of,
     reordered,
 )
 
@@ -47,109 +36,8 @@ RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
 _FIRST_PINNED: Final = 2_000
 """While an index is being built, pinned rows are looked for among so many of the newest."""
-CANDIDATES: Final = 60
-"""This many of the best rows are read for their links."""
-SOURCES: Final = 3
-"""Links are followed from this many of them."""
-REACHED: Final = 50
-"""At most this many linked rows are added."""
-
-
 Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
-RowsAt = Callable[[Sequence[Place]], list[Row | None]]
-"""Gives what is stored at places."""
-
-
-class Ranked:
-    """The texts of some views in the order in which they answer a question."""
-
-    def __init__(self, scopes: Sequence[Namespace], pool: Pool, ranking: Ranking | LazyRanking) -> None:
-        self.scopes = scopes
-        self.pool = pool
-        self._ranking = ranking
-
-    def owners(self, group: Sequence[Namespace]) -> list[int]:
-        """Which of the views are those of ``group``."""
-        return [owner for owner, scope in enumerate(self.scopes) if scope in group]
-
-    def key(self, place: Place) -> Key:
-        """Where the text at ``place`` is stored."""
-        return self.scopes[place.owner], self.pool.views[place.owner].keys[place.slot]
-
-    def hits(self, search: Search, owners: Collection[int]) -> Iterator[Hit]:
-        """The hits in some of the views, the best first; if the search is to be filled, what is no hit after them."""
-        if not owners:
-            return iter(())
-        hits = self._ranking.of(owners, search.kinds)
-        return chain(hits, self._ranking.others(owners, search.kinds)) if search.backfill else hits
-
-
-def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int], rows_at: RowsAt) -> list[Found]:
-    """The best hits in the views of ``owners`` and what links lead to there, the best first. Raises StoreError.
-
-    Rows that the search rejects lead nowhere.
-    """
-    hits = list(islice(ranked.hits(search, owners), CANDIDATES))
-    direct = {
-        hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {})
-        for hit, row in zip(hits, rows_at([hit.place for hit in hits]), strict=True)
-        if row is not None
-    }
-    candidates = _candidates(search, direct)
-    strength = link_to_query(list(candidates.values()), Named(search.text))
-    best = sorted(candidates, key=lambda place: -candidates[place].score - candidates[place].share)[:SOURCES]
-    terms = set(chain.from_iterable((term,) if isinstance(term, str) else term for term in query.terms))
-    bridges: dict[Place, Bridges] = {}
-    for place in best if strength else ():
-        row = direct[place].row
-        bridges[place] = bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
-    further = _reached(search, ranked, rows_at, direct, bridges)
-    candidates |= _candidates(search, further)
-    # What records say goes before what texts share.
-    ends: dict[Place, dict[str, tuple[float, str]]] = {place: {} for place in candidates}
-    for source, found in bridges.items():
-        for place, bridge in (found | shared_marks(candidates[source], candidates)).items():
-            if place in candidates and place != source:
-                ends[place][candidates[source].key] = bridge
-    given = direct | further
-    for place, candidate in candidates.items():
-        link_to_best(candidate, ends[place], strength)
-        if candidate.links:
-            found, share = given[place], round(candidate.share, DECIMALS)
-            shares = {**found.shares, "links": share} if search.explains else found.shares
-            score = round(found.score + share, DECIMALS)
-            given[place] = replace(found, score=score, shares=shares, links=tuple(candidate.links))
-    return sorted(given.values(), key=lambda found: -found.score)
-
-
-def _candidates(search: Search, found: Mapping[Place, Found]) -> dict[Place, Candidate]:
-    """What of ``found`` may be given, as links see it."""
-    candidates: dict[Place, Candidate] = {}
-    for place, one in found.items():
-        if search.reject is None or search.reject(one.row) is None:
-            text = content_of(one.row)
-            subjects = subjects_of(one.row.value, text)
-            marks = subjects | by_canonical(tags_of(one.row.value))
-            relevance = one.relevance or 0.0
-            candidates[place] = Candidate(one.row.key, one.score, relevance, subjects, marks, asks_something(text))
-    return candidates
-
-
-def _reached(
-    search: Search, ranked: Ranked, rows_at: RowsAt, direct: Mapping[Place, Found], bridges: Mapping[Place, Bridges]
-) -> dict[Place, Found]:
-    """What bridges lead to beyond ``direct``: it comes after these, and nothing says that it is relevant."""
-    ends = [(mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct]
-    kinds, views = search.kinds, ranked.pool.views
-    wanted = {
-        place: mass for mass, place in sorted(ends) if kinds is None or views[place.owner].kind(place.slot) in kinds
-    }
-    places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
-    start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
-    shares = {"reached": start} if search.explains else {}
-    rows = zip(places, rows_at(places), strict=True)
-    return {place: Found(row, start, 0.0, shares) for place, row in rows if row is not None}
 
 
 class Snapshot:
@@ -289,9 +177,10 @@ class Snapshot:
     def _result(self, search: Search, ranked: Ranked, query: Query) -> SearchResult:
         wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
         hits = [ranked.hits(wanted, ranked.owners(group)) for group in search.groups]
-        firsts = [list(islice(one, wanted.limit + _SPARE)) for one in hits]
+        # One read for all groups: what each of them then asks for first is in memory.
+        spare = _SPARE + NAMED if len(hits) > 1 and search.links is None else _SPARE
+        firsts = [list(islice(one, wanted.limit + spare)) for one in hits]
         if len(firsts) > 1 and not self._is_cold:
-            # One read for all groups: what each of them then asks for first is in memory.
             self._rows_at(ranked)([hit.place for first in firsts for hit in first])
         selections = [
             self._selected(wanted, ranked, query, group, chain(first, rest))
@@ -314,23 +203,23 @@ class Snapshot:
         owners = ranked.owners(group)
         if search.links and owners:
             for found in linked(search, query, ranked, owners, self._rows_at(ranked)):
-                if selection.missing > 0:
-                    selection.offer(found)
+                selection.offer(found)
         offered = selection.keys()
         hits = (hit for hit in hits if not offered or ranked.key(hit.place) not in offered)
         rows_at = self._rows_at(ranked)
         size = 0
         while selection.missing > 0 and (portion := list(islice(hits, max(size, selection.missing + _SPARE)))):
+            best = list(found_at(search, portion, rows_at).values())
+            if search.links is None and not size:
+                best = by_name(search, best, lambda: found_at(search, list(islice(hits, NAMED)), rows_at).values())
+            for found in best:
+                selection.offer(found)
             size = min(2 * len(portion), _LARGEST_PORTION)  # larger and larger, as a search may reject nearly all
-            for row, hit in zip(rows_at([hit.place for hit in portion]), portion, strict=True):
-                if row is not None and selection.missing > 0:
-                    shares = hit.shares if search.explains else {}
-                    selection.offer(Found(row, hit.score, hit.relevance, shares))
         if self._is_cold and search.backfill and selection.missing > 0:
             # The scan that stands in for the index knows only rows that hold a word of the question.
             seen = selection.keys()
             for row in self._backend.page(PageRequest(group, kinds=search.kinds, limit=len(seen) + search.limit)):
-                if selection.missing > 0 and (row.namespace, row.key) not in seen:
+                if (row.namespace, row.key) not in seen:
                     selection.offer(Found(row, 0.0, 0.0))
         return selection
 

@@ -13,6 +13,7 @@ from langgraph.store.base import BaseStore
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument
 from inference_core.effects import run
 from inference_core.memory.record import MemoryLink
+from inference_core.retrieval.ranking import ABOUT, ANSWERS
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.scope import find, put_of
 from inference_core.testing import FrozenClock
@@ -70,8 +71,9 @@ def test_what_is_about_whom_the_query_names_gains(service: SyncMemoryService):
     said = ["Jos\u00e9: I play the violin every day", "JOSE: My band is on tour", "Jose: Do you play?"]
     others = _save(service, "Rita: I play the piano", "Rita: I play in no band")
     ids = _save(service, *said)
-    plain = {one.id: one.score or 0 for one in service.recall_memories(U, "What does Jos\u00e9's band play?")}
-    found = {one.id: one for one in service.recall_memories(U, "What does Jos\u00e9's band play?", links=True)}
+    asked = "What does Jos\u00e9's band play?"
+    plain = {one.id: one.score or 0 for one in service.recall_memories(U, asked, links=False)}
+    found = {one.id: one for one in service.recall_memories(U, asked, links=True)}
     gained = {key: round((one.score or 0) - plain[key], 3) for key, one in found.items()}
     assert [MemoryLink(text.partition(":")[0]) in found[key].links for key, text in zip(ids, said, strict=True)] == [
         True,
@@ -83,12 +85,51 @@ def test_what_is_about_whom_the_query_names_gains(service: SyncMemoryService):
     assert service.recall_memories("bob", "What tea does Jose like?", links=True)[0].links == (MemoryLink("Jose"),)
 
 
+@pytest.mark.parametrize(
+    ("query", "own", "other"),
+    [
+        ("Where does Ida live?", "Ida: I live in Oslo", "Bob: I live in Oslo"),
+        ("Gdzie mieszka Anna?", "Anna: mieszkam we Wroc\u0142awiu", "Marek: mieszkam we Wroc\u0142awiu"),
+        ("Gdzie mieszka siostra Anny?", "Anna: siostra jest we W\u0142oszech", "Ewa: siostra jest we W\u0142oszech"),
+        (
+            "\u0413\u0434\u0435 \u0441\u0435\u0441\u0442\u0440\u0430 \u0410\u043d\u043d\u044b?",
+            "\u0410\u043d\u043d\u0430: \u0441\u0435\u0441\u0442\u0440\u0430 \u0432 \u041e\u0441\u043b\u043e",
+            "\u0415\u0432\u0430: \u0441\u0435\u0441\u0442\u0440\u0430 \u0432 \u041e\u0441\u043b\u043e",
+        ),
+        (
+            "\u7530\u4e2d\u3055\u3093\u306e\u597d\u304d\u306a\u304a\u8336\u306f\uff1f",
+            "\u7530\u4e2d\uff1a\u304a\u8336\u304c\u597d\u304d\u3067\u3059",
+            "\u4f50\u85e4\uff1a\u304a\u8336\u304c\u597d\u304d\u3067\u3059",
+        ),
+    ],
+    ids=["en", "pl", "pl_genitive", "ru_genitive", "ja"],
+)
+def test_by_default_what_is_about_whom_the_query_names_gains_in_every_language(
+    service: SyncMemoryService, query: str, own: str, other: str
+):
+    """Recall followed no links unless it was asked to, and knew a name only in the form in which it is written."""
+    mine, theirs, *_ = _save(service, own, other, *NOISE)
+    name = own.replace("\uff1a", ":").partition(":")[0]
+    plain = {one.id: one.score or 0 for one in service.recall_memories(U, query, links=False)}
+    found = service.recall_memories(U, query, explain=True)
+    gained = {one.id: (one.score or 0) - plain[one.id] for one in found}
+    assert gained == {mine: pytest.approx(ABOUT + ANSWERS, abs=0.15), theirs: 0}
+    assert {one.id: one.links for one in found} == {mine: (MemoryLink(name),), theirs: ()}
+    assert found[0].id == mine
+    assert found[0].score == pytest.approx(sum((found[0].explanation or {}).values()), abs=1e-4)
+    relevance = {one.id: one.relevance for one in service.recall_memories(U, query, links=False)}
+    assert {one.id: one.relevance for one in found} == relevance
+    alone = service.recall_memories(U, query, ignore_session=True)
+    assert not any(one.links for one in alone)
+
+
 def test_a_name_that_others_contradict_is_not_trusted(service: SyncMemoryService):
     _save(service, "Rita: I broke my left arm while skating", "Jose: I like tea", *NOISE)
-    plain = service.recall_memories(U, "How did Jose break his left arm while skating?")
-    linked = service.recall_memories(U, "How did Jose break his left arm while skating?", links=True)
-    assert [(one.id, one.score) for one in plain] == [(one.id, one.score) for one in linked]
-    assert not any(one.links for one in linked)
+    asked = "How did Jose break his left arm while skating?"
+    plain = service.recall_memories(U, asked, links=False)
+    for linked in (service.recall_memories(U, asked, links=True), service.recall_memories(U, asked)):
+        assert [(one.id, one.score) for one in plain] == [(one.id, one.score) for one in linked]
+        assert not any(one.links for one in linked)
 
 
 def test_records_link_by_entities_relations_and_tags(service: SyncMemoryService):

@@ -22,11 +22,13 @@ def test_links_add_within_what_is_the_users(memories: list[tuple[str, str, list[
     with open_store("memory://", embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         ids = [(memory[0], _saved(service, number, *memory)) for number, memory in enumerate(memories)]
-        plain = {one.id: one.score or 0 for one in service.recall_memories("ada", query, 99)}
+        plain = {one.id: one.score or 0 for one in service.recall_memories("ada", query, 99, links=False)}
+        by_name = {one.id: one.score or 0 for one in service.recall_memories("ada", query, 99)}
         linked = {one.id: one for one in service.recall_memories("ada", query, 99, links=True)}
     own = {key for user, key in ids if user == "ada"}
-    assert plain.keys() <= linked.keys() <= own
-    assert all((linked[key].score or 0) >= score for key, score in plain.items())
+    assert plain.keys() == by_name.keys() <= linked.keys() <= own
+    assert all(by_name[key] >= score for key, score in plain.items())
+    assert all((linked[key].score or 0) >= score for key, score in by_name.items())
     ends = {link.memory_id for one in linked.values() for link in one.links}
     assert ends <= {None, *own}
     assert all(link.memory_id != key for key, one in linked.items() for link in one.links)

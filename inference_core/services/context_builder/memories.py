@@ -363,6 +363,7 @@ def search_for(
         kinds=kinds,
         reject=lambda row: why_invalid(row.value, request.now) or (rejects(row) if rejects else None),
         explains=True,
+        links=None,
         wait_seconds=_WAIT_S,
         now=in_zone(request.now, request.zone),
     )

@@ -48,7 +48,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     backfill: bool = False,
     as_of: datetime | None = None,
     ignore_session: bool = False,
-    links: bool = False,
+    links: bool | None = None,
     tags: Sequence[str] = (),
     session_id: str | None = None,
     created_after: datetime | None = None,
@@ -75,8 +75,9 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         as_of: Returns what was true at this time, even if it has changed since.
         ignore_session: Ranks by the text only, not by who said it or the messages around it, and does not count the
             recall.
-        links: Raises memories that share a name, a tag or rare words with the query or the best hits; ``links`` of a
-            document names them.
+        links: By default, raises memories about somebody whom the query names. True also raises and adds memories that
+            share a name, a tag or rare words with the best hits. False does neither. ``links`` of a document names what
+            raised it.
         tags: Only memories that have all of these.
         session_id: Only memories of this session.
         created_after: Only memories stored at this time or later.
@@ -119,7 +120,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         backfill=backfill,
         ignore_session=ignore_session,
         prefers_newer=as_of is None and not ignore_session,
-        links=links,
+        links=links if links or not ignore_session else False,
         explains=explain,
         now=in_zone(now, scope.zone),
     )

@@ -257,6 +257,7 @@ class _Turn:
             kinds=self.kinds,
             reject=reject,
             deduplicate=True,
+            links=None,
             wait_seconds=self.options.wait_seconds,
             explains=self.options.explains,
             now=in_zone(self.now, self.zone),
