@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from inference_core.effects import Operation
@@ -22,10 +23,11 @@ class DocumentVectors(NamedTuple):
 
 
 class QueryVectors(NamedTuple):
-    """A query's vector, and those of its content tokens (tokens, dimensions)."""
+    """A query's vector, those of its content tokens (tokens, dimensions), and the number of each token's word."""
 
     vector: Floats
     tokens: Floats | None
+    words: Sequence[int] = ()
 
 
 def embed_documents(
@@ -49,8 +51,15 @@ def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_to
     encoding = yield from embedder.query(text, timeout)
     if encoding.tokens is None or not with_tokens:
         return QueryVectors(encoding.vector, None)
-    chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)]
-    return QueryVectors(encoding.vector, encoding.tokens[chosen] if chosen else encoding.tokens)
+    words = word_numbers(encoding.pieces)
+    chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)] or [*range(len(words))]
+    return QueryVectors(encoding.vector, encoding.tokens[chosen], [words[at] for at in chosen])
+
+
+def word_numbers(pieces: Sequence[str]) -> list[int]:
+    """The number of the word that each piece of a text belongs to, counted from 0."""
+    begins = [at == 0 or not piece.startswith("##") for at, piece in enumerate(pieces)]
+    return [number - 1 for number in accumulate(begins)]
 
 
 def _packed(

@@ -56,6 +56,7 @@ class TextEncoding(NamedTuple):
     """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
 
     Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
+    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary.
     """
 
     vector: Floats

@@ -65,8 +65,8 @@ class Weights(NamedTuple):
 
 
 LATE: Final = Weights(
-    lexical=Spread(own=1, previous=1, around=0.25, reply=1, best=1),
-    dense=Spread(own=1, reply=0.5, best=0.5),
+    lexical=Spread(own=0.7, previous=0.7, around=0.2, reply=0.7, best=0.7),
+    dense=Spread(own=1.25, reply=0.6, best=0.6),
     late=Spread(own=2, previous=0.5, around=0.25, best=1),
     feedback=0.5,
     not_assistant=2,

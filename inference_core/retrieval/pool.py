@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from inference_core.retrieval.documents import Term
 from inference_core.retrieval.index import CollectionStatistics, ScopeView
 from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats
+
+_TINY: Final = 1e-12
 
 
 class Place(NamedTuple):
@@ -106,6 +108,25 @@ class Pool:
                 known[own] = there
                 vectors[own[there]] = view.vectors.rows(slots[there])
         return positions[known], vectors[known]
+
+    def alike(self, places: Sequence[Place]) -> Floats:
+        """How close the first vectors of documents are to each other (places, places); NaN without a vector.
+
+        Cosines after subtracting the mean of all, which for unrelated texts are 0 however few there are.
+        """
+        size = max(view.vectors.size for view in self.views)
+        count = max(sum(view.vectors.count for view in self.views if view.vectors.size == size), 1)
+        vectors = np.zeros((len(places), size), np.float32)
+        known = np.zeros(len(places), np.bool_)
+        for at, (owner, slot) in enumerate(places):
+            view = self.views[owner]
+            if view.vectors.size == size and view.embedded[slot]:
+                vectors[at], known[at] = view.vectors.rows(np.array([slot])), True
+        vectors -= self.mean_vector(size)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
+        # The mean of n texts holds an n-th of each, so any two of them look opposed by 1 / (n - 1).
+        cosines = (vectors @ vectors.T * (count - 1) + 1) / count
+        return np.where(known & known[:, None], cosines, np.float32(np.nan))
 
     def mean_vector(self, size: int) -> Floats:
         """The mean of all vectors of ``size`` dimensions; zeros if there are none."""

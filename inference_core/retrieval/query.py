@@ -51,13 +51,15 @@ class Query:
     """A query's analysed terms, its vectors if there is a model, and what it asks for.
 
     ``interval`` is the time that the text refers to, in seconds since 1970. ``wants_action``: it asks the agent to do
-    something rather than for knowledge. ``ignore_session``: rank texts without regard to their speaker and their
+    something rather than for knowledge. ``words`` are the numbers of the words that ``tokens`` belong to, in order; if
+    there are none, each token is a word. ``ignore_session``: rank texts without regard to their speaker and their
     session.
     """
 
     terms: Sequence[Term] = ()
     vector: Floats | None = None
     tokens: Floats | None = None
+    words: Sequence[int] = ()
     interval: tuple[float, float] | None = None
     wants_action: bool = False
     ignore_session: bool = False
@@ -69,6 +71,7 @@ class Query:
         now: datetime,
         vector: Floats | None = None,
         tokens: Floats | None = None,
+        words: Sequence[int] = (),
         *,
         ignore_session: bool = False,
     ) -> Query:
@@ -81,6 +84,7 @@ class Query:
             terms=query_alternatives(text),
             vector=vector,
             tokens=tokens if tokens is not None and len(tokens) else None,
+            words=words,
             interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),
             wants_action=bool(clean) and not asks,
             ignore_session=ignore_session,

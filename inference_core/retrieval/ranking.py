@@ -193,7 +193,7 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, 
     }
     if not usable:
         return None
-    interaction = interact(query.tokens, list(usable.values()))
+    interaction = interact(query.tokens, list(usable.values()), query.words)
     late = np.zeros(len(pool), np.float32)
     late[list(usable)] = standardized(interaction.evidence)
     signals.similarity = np.full(len(pool), np.nan, np.float32)

@@ -6,22 +6,33 @@ Word sets instead of vectors: a negation or another number hardly moves a vector
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inference_core.retrieval.analysis import analyze, query_alternatives
 from inference_core.retrieval.languages import WORDS
 
+if TYPE_CHECKING:  # imports numpy, which is slow
+    from inference_core.retrieval.vectors import Floats
+
 _SENTENCE_MARKS: Final = ".,;:!?\"'\u2026\u3002\uff0c\uff01\uff1f"
 _EMPTY_WORDS: Final = frozenset(WORDS["empty_words"].split())
 """English words without which a note says the same; no negation, quantity or modal verb is among them."""
+_PAST_WORDS: Final = frozenset(WORDS["past"].split())
+_UNSPACED_PAST: Final = tuple(WORDS["past_in_unspaced"].split())
 Moment = tuple[float, float]
 """When something happened and when it was stored, in seconds since 1970."""
-WINDOW: Final = 6
-"""This many of the best hits are compared. Only their order changes, not which hits are returned."""
+WINDOW: Final = 10
+"""So many of the best hits may change places so that newer ones come first."""
+WINDOW_OF_TURNS: Final = 6
+"""Of turns of conversations, only those among so many of the best."""
 _SHARED: Final = 0.4
 _FEW: Final = 2
+_ALIKE: Final = 0.35
+_LEAST: Final = 0.3
+_RANGE: Final = 0.3
+"""A text loses `_LEAST` to a newer one that is just alike, and 1 to one that is closer by 0.7 of this."""
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
 _PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
 _OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
@@ -72,6 +83,35 @@ def asks_for_present(text: str) -> bool:
     return bool(_OPENS.match(text) and not _PAST.search(text) and all(one.search(text) for one in patterns))
 
 
+def asks_for_past(text: str) -> bool:
+    """Whether a word of ``text`` refers to the past or to a development."""
+    is_marked = _PAST.search(text) is not None or not _PAST_WORDS.isdisjoint(words_of(text))
+    return is_marked or any(mark in text for mark in _UNSPACED_PAST)
+
+
+def outdated(query: str, texts: Sequence[str], moments: Sequence[Moment | None], alike: Floats) -> list[float]:
+    """What each of ``texts`` loses, from 0 to 1, because a newer one of them says something else of the same.
+
+    ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown. A text loses to a newer one that
+    is alike, the more the closer it is, if that has at least two fifths of the query's words that the text has. Texts
+    without a moment lose nothing, and nothing is lost to them.
+    """
+    losses = [0.0] * len(texts)
+    pairs: list[tuple[int, int]] = []
+    rows, columns = (alike > _ALIKE).nonzero()
+    for older, newer in zip(rows.tolist(), columns.tolist(), strict=True):
+        first, then = moments[older], moments[newer]
+        if first is not None and then is not None and first < then:
+            pairs.append((older, newer))
+    words = query_alternatives(query) if pairs else []
+    for older, newer in pairs:
+        held = _held(words, texts[older])
+        if len(held & _held(words, texts[newer])) >= _SHARED * len(held):
+            loss = _LEAST + (alike.item(older, newer) - _ALIKE) / _RANGE
+            losses[older] = max(losses[older], min(1.0, loss))
+    return losses
+
+
 def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | None]) -> list[int]:
     """The positions of ``texts``, which come best first, with newer texts before older ones on the same subject.
 
@@ -79,8 +119,7 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
     least two of them. Texts without a moment keep their place.
     """
     words = query_alternatives(query)
-    terms = [set(analyze(text)) for text in texts]
-    held = [{at for at, forms in enumerate(words) if not own.isdisjoint(forms)} for own in terms]
+    held = [_held(words, text) for text in texts]
     order: list[int] = []
     for at, moment in enumerate(moments):
         place = len(order)
@@ -92,3 +131,14 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
                     break
         order.insert(place, at)
     return order
+
+
+def _held(words: Sequence[Collection[str]], text: str) -> set[int]:
+    """Which of a query's words ``text`` has."""
+    own = _terms_of(text)
+    return {at for at, forms in enumerate(words) if not own.isdisjoint(forms)}
+
+
+@lru_cache(maxsize=4_096)
+def _terms_of(text: str) -> frozenset[str]:
+    return frozenset(analyze(text))

@@ -93,11 +93,12 @@ def pack_tokens(passages: Sequence[Floats]) -> bytes:
     return _HEADER.pack(len(counts), columns) + np.array(counts, "<u2").tobytes() + joined.tobytes()
 
 
-def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
+def interact(query: Floats, packed: Sequence[bytes], words: Sequence[int] = ()) -> Interaction:
     """How well each packed text (at least one) matches the tokens of ``query`` (tokens, dimensions).
 
-    For each token, the best cosine in a passage, standardised over all passages; then the mean over the tokens. A text
-    counts as its best passage.
+    For each token, the best cosine in a passage; the mean over the tokens of each word, standardised over all passages;
+    then the mean over the words. A text counts as its best passage. ``words`` are the numbers of the tokens' words,
+    those of one word side by side; by default each token is a word.
     """
     passages = [_HEADER.unpack_from(blob)[0] for blob in packed]
     ends = [_HEADER.size + 2 * count for count in passages]  # of the numbers of tokens
@@ -107,6 +108,9 @@ def interact(query: Floats, packed: Sequence[bytes]) -> Interaction:
     counts = np.frombuffer(sizes, "<u2").astype(np.intp)
     starts, first = np.cumsum(counts) - counts, np.cumsum([0, *passages[:-1]])
     best = np.maximum.reduceat(by_matrix(vectors, query.T / _SCALE), starts, axis=0)
+    if len(words):
+        first_tokens = np.flatnonzero(np.diff(words, prepend=-1))
+        best = np.add.reduceat(best, first_tokens, axis=1) / np.diff(first_tokens, append=len(words))
     spread = best.std(axis=0)
     standard = (best - best.mean(axis=0)) / np.where(spread > _NO_SPREAD, spread, 1.0)
     evidence = np.maximum.reduceat(standard.mean(axis=1), first)

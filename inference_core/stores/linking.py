@@ -67,7 +67,7 @@ class Ranked:
 def found_at(search: Search, hits: Sequence[Hit], rows_at: RowsAt) -> dict[Place, Found]:
     """The rows of ``hits`` that are there. Raises StoreError."""
     return {
-        hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {})
+        hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {}, place=hit.place)
         for hit, row in zip(hits, rows_at([hit.place for hit in hits]), strict=True)
         if row is not None
     }
@@ -150,4 +150,4 @@ def _reached(
     start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
     shares = {"reached": start} if search.explains else {}
     rows = zip(places, rows_at(places), strict=True)
-    return {place: Found(row, start, 0.0, shares) for place, row in rows if row is not None}
+    return {place: Found(row, start, 0.0, shares, place=place) for place, row in rows if row is not None}

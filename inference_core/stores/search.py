@@ -15,12 +15,24 @@ from inference_core.errors import InvalidFilter
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryLink
 from inference_core.memory.text import moment_field
-from inference_core.memory.trust import MemorySource, Origin
-from inference_core.retrieval.similarity import WINDOW, Moment, asks_for_present, diversified, gist, newest_first
+from inference_core.memory.trust import MemorySource, Trust
+from inference_core.retrieval.similarity import (
+    WINDOW,
+    WINDOW_OF_TURNS,
+    Moment,
+    asks_for_past,
+    asks_for_present,
+    diversified,
+    gist,
+    newest_first,
+    outdated,
+)
 from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
     from inference_core.embeddings.documents import QueryVectors
+    from inference_core.retrieval.pool import Place
+    from inference_core.retrieval.vectors import Floats
 
 
 class RecallMode(str, Enum):
@@ -42,8 +54,8 @@ class Search:
     somebody whom the text names gain by it (None); so do, and some are added, those that share something with the
     best rows (True); nothing of this (False). ``wait_seconds`` is how long, in seconds, to wait for the query's
     vector, and how long for an index that is not there yet, rather than to do without. ``prefers_newer``: of the
-    best rows that say something of the same, those of user or application, the newest is given first where the text
-    asks for what holds now. ``now`` is what "last week" is counted from, in the user's time zone.
+    best rows on the same subject, those of user or application, the newer comes first unless the text asks for what
+    held before. ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -67,7 +79,7 @@ class Search:
 class Found:
     """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
 
-    ``links`` are those that add to the score.
+    ``links`` are those that add to the score. ``place`` is where the index of the search has it, if that found it.
     """
 
     row: Row
@@ -75,6 +87,7 @@ class Found:
     relevance: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict[str, float])
     links: tuple[MemoryLink, ...] = ()
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +129,19 @@ _CHOICE: Final = 3
 
 
 class Selection:
-    """Takes the rows of one group, the best first, until it ``is_full``."""
+    """Takes the rows of one group, the best first, until none are ``missing``.
 
-    def __init__(self, search: Search) -> None:
+    ``alike`` returns how close the vectors at places are to each other (places, places), NaN without one; None without
+    a model.
+    """
+
+    def __init__(self, search: Search, alike: Callable[[Sequence[Place]], Floats] | None = None) -> None:
         self._search = search
-        self._wanted = search.limit * _CHOICE if search.diversity else search.limit
+        self._alike = alike
+        if search.diversity:
+            self._wanted = search.limit * _CHOICE
+        else:  # the first of few shall be those of many
+            self._wanted = max(search.limit, WINDOW) if search.prefers_newer else search.limit
         self._found: list[Found] = []
         self._said: dict[frozenset[str], Found] = {}
         self.left_out: list[LeftOut] = []
@@ -156,8 +177,8 @@ class Selection:
             picked = diversified(scores, texts, search.limit, search.diversity)
             self.left_out += [LeftOut(one, "repeats others") for at, one in enumerate(chosen) if at not in picked]
             chosen = [chosen[at] for at in picked]
-        elif search.prefers_newer and asks_for_present(search.text):
-            chosen = [*_newest_first(search.text, chosen[:WINDOW]), *chosen[WINDOW:]]
+        elif search.prefers_newer:
+            chosen = [*self._newer_first(chosen[:WINDOW]), *chosen[WINDOW:]][: search.limit]
         if search.max_characters is None:
             return chosen
         kept: list[Found] = []
@@ -171,27 +192,52 @@ class Selection:
                 self.left_out.append(LeftOut(found, "budget"))
         return kept
 
+    def _newer_first(self, best: list[Found]) -> list[Found]:
+        """``best`` with newer rows before older ones on the same subject; each takes the score of its new place.
 
-def _newest_first(question: str, best: list[Found]) -> list[Found]:
-    """``best`` with newer rows before older ones of the same subject; each takes the score of its new place."""
+        Turns of sessions are compared by the words of the question, other memories by their vectors. Both change places
+        only among themselves.
+        """
+        question, order = self._search.text, list(range(len(best)))
+        others = {
+            at: found.place
+            for at, found in enumerate(best)
+            if self._alike is not None and found.place is not None and found.row.value.get("session_id") is None
+        }
+        turns = [at for at in order[:WINDOW_OF_TURNS] if at not in others]
+        if turns and asks_for_present(question):
+            newest = newest_first(question, *_told([best[at] for at in turns]))
+            for place, at in zip(turns, newest, strict=True):
+                order[place] = turns[at]
+        if self._alike is not None and len(others) > 1 and not asks_for_past(question):
+            losses = outdated(question, *_told([best[at] for at in others]), self._alike([*others.values()]))
+            left = {at: best[at].score - loss for at, loss in zip(others, losses, strict=True)}
+            for place, at in zip(others, sorted(others, key=lambda at: -left[at]), strict=True):
+                order[place] = at
+        placed: list[Found] = []
+        for at, place in zip(order, best, strict=True):
+            found, score = best[at], place.score
+            if found.score != score:
+                shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
+                found = replace(found, score=score, shares=shares)
+            placed.append(found)
+        return placed
+
+
+def _told(found: Sequence[Found]) -> tuple[list[str], list[Moment | None]]:
+    """What rows say, and since when; None where it does not tell what holds now.
+
+    That is what an assistant said by itself, unless a memory tool saved it for the user, and all external text.
+    """
     moments: list[Moment | None] = []
-    for row in (found.row for found in best):
-        # What an assistant or a tool said does not say what holds now.
+    for row in (one.row for one in found):
         source = MemorySource.from_value(row.value.get("source") or {})
-        if source.tool is None and source.origin not in (Origin.USER, Origin.APPLICATION):
-            moments.append(None)
-        else:
+        if source.trust is Trust.STATED or (source.trust is Trust.INFERRED and source.tool is not None):
             happened = moment_field(row.value, "valid_from") or row.created_at
             moments.append((happened.timestamp(), row.created_at.timestamp()))
-    order = newest_first(question, [content_of(found.row) for found in best], moments)
-    placed: list[Found] = []
-    for at, place in zip(order, best, strict=True):
-        found, score = best[at], place.score
-        if found.score != score:
-            shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
-            found = replace(found, score=score, shares=shares)
-        placed.append(found)
-    return placed
+        else:
+            moments.append(None)
+    return [content_of(one.row) for one in found], moments
 
 
 # Re-rankers that users bring: a cross-encoder, an LLM, or any LangChain document compressor.

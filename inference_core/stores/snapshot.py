@@ -154,7 +154,8 @@ class Snapshot:
         """All that the searches look at, in order."""
         first = searches[0]
         vectors = None if self._is_cold else self._question.vectors
-        query = Query.of(first.text, first.now, *(vectors or ()), ignore_session=first.ignore_session)
+        vector, tokens, words = vectors or (None, None, ())
+        query = Query.of(first.text, first.now, vector, tokens, words, ignore_session=first.ignore_session)
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         scopes = [scope for scope in self._scopes if scope in asked]
         views = (
@@ -199,7 +200,8 @@ class Snapshot:
         self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace], hits: Iterator[Hit]
     ) -> Selection:
         """The best rows of ``hits`` that the search takes, fetched in small portions until there are enough."""
-        selection = Selection(search)
+        knows_vectors = not self._is_cold and self._question.vectors is not None
+        selection = Selection(search, ranked.pool.alike if knows_vectors else None)
         owners = ranked.owners(group)
         if search.links and owners:
             for found in linked(search, query, ranked, owners, self._rows_at(ranked)):

@@ -14,6 +14,7 @@ from inference_core.embeddings.documents import (
     embed_documents,
     embed_documents_now,
     embed_query,
+    word_numbers,
 )
 from inference_core.embeddings.embedder import Embedder, TextEncoding
 from inference_core.errors import EmbeddingError
@@ -94,8 +95,8 @@ def test_passages_are_embedded_together_and_belong_to_their_texts():
 def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: bool):
     embedder = Embedder(model, "f")
     assert _both(embedder, ["tea"], with_tokens=with_tokens) == [DocumentVectors(_vector("tea"), None)]
-    vector, tokens = run(embed_query(embedder, "tea", None, with_tokens=with_tokens))
-    assert (vector.tolist(), tokens) == (_unit(3).tolist(), None)
+    vector, tokens, words = run(embed_query(embedder, "tea", None, with_tokens=with_tokens))
+    assert (vector.tolist(), tokens, words) == (_unit(3).tolist(), None, ())
 
 
 @pytest.mark.parametrize(
@@ -111,10 +112,32 @@ def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: b
     ids=["content", "pieces", "stop words only", "punctuation only", "Han", "empty"],
 )
 def test_of_a_query_the_tokens_that_carry_meaning_are_compared(text: str, chosen: list[str]):
-    vector, tokens = run(embed_query(Embedder(ByWord(), "f"), text, None, with_tokens=True))
+    vector, tokens, words = run(embed_query(Embedder(ByWord(), "f"), text, None, with_tokens=True))
     assert vector.tolist() == _unit(len(text)).tolist()
     assert tokens is not None
     assert tokens.tolist() == _tokens(chosen).tolist()
+    assert len(words) == len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "numbers"),
+    [
+        ("", []),
+        ("my dog", [0, 1]),
+        ("the ku ##ber ##net ##es cluster", [0, 1, 1, 1, 1, 2]),
+        ("##ness of mind", [0, 1, 2]),
+    ],
+    ids=["none", "words", "pieces", "begun before"],
+)
+def test_the_pieces_of_a_word_have_its_number(pieces: str, numbers: list[int]):
+    """A word of five pieces counted five times in late interaction."""
+    assert word_numbers(pieces.split()) == numbers
+
+
+def test_words_are_numbered_before_stop_words_are_left_out():
+    """Else pieces of two words would become neighbours, and one word."""
+    found = run(embed_query(Embedder(ByWord(), "f"), "ku ##ber of ##fer my ##cel", None, with_tokens=True))
+    assert found.words == [0, 0, 1, 2]
 
 
 def test_a_model_that_fails_is_an_embedding_error():

@@ -102,3 +102,31 @@ def test_columns_are_those_of_the_living_documents():
     index = index_of(put("a"), put("b"))
     assert len(index.columns.died) == 2
     assert Pool([index, index_of(put("c"))]).column("importance").tolist() == [0.5, 0.5, 0.5]
+
+
+def test_how_close_documents_are_to_each_other_by_their_first_vectors():
+    first = index_of(put("a", "", (1, 0, 0, 1), (0, 0, 0, 1)), put("b", "", (0, 1, 0, 1)), put("none", "tea"))
+    second = index_of(put("c", "", (1, 0, 0, 1)), put("d", "", (0, 0, 1, 1)), put("other size", "", EAST))
+    pool = Pool([first, second])
+    places = [Place(0, 0), Place(1, 0), Place(0, 1), Place(0, 2)]
+    alike = pool.alike(places)
+    assert alike.shape == (4, 4)
+    assert alike[0, 1] == pytest.approx(1)
+    assert alike[0, 2] == pytest.approx(alike[2, 1].item())
+    assert alike[0, 2] < 0.35
+    assert np.isnan(alike[3]).all()
+    assert np.isnan(alike[:, 3]).all()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 40])
+def test_unrelated_documents_are_not_alike_however_few_there_are(count: int):
+    """The mean of a few vectors holds much of each, so that two unrelated ones looked opposed, alike ones unrelated."""
+    vectors = np.hstack([np.eye(count), np.ones((count, 1))])
+    pool = Pool([index_of(*(put(str(at), "", tuple(one)) for at, one in enumerate(vectors.tolist())))])
+    alike = pool.alike([Place(0, 0), Place(0, 1)])
+    assert alike[0, 1] == pytest.approx(0, abs=1e-3)
+    assert alike[0, 0] == pytest.approx(1, abs=1e-3)
+
+
+def test_without_any_vector_nothing_is_known_to_be_alike():
+    assert np.isnan(Pool([index_of(put("a", "tea"))]).alike([Place(0, 0)])).all()

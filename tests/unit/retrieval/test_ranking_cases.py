@@ -68,8 +68,8 @@ def ranked() -> dict[str, dict[str, tuple[float, float]]]:
 
         for at, case in enumerate(user.cases):
             text = case.question
-            by = {"vector": vector(text) if at % 3 else None, "tokens": tokens(text) if at % 3 == 2 else None}
-            query = Query.of(text, user.now, **by, ignore_session=at % 7 == 6)
+            vectors = (vector(text) if at % 3 else None, tokens(text) if at % 3 == 2 else None)
+            query = Query.of(text, user.now, *vectors, ignore_session=at % 7 == 6)
             hits = list(rank(Pool([view]), query, tokens_of).of([0]))[:BEST]
             found[case.id] = {view.keys[one.place.slot]: (round(one.score, 4), round(one.relevance, 4)) for one in hits}
     return found

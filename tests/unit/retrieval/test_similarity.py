@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.memory.trust import MemorySource, Origin
-from inference_core.retrieval.similarity import asks_for_present, diversified, gist, newest_first, overlap, words_of
+from inference_core.retrieval.similarity import (
+    asks_for_past,
+    asks_for_present,
+    diversified,
+    gist,
+    newest_first,
+    outdated,
+    overlap,
+    words_of,
+)
 
 LISBON = "The user lives in Lisbon."
 
@@ -98,6 +109,67 @@ def test_newer_texts_of_the_same_come_first(
     texts: list[str], moments: list[tuple[float, float] | None], expected: list[int]
 ) -> None:
     assert newest_first(QUOTA, texts, moments) == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Book me a table near my flat", False),
+        ("What is my quota?", False),
+        ("Where did I live before?", True),
+        ("Wo habe ich früher gewohnt?", True),
+        ("Wo wohne ich?", False),
+        ("\u6211\u4ee5\u524d\u4f4f\u5728\u54ea\u91cc", True),
+        ("\u6211\u4f4f\u5728\u54ea\u91cc", False),
+    ],
+    ids=range(7),
+)
+def test_what_asks_for_the_past(question: str, expected: bool) -> None:
+    assert asks_for_past(question) is expected
+
+
+TEA, MATE = "Drinks green tea", "Drinks mate"
+
+
+def _lost(
+    nearness: float, newer: str = MATE, moments: Sequence[tuple[float, float] | None] = ((1, 1), (2, 2))
+) -> list[float]:
+    alike = np.array([[1, nearness], [nearness, 1]], np.float32)
+    return outdated("What do I drink? Some tea?", [TEA, newer], moments, alike)
+
+
+@pytest.mark.parametrize(
+    ("nearness", "loss"),
+    [(0.3, 0), (0.35, 0), (0.36, 1 / 3), (0.5, 0.8), (0.56, 1), (0.9, 1), (float("nan"), 0)],
+    ids=str,
+)
+def test_the_closer_a_newer_text_is_the_more_the_older_loses(nearness: float, loss: float):
+    assert _lost(nearness) == pytest.approx([loss, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("moments", "losses"),
+    [
+        ([(2, 2), (1, 1)], [0, 1]),
+        ([(2, 1), (2, 2)], [1, 0]),
+        ([(2, 2), (2, 2)], [0, 0]),
+        ([(1, 1), None], [0, 0]),
+        ([None, (2, 2)], [0, 0]),
+    ],
+    ids=["first", "same day", "equal", "newer unknown", "older unknown"],
+)
+def test_the_older_text_loses(moments: list[tuple[float, float] | None], losses: list[float]):
+    assert _lost(0.8, moments=moments) == losses
+
+
+def test_a_text_loses_nothing_to_one_that_has_little_of_what_is_asked():
+    assert _lost(0.8, "Owns a boat") == [0, 0]
+
+
+def test_a_text_loses_most_to_the_closest():
+    alike = np.array([[1, 0.8, 0.4], [0.8, 1, 0.2], [0.4, 0.2, 1]], np.float32)
+    assert outdated("tea?", ["tea", "tea", "tea"], [(1, 1), (2, 2), (3, 3)], alike) == [1, 0, 0]
+    assert outdated("tea?", ["tea", "tea", "tea"], [(1, 1), (3, 3), (2, 2)], alike) == [1, 0, 0]
 
 
 def test_recall_gives_the_newer_first_with_falling_scores_and_says_so() -> None:

@@ -118,6 +118,23 @@ def test_a_text_counts_as_the_best_of_its_passages():
     assert similarity == pytest.approx([1, 0.5], abs=1e-6)
 
 
+def test_the_pieces_of_a_word_count_as_one_word():
+    """Each of them used to count like a word, so the longest name in a question decided."""
+    texts = [pack_tokens([floats(EAST)]), pack_tokens([floats(NORTH)]), pack_tokens([floats(WEST)])]
+    pieces, words = floats(EAST, EAST, EAST, NORTH), [0, 0, 0, 1]
+    expected = interact(QUERY, texts)
+    assert interact(pieces, texts, words).evidence == pytest.approx(expected.evidence, abs=1e-6)
+    assert interact(pieces, texts, words).similarity == pytest.approx(expected.similarity, abs=1e-6)
+    assert interact(pieces, texts).evidence != pytest.approx(expected.evidence, abs=0.1)
+
+
+def test_the_pieces_of_a_word_are_averaged():
+    texts = [pack_tokens([floats(EAST)]), pack_tokens([floats(NORTH)]), pack_tokens([floats(EAST, NORTH)])]
+    evidence, similarity = _told(interact(QUERY, texts, [4, 4]))
+    assert evidence == pytest.approx([-1 / math.sqrt(2), -1 / math.sqrt(2), math.sqrt(2)], abs=1e-6)
+    assert similarity == pytest.approx([0.5, 0.5, 1], abs=1e-6)
+
+
 @pytest.mark.parametrize("copies", [1, 2, 7])
 def test_where_nothing_differs_there_is_no_evidence(copies: int):
     tokens = pack_tokens([floats((0.6, 0.8))])
