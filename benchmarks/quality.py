@@ -26,6 +26,9 @@ class Bar(NamedTuple):
 SETS = {
     "LoCoMo": ("locomo", "locomo_dev/locomo_dev.json"),
     "atomic memories": ("atomic", "own_dev/atomic_memories.json"),
+    "more atomic memories": ("atomic", "own_dev/atomic_more.json"),
+    "atomic memories in five languages": ("atomic", "own_dev/atomic_languages.json"),
+    "atomic memories with noise": ("atomic", "own_dev/noise.json"),
     "work chats": ("locomo", "own_dev/work_chats.json"),
     "German and Chinese chats": ("locomo", "own_dev/multilingual_chats.json"),
     "BEAM-100K": ("beam", "beam_dev"),
@@ -58,7 +61,11 @@ def row_of(data: str, system: str, found: dict[str, Any]) -> Row:
         f"{100 * found['by_category'][name]['R@10']:.0f}" for name in "1234" if name in found["by_category"]
     )
     text = f"{100 * recall:.1f}" + (f" ({categories})" if categories else "")
+    text += f", MRR {100 * found['overall']['MRR']:.1f}"
     text += f", category 5 {100 * adversarial:.1f}" if adversarial is not None else ""
+    for kind, noise in found["noise"].items():
+        places = "/".join(f"{100 * noise[name]:.0f}" for name in ("top_5", "top_10", "above"))
+        text += f", {kind} in the first 5/10/above the right one {places} %"
     if bar is None:
         return (f"R@10, {data}, {system}", text, "", None)
     reached = recall >= bar.overall and (bar.adversarial is None or (adversarial or 0) >= bar.adversarial)

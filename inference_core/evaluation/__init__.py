@@ -6,5 +6,14 @@ from typing import Final
 
 DATASETS: Final = ("locomo", "beam", "atomic")
 """Names of the formats that can be read."""
-SYSTEMS: Final = ("ours", "ours-no-late", "ours-links", "lexical", "langgraph-inmemory", "dense", "bm25")
+STORE: Final = "store"
+"""In place of a format: the user's own store, with a file of questions."""
+SYSTEMS: Final = (
+    *("ours", "ours-no-late", "ours-no-links", "ours-links"),
+    *("lexical", "langgraph-inmemory", "dense", "bm25"),
+)
 """Names of what can be measured."""
+WITH_RERANKER: Final = frozenset({"ours", "ours-no-late", "ours-no-links", "ours-links", "lexical"})
+"""Those of them that a re-ranker can stand behind."""
+WITH_MODEL: Final = (WITH_RERANKER - {"lexical"}) | {"dense"}
+"""Those of them that can have any embedding model."""

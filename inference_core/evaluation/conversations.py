@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.messages import Message, Role
+from inference_core.retrieval.languages import language_of
 
 T = TypeVar("T")
+UNKNOWN: Final = "unknown"
+"""The language of a text without a sign of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class Question:
 
     ``names_evidence``: whether the data name any turn for it, known or not; otherwise it counts as unanswerable.
     ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: those turns of the
-    evidence that a later one has updated.
+    evidence that a later one has updated. ``harmful`` turns mislead whoever answers, ``useless`` ones only take room.
+    ``language`` is that of the question, with that of its evidence if it is another one: "en → pl".
     """
 
     text: str
@@ -62,6 +66,9 @@ class Question:
     names_evidence: bool = True
     in_overall: bool = True
     superseded: tuple[str, ...] = ()
+    harmful: tuple[str, ...] = ()
+    useless: tuple[str, ...] = ()
+    language: str = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +97,12 @@ def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
 def conversation_of(
     name: str, turns: Iterable[ConversationTurn], questions: Iterable[Question], unreadable: int = 0
 ) -> Conversation:
-    """The conversation, where the questions' evidence is all that the data name.
+    """The conversation, where the questions' evidence is all that the data name, with the languages of the questions.
 
     Ids without a turn are dropped and counted, with those that were ``unreadable``.
     """
     kept = tuple(turns)
-    known = {turn.id for turn in kept}
+    known = {turn.id: turn.text for turn in kept}
     resolved: list[Question] = []
     dropped = unreadable
     for question in questions:
@@ -103,5 +110,11 @@ def conversation_of(
         evidence = tuple(name for name in distinct if name in known)
         superseded = tuple(name for name in dict.fromkeys(question.superseded) if name in known)
         dropped += len(distinct) - len(evidence)
-        resolved.append(replace(question, evidence=evidence, superseded=superseded))
+        language = _language(question.text, " ".join(known[name] for name in evidence))
+        resolved.append(replace(question, evidence=evidence, superseded=superseded, language=language))
     return Conversation(name, kept, tuple(resolved), dropped)
+
+
+def _language(question: str, evidence: str) -> str:
+    asked, told = language_of(question), language_of(evidence)
+    return f"{asked} → {told}" if asked and told and asked != told else asked or told or UNKNOWN

@@ -7,12 +7,13 @@ place.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,7 +23,12 @@ from inference_core.evaluation.systems import Advance, Recall, System
 DEPTH: Final = 20
 """How many hits are asked for and looked at."""
 MEASURES: Final = ("R@5", "R@10", "R@20", "any@10", "all@10", "MRR", "nDCG@10")
+HEADLINE: Final = ("R@5", "R@10", "MRR")
+"""The measures that are given with their intervals."""
+NOISE: Final = ("harmful", "useless")
+"""The kinds of memories that a question had better not find."""
 SESSIONS: Final = 5
+_SHOWN: Final = 5
 _JUDGED: Final = 10
 _RESAMPLES: Final = 2_000
 _SEED: Final = 20_260
@@ -36,7 +42,8 @@ class QuestionOutcome:
 
     ``session_any`` is None where there are no sessions, ``relevance`` (of the best hit) without a hit or if the system
     does not say. ``judged``: the relevance of the first ten hits, and whether they are evidence. ``latency_ms`` is that
-    of the recall call alone.
+    of the recall call alone. ``noise`` has the place, from 1, of each memory of each kind of `NOISE` (None: not found),
+    beside that of the first evidence.
     """
 
     conversation: str
@@ -46,6 +53,17 @@ class QuestionOutcome:
     relevance: float | None
     judged: tuple[tuple[float, bool], ...]
     latency_ms: float
+    noise: Mapping[str, Sequence[tuple[int | None, int | None]]] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFigures:
+    """Of ``memories`` of one kind, the shares among the first five and ten hits, and above the first right one."""
+
+    memories: int
+    top_5: float
+    top_10: float
+    above: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +77,15 @@ class Relevance:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Mean measures of some questions, how many there are, and the 95 % interval of R@10 over conversations."""
+    """Mean measures of some questions, how many there are, and the 95 % interval of R@10 over conversations.
+
+    ``intervals`` are those of `HEADLINE`, over conversations or, where these are of one, over questions.
+    """
 
     questions: int
     means: dict[str, float | None]
     interval: tuple[float, float] | None
+    intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +93,8 @@ class RetrievalSummary:
     """What an experiment found. Fractions are from 0 to 1, latencies in milliseconds; None where nothing was counted.
 
     ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these are without any by the data.
-    ``calibration_error`` is that of the hits' relevance as the chance of being evidence.
+    ``calibration_error`` is that of the hits' relevance as the chance of being evidence. ``first`` is the share of
+    questions whose first hit is evidence; ``noise`` is by the kinds of `NOISE` that the data name.
     """
 
     overall: Figures
@@ -84,6 +107,9 @@ class RetrievalSummary:
     unanswerable: int
     unanswerable_relevance: Relevance | None
     calibration_error: float | None
+    by_language: Mapping[str, Figures] = field(default_factory=dict[str, Figures])
+    first: float | None = None
+    noise: Mapping[str, NoiseFigures] = field(default_factory=dict[str, NoiseFigures])
 
 
 async def run_experiment(
@@ -121,7 +147,16 @@ async def asked(conversation: Conversation, question: Question, recall: Recall) 
             (hit.relevance, hit.id in question.evidence) for hit in hits[:_JUDGED] if hit.relevance is not None
         ),
         latency_ms=took,
+        noise=_places(ranked, question) if is_counted else {},
     )
+
+
+def _places(ranked: Sequence[str], question: Question) -> dict[str, list[tuple[int | None, int | None]]]:
+    """The place of each memory that the question had better not find, beside that of the first evidence."""
+    place = {name: at for at, name in reversed(list(enumerate(ranked, 1)))}
+    right = min((place[name] for name in question.evidence if name in place), default=None)
+    kinds = {"harmful": question.harmful, "useless": question.useless}
+    return {kind: [(place.get(name), right) for name in names] for kind, names in kinds.items() if names}
 
 
 def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
@@ -132,6 +167,7 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
     best = [outcome.relevance for outcome in unanswerable if outcome.relevance is not None]
     latencies = [outcome.latency_ms for outcome in outcomes]
     categories = sorted({outcome.question.category for outcome in counted})
+    languages = Counter(outcome.question.language for outcome in headline)
     return RetrievalSummary(
         overall=_figures(headline),
         by_category={name: _figures([one for one in counted if one.question.category == name]) for name in categories},
@@ -143,16 +179,44 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
         unanswerable=len(unanswerable),
         unanswerable_relevance=Relevance(fmean(best), median(best), max(best)) if best else None,
         calibration_error=calibration_error([pair for outcome in counted for pair in outcome.judged]),
+        by_language={
+            name: _figures([one for one in headline if one.question.language == name])
+            for name, _ in languages.most_common()
+        },
+        first=_mean([float(outcome.scores["MRR"] == 1) for outcome in headline]),
+        noise={
+            kind: _noise(found)
+            for kind in NOISE
+            if (found := [one for out in counted for one in out.noise.get(kind, ())])
+        },
+    )
+
+
+def _noise(places: Sequence[tuple[int | None, int | None]]) -> NoiseFigures:
+    found = [(place, right or place + 1) for place, right in places if place is not None]
+    return NoiseFigures(
+        len(places),
+        sum(place <= _SHOWN for place, _ in found) / len(places),
+        sum(place <= _JUDGED for place, _ in found) / len(places),
+        sum(place < right for place, right in found) / len(places),
     )
 
 
 def _figures(outcomes: Sequence[QuestionOutcome]) -> Figures:
     means = {name: _mean([outcome.scores[name] for outcome in outcomes]) for name in MEASURES}
-    conversations = dict.fromkeys(outcome.conversation for outcome in outcomes)
-    by_conversation = [
-        [outcome.scores["R@10"] for outcome in outcomes if outcome.conversation == name] for name in conversations
-    ]
-    return Figures(len(outcomes), means, confidence_interval(by_conversation))
+    intervals = {name: _interval(outcomes, name) for name in HEADLINE}
+    is_of_one = len({outcome.conversation for outcome in outcomes}) == 1
+    return Figures(len(outcomes), means, None if is_of_one else intervals["R@10"], intervals)
+
+
+def _interval(outcomes: Sequence[QuestionOutcome], measure: str) -> tuple[float, float] | None:
+    """Over conversations; over questions if all are about the same one."""
+    groups: dict[str, list[float]] = {}
+    for one in outcomes:
+        groups.setdefault(one.conversation, []).append(one.scores[measure])
+    if len(groups) == 1:
+        return confidence_interval([[score] for group in groups.values() for score in group])
+    return confidence_interval(list(groups.values()))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -6,7 +6,8 @@
   with ``chat.json`` (batches of user and assistant messages with ids) and ``probing_questions.json`` (questions by
   ability, with the ids of their messages in ``source_chat_ids``).
 - atomic: an object with ``users``; a user has ``user_id``, ``memories`` (``id``, ``content``, ``memory_type``,
-  ``created_at``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``kind``).
+  ``created_at``, ``source``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``kind``,
+  ``harmful`` and ``useless``: ids).
 
 Malformed evidence is read leniently; what cannot be resolved is counted.
 """
@@ -30,8 +31,8 @@ from inference_core.evaluation.conversations import (
     parse_json,
 )
 from inference_core.ingestion.formats import read_conversations
-from inference_core.memory.trust import Origin
-from inference_core.memory.types import validate_memory_type
+from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_type
 from inference_core.outbox.messages import Transcript
 
 ADVERSARIAL: Final = "5"
@@ -97,12 +98,25 @@ def load_atomic(path: Path) -> list[Conversation]:
                 created_at, kind = memory.get("created_at"), validate_memory_type(memory["memory_type"])
                 at = None if created_at is None else aware(datetime.fromisoformat(created_at))
                 name, text = str(memory["id"]), str(memory["content"])
-                turns.append(ConversationTurn(name, None, at, None, text, Origin.APPLICATION, kind))
+                source = MemorySource.from_value(memory.get("source") or {})
+                if source.trust is Trust.EXTERNAL and get_category_for_type(kind) is MemoryCategory.PROCEDURAL:
+                    kind = MemoryType.FACTS.value  # as which such a text has to be saved
+                turns.append(ConversationTurn(name, None, at, None, text, source.origin, kind))
             questions: list[Question] = []
             for query in user["queries"]:
                 relevant = tuple(map(str, query["relevant"]))
                 kind = str(query.get("kind", "unclassified"))
-                questions.append(Question(str(query["query"]), None, kind, relevant, names_evidence=bool(relevant)))
+                questions.append(
+                    Question(
+                        text=str(query["query"]),
+                        answer=None,
+                        category=kind,
+                        evidence=relevant,
+                        names_evidence=bool(relevant),
+                        harmful=tuple(map(str, query.get("harmful", ()))),
+                        useless=tuple(map(str, query.get("useless", ()))),
+                    )
+                )
             yield conversation_of(str(user["user_id"]), turns, questions)
 
     return parse_json(path, _ATOMIC, lambda data: list(read(data)))

@@ -1,4 +1,4 @@
-"""A summary as Markdown, as JSON data, and as a picture."""
+"""A summary, or several beside each other, as Markdown, as JSON data, and as a picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import MEASURES, SESSIONS, RetrievalSummary
+from inference_core.evaluation.experiment import HEADLINE, MEASURES, SESSIONS, Figures, RetrievalSummary
 
 _FRACTION_DIGITS: Final = 4
 _MS_DIGITS: Final = 3
@@ -42,6 +42,13 @@ class RetrievalReport:
             "questions_by_category": {name: figures.questions for name, figures in categories.items()},
             "dropped": summary.dropped,
             f"session_any@{SESSIONS}": _rounded(summary.session_any),
+            "by_language": {
+                name: {"questions": figures.questions} | _rounded(figures.means)
+                for name, figures in summary.by_language.items()
+            },
+            "first_is_right": _rounded(summary.first),
+            "noise": {kind: _rounded(asdict(found)) for kind, found in summary.noise.items()},
+            "intervals": _rounded(summary.overall.intervals),
             "confidence": {
                 "R@10": _rounded(summary.overall.interval),
                 "by_category": {name: {"R@10": _rounded(figures.interval)} for name, figures in categories.items()},
@@ -64,7 +71,7 @@ class RetrievalReport:
             interval = "-" if figures.interval is None else "-".join(f"{bound * 100:.1f}" for bound in figures.interval)
             measures = (_percent(figures.means[measure]) for measure in MEASURES)
             table.append([name, str(figures.questions), *measures, interval])
-        lines = ["| " + " | ".join(cells) + " |" for cells in table]
+        lines = [*map(_row, table), *([""] if self.summary.by_language else []), *self._languages()]
         heading = f"{self.dataset} ({self.split}), {self.system}; percent"
         summary = self.summary
         p50, p95 = ("-" if value is None else f"{value:.1f} ms" for value in (summary.latency_p50, summary.latency_p95))
@@ -81,7 +88,25 @@ class RetrievalReport:
             )
         if summary.calibration_error is not None:
             notes.append(f"- Calibration error of the relevance of the first ten hits: {summary.calibration_error:.3f}")
+        if summary.first is not None:
+            notes.append(f"- The first hit is right: {_percent(summary.first)}")
+        for kind, found in summary.noise.items():
+            notes.append(
+                f"- Of {found.memories} {kind} memories {_percent(found.top_5)} are among the first five hits, "
+                f"{_percent(found.top_10)} among ten, {_percent(found.above)} above the right one"
+            )
         return "\n".join([heading, "", *lines, "", *notes, ""])
+
+    def _languages(self) -> list[str]:
+        languages = self.summary.by_language
+        if not languages:
+            return []
+        table = [["language", "questions", *HEADLINE], ["---", *["---:"] * (len(HEADLINE) + 1)]]
+        table += [
+            [name, str(one.questions), *(_with_interval(one, measure) for measure in HEADLINE)]
+            for name, one in languages.items()
+        ]
+        return list(map(_row, table))
 
     def plot(self, path: Path) -> None:
         """Writes R@10 by category, with the intervals, as a picture; the ending of ``path`` names its format.
@@ -100,6 +125,70 @@ class RetrievalReport:
             axes.set_xlim(0, 1)
             axes.set_xlabel("R@10, with the 95 % interval over conversations")
             axes.set_title(f"{self.dataset} ({self.split}): {self.system}")
+
+        save_picture(path, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several systems, measured on the same questions."""
+
+    reports: Sequence[RetrievalReport]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report of each system."""
+        return {"runs": [report.to_json() for report in self.reports]}
+
+    def to_markdown(self) -> str:
+        """The systems beside each other: overall, by category, by language and, where the data name some, noise."""
+        first = self.reports[0]
+        lines = [f"{first.dataset} ({first.split}); percent, with 95 % intervals", ""]
+        lines += [_row(["system", *HEADLINE, "p50"]), _row(["---", *["---:"] * (len(HEADLINE) + 1)])]
+        for report in self.reports:
+            overall, p50 = report.summary.overall, report.summary.latency_p50
+            measures = [_with_interval(overall, name) for name in HEADLINE]
+            lines.append(_row([report.system, *measures, "-" if p50 is None else f"{p50:.1f} ms"]))
+        lines += self._side_by_side("category", [report.summary.by_category for report in self.reports])
+        lines += self._side_by_side("language", [report.summary.by_language for report in self.reports])
+        for kind in first.summary.noise:
+            lines += ["", _row([f"{kind} memories", "first five", "first ten", "above the right one"])]
+            lines.append(_row(["---", *["---:"] * 3]))
+            for report in self.reports:
+                found = report.summary.noise[kind]
+                lines.append(_row([report.system, *map(_percent, (found.top_5, found.top_10, found.above))]))
+        return "\n".join([*lines, ""])
+
+    def _side_by_side(self, what: str, groups: Sequence[Mapping[str, Figures]]) -> list[str]:
+        """R@10 and MRR of each group of questions, a column for each system."""
+        if not groups[0]:
+            return []
+        names = [report.system for report in self.reports]
+        lines = ["", _row([f"R@10 (MRR) by {what}", "questions", *names]), _row(["---", *["---:"] * (len(names) + 1)])]
+        for name, figures in groups[0].items():
+            cells = (f"{_percent(one[name].means['R@10'])} ({_percent(one[name].means['MRR'])})" for one in groups)
+            lines.append(_row([name, str(figures.questions), *cells]))
+        return lines
+
+    def plot(self, path: Path) -> None:
+        """Writes R@10 by category, a bar for each system. Raises what `RetrievalReport.plot` raises."""
+        first, height = self.reports[0], 0.8 / len(self.reports)
+
+        def draw(axes: Any) -> None:
+            names = ["overall", *first.summary.by_category]
+            for number, report in enumerate(self.reports):
+                rows = [report.summary.overall, *report.summary.by_category.values()]
+                places = [at + number * height for at in range(len(rows))]
+                values = [figures.means["R@10"] or 0.0 for figures in rows]
+                axes.barh(places, values, height=height, align="edge", label=report.system)
+                for at, figures in zip(places, rows, strict=True):
+                    if (interval := figures.intervals.get("R@10")) is not None:
+                        axes.plot(interval, [at + height / 2] * 2, color="black", marker="|")
+            axes.set_yticks([at + 0.4 for at in range(len(names))], names)
+            axes.invert_yaxis()
+            axes.set_xlim(0, 1)
+            axes.set_xlabel("R@10, with the 95 % interval")
+            axes.set_title(f"{first.dataset} ({first.split})")
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
         save_picture(path, draw)
 
@@ -125,6 +214,16 @@ def _rounded(value: Any, digits: int = _FRACTION_DIGITS) -> Any:
     if isinstance(value, Sequence):
         return [_rounded(one, digits) for one in cast("Sequence[Any]", value)]
     return None if value is None else round(value, digits)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _with_interval(figures: Figures, measure: str) -> str:
+    interval = figures.intervals.get(measure)
+    bounds = "" if interval is None else " ({}-{})".format(*(f"{bound * 100:.0f}" for bound in interval))
+    return f"{_percent(figures.means[measure])}{bounds}"
 
 
 def _percent(value: float | None) -> str:

@@ -69,16 +69,17 @@ class System(ABC):
         """Frees what the system holds."""
 
 
-def make_system(name: str, embeddings: str | None = "auto") -> System:
-    """The system of that name; ``embeddings`` is the model of those that can have another one.
+def make_system(name: str, embeddings: str | None = "auto", reranker: Any = None) -> System:
+    """The system of that name; ``embeddings`` is the model of `WITH_MODEL`, ``reranker`` that of `WITH_RERANKER`.
 
     Raises InvalidInput for an unknown name, MissingExtra, ConfigurationError, EmbeddingError.
     """
     makers: dict[str, Callable[[], System]] = {
-        "ours": lambda: MemoryService(embeddings),
-        "ours-no-late": lambda: MemoryService(embeddings, late_interaction=False),
-        "ours-links": lambda: MemoryService(embeddings, links=True),
-        "lexical": lambda: MemoryService(None),
+        "ours": lambda: MemoryService(embeddings, reranker=reranker),
+        "ours-no-late": lambda: MemoryService(embeddings, late_interaction=False, reranker=reranker),
+        "ours-no-links": lambda: MemoryService(embeddings, links=False, reranker=reranker),
+        "ours-links": lambda: MemoryService(embeddings, links=True, reranker=reranker),
+        "lexical": lambda: MemoryService(None, reranker=reranker),
         "langgraph-inmemory": LangGraphInMemory,
         "dense": lambda: Dense(embeddings),
         "bm25": BM25,
