@@ -19,6 +19,7 @@ from timing import WARM_UP, by_turns, quantile, seconds, settle
 
 from inference_core import MemoryStore, ShortTermMemoryMiddleware, open_store
 from inference_core.embeddings.documents import embed_documents_now
+from inference_core.embeddings.embedder import Passage
 from inference_core.short_term.window import count_tokens
 from inference_core.testing import ScriptedChatModel
 
@@ -126,8 +127,8 @@ def _embedding_ms(store: MemoryStore, leaving: Sequence[AnyMessage]) -> float | 
     embedder = store.engine.embedder
     if embedder is None:
         return None
-    texts = [message.text for message in leaving]
-    embedding = partial(embed_documents_now, embedder, texts, with_tokens=True)
+    passages = [Passage(str(message.text)) for message in leaving]
+    embedding = partial(embed_documents_now, embedder, passages, with_tokens=True)
     return quantile([seconds(embedding) * 1000 for _ in range(3)])
 
 

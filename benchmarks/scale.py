@@ -31,6 +31,7 @@ from timing import quantile, scratch, seconds, watched
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.embeddings.documents import embed_documents_now
+from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import make_embedder
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.types import MemoryCategory
@@ -65,7 +66,7 @@ def prepared() -> list[Put]:
     puts: list[Put] = []
     for portion in portioned(turns(POOL), 500):
         made = [put_of(turn.record(), expected=0) for turn in portion]
-        vectors = embed_documents_now(embedder, [turn.text for turn in portion], with_tokens=False)
+        vectors = embed_documents_now(embedder, [Passage(turn.text) for turn in portion], with_tokens=False)
         puts += [
             replace(put, document=put.document._replace(model=embedder.fingerprint, vector=vector))
             for put, (vector, _) in zip(made, vectors, strict=True)

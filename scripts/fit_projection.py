@@ -1,9 +1,10 @@
-"""Fits the projection of a model's token vectors: the principal axes of the tokens of many texts.
+"""Fits the projection of a model's vectors: what all have in common, and the principal axes of their tokens.
 
 Usage: python scripts/fit_projection.py minilm|e5 FILE.json... Every string in the files is a text. MiniLM's was made
 from the project's evaluation data, e5's from them and scripts/projection_texts.json. Languages count alike, as far as
-they have 1,000 tokens. Writes inference_core/embeddings/MODEL_projection.npy (384, 128). Stored token vectors of
-another projection are worthless, so a new one needs a new fingerprint.
+they have 1,000 tokens. Writes inference_core/embeddings/MODEL_projection.npz: ``axes`` (384, 128) and, of a model that
+wants a prefix, the mean of the vectors of texts and of tokens (2, 384) by prefix. MiniLM's vectors have next to nothing
+in common. Stored vectors of another projection are worthless, so a new one needs a new fingerprint.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from inference_core.embeddings.encoder import EncoderEmbeddings
 from inference_core.embeddings.local import LocalEmbeddings
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.vectors import Floats
 
 AXES: Final = 128
+WIDTH: Final = 384
 ENOUGH: Final = 1_000
 MODELS: Final = {"minilm": LocalEmbeddings, "e5": MultilingualEmbeddings}
 
@@ -41,18 +46,32 @@ def main() -> None:
     """Fits and writes."""
     name, *paths = sys.argv[1:]
     texts = {text for path in paths for text in strings(json.loads(Path(path).read_text(encoding="utf-8")))}
-    model = MODELS[name]()
-    by_language: dict[str, list[np.ndarray]] = defaultdict(list)
+    by_language: dict[str, list[str]] = defaultdict(list)
     for text in sorted(texts):
-        by_language[language_of(text)].append(model.token_vectors(text))
-    products = np.zeros((0, 0))
-    for language, vectors in sorted(by_language.items()):
-        tokens = np.concatenate(vectors)
-        product = tokens.T @ tokens / max(len(tokens), ENOUGH)
-        products = products + product if products.size else product
-        print(f"{language or 'unknown'}: {len(vectors)} texts, {len(tokens)} tokens")
+        by_language[language_of(text)].append(text)
+    place = Path(f"inference_core/embeddings/{name}_projection.npz")
+    if not place.exists():
+        np.savez(place, axes=np.eye(WIDTH))  # the model does not load without one
+    model = MODELS[name]()
+    fitted: dict[str, NDArray[np.floating[Any]]] = {}
+    products = np.zeros((WIDTH, WIDTH))
+    for prefix in sorted(model.prefixes, reverse=True):  # the axes are those of queries and passages together
+        found = {language: _vectors(model, prefix, own) for language, own in by_language.items()}
+        means = np.mean([[vectors.mean(0), tokens.mean(0)] for vectors, tokens in found.values()], axis=0)
+        if prefix:
+            fitted[prefix] = means.astype(np.float16)
+        for _, tokens in found.values():
+            centred = tokens - means[1] if prefix else tokens
+            products += centred.T @ centred / max(len(tokens), ENOUGH)
     _, axes = np.linalg.eigh(products)
-    np.save(f"inference_core/embeddings/{name}_projection.npy", axes[:, ::-1][:, :AXES].astype(np.float16))
+    fitted["axes"] = axes[:, ::-1][:, :AXES].astype(np.float16)
+    np.savez(place, **cast("dict[str, Any]", fitted))
+
+
+def _vectors(model: EncoderEmbeddings, prefix: str, texts: list[str]) -> tuple[Floats, Floats]:
+    """The vectors of ``texts`` after ``prefix``, and of all of their tokens."""
+    found = [model.original(text, prefix) for text in texts]
+    return np.stack([vector for vector, _ in found]), np.concatenate([tokens for _, tokens in found])
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from itertools import chain
 import numpy as np
 
 from inference_core.retrieval.analysis import ANALYZER, query_alternatives
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata, QueryVectors, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import TokensOf, rank
-from inference_core.retrieval.vectors import Floats, pack_vectors
+from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, Floats, pack_vectors
 
 MODEL = "m"
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -31,8 +31,8 @@ def floats(*values: float | Vector) -> Floats:
     return np.array(values, np.float32)
 
 
-def packed(*vectors: Vector) -> bytes:
-    return pack_vectors(floats(*vectors))
+def packed(*vectors: Vector, space: int = PLAIN) -> bytes:
+    return pack_vectors(floats(*vectors), space)
 
 
 def put(
@@ -46,10 +46,11 @@ def put(
     happened: float | None = None,
     importance: float = 0.5,
     model: str = MODEL,
+    space: int = PLAIN,
 ) -> Change:
     """A text that consists of ``terms``, with a vector for each of its passages."""
     situation = DocumentMetadata(session, by_assistant, happened, importance)
-    vector = packed(*vectors) if vectors else None
+    vector = packed(*vectors, space=space) if vectors else None
     return Change(1, key, kind, created, Document(terms, terms, ANALYZER, situation, model, vector))
 
 
@@ -64,6 +65,23 @@ def grown(index: ScopeIndex, *changes: Change) -> ScopeView:
 
 def index_of(*changes: Change) -> ScopeView:
     return grown(ScopeIndex(MODEL), *changes)
+
+
+def asked(
+    terms: Sequence[Term] = (),
+    vector: Floats | None = None,
+    tokens: Floats | None = None,
+    interval: tuple[float, float] | None = None,
+    *,
+    wants_action: bool = False,
+    other: Floats | None = None,
+    weight: float = 1.0,
+) -> Query:
+    """A query with vectors, and with an ``other`` one in the multilingual space."""
+    vectors = {} if vector is None else {PLAIN: QueryVectors(vector, tokens, weight=weight)}
+    if other is not None:
+        vectors[MULTILINGUAL] = QueryVectors(other, tokens)
+    return Query(terms, vectors, interval, wants_action=wants_action)
 
 
 def scores_of(indexes: Sequence[ScopeView], query: Query, tokens_of: TokensOf | None = None) -> list[tuple[str, float]]:

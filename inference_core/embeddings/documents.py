@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate, chain
+from typing import Final, NamedTuple
 
 from inference_core.effects import Operation
-from inference_core.embeddings.embedder import Embedder, TextEncoding
+from inference_core.embeddings.embedder import Embedder, Passage, TextEncoding
 from inference_core.retrieval.analysis import is_content_token
-from inference_core.retrieval.documents import passages
-
-if TYPE_CHECKING:
-    from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.documents import QueryVectors, passages
+from inference_core.retrieval.languages import language_of
 
 
 class DocumentVectors(NamedTuple):
@@ -22,38 +20,43 @@ class DocumentVectors(NamedTuple):
     tokens: bytes | None
 
 
-class QueryVectors(NamedTuple):
-    """A query's vector, those of its content tokens (tokens, dimensions), and the number of each token's word."""
-
-    vector: Floats
-    tokens: Floats | None
-    words: Sequence[int] = ()
+_ENGLISH: Final = ("en", "")
+ACROSS: Final = 0.25
+"""What closeness to texts in English counts for a query in another language, beside closeness to texts that are not."""
 
 
 def embed_documents(
-    embedder: Embedder, texts: Sequence[str], timeout: float | None, *, with_tokens: bool
+    embedder: Embedder, wholes: Sequence[Passage], timeout: float | None, *, with_tokens: bool
 ) -> Operation[list[DocumentVectors]]:
     """The vectors of each text. Raises EmbeddingError or DeadlineExceeded."""
-    parts = [passages(text) for text in texts]
-    encodings = yield from embedder.documents([passage for part in parts for passage in part], timeout)
+    parts = _parts(wholes)
+    encodings = yield from embedder.documents(list(chain.from_iterable(parts)), timeout)
     return _packed(parts, encodings, with_tokens=with_tokens)
 
 
-def embed_documents_now(embedder: Embedder, texts: Sequence[str], *, with_tokens: bool) -> list[DocumentVectors]:
+def embed_documents_now(embedder: Embedder, wholes: Sequence[Passage], *, with_tokens: bool) -> list[DocumentVectors]:
     """The vectors of each text, made in the caller's thread. Raises EmbeddingError."""
-    parts = [passages(text) for text in texts]
-    encodings = embedder.embed_now([passage for part in parts for passage in part])
+    parts = _parts(wholes)
+    encodings = embedder.embed_now(list(chain.from_iterable(parts)))
     return _packed(parts, encodings, with_tokens=with_tokens)
 
 
-def embed_query(embedder: Embedder, text: str, timeout: float | None, *, with_tokens: bool) -> Operation[QueryVectors]:
-    """The vectors of a query. Raises EmbeddingError or DeadlineExceeded."""
-    encoding = yield from embedder.query(text, timeout)
-    if encoding.tokens is None or not with_tokens:
-        return QueryVectors(encoding.vector, None)
-    words = word_numbers(encoding.pieces)
-    chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)] or [*range(len(words))]
-    return QueryVectors(encoding.vector, encoding.tokens[chosen], [words[at] for at in chosen])
+def embed_query(
+    embedder: Embedder, text: str, timeout: float | None, spaces: frozenset[int], *, with_tokens: bool
+) -> Operation[dict[int, QueryVectors]]:
+    """The vectors of a query by space, those in ``spaces``. Raises EmbeddingError or DeadlineExceeded."""
+    encodings = yield from embedder.query(text, timeout, spaces)
+    is_english = language_of(text) in _ENGLISH
+    found: dict[int, QueryVectors] = {}
+    for encoding in encodings:
+        weight = 1.0 if is_english or encoding.space else ACROSS
+        found[encoding.space] = QueryVectors(encoding.vector, weight=weight)
+        if encoding.tokens is not None and with_tokens:
+            words = word_numbers(encoding.pieces)
+            chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)] or [*range(len(words))]
+            tokens, numbers = encoding.tokens[chosen], [words[at] for at in chosen]
+            found[encoding.space] = QueryVectors(encoding.vector, tokens, numbers, weight)
+    return found
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
@@ -62,8 +65,13 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
     return [number - 1 for number in accumulate(begins)]
 
 
+def _parts(wholes: Sequence[Passage]) -> list[list[Passage]]:
+    """The passages of each text, all in its language: those of one text must be in one vector space."""
+    return [[Passage(part, whole.language) for part in passages(whole.text)] for whole in wholes]
+
+
 def _packed(
-    parts: Sequence[Sequence[str]], encodings: Sequence[TextEncoding], *, with_tokens: bool
+    parts: Sequence[Sequence[Passage]], encodings: Sequence[TextEncoding], *, with_tokens: bool
 ) -> list[DocumentVectors]:
     import numpy as np  # noqa: PLC0415 - keeps the import of the package light
 
@@ -72,7 +80,8 @@ def _packed(
     left = iter(encodings)
     found: list[DocumentVectors] = []
     for own in ([next(left) for _ in part] for part in parts):
-        vector = pack_vectors(np.stack([encoding.vector for encoding in own]))
+        space = own[0].space
+        vector = pack_vectors(np.stack([encoding.vector for encoding in own]), space)
         tokens = [encoding.tokens for encoding in own if encoding.tokens is not None and len(encoding.tokens)]
-        found.append(DocumentVectors(vector, pack_tokens(tokens) if with_tokens and tokens else None))
+        found.append(DocumentVectors(vector, pack_tokens(tokens, space) if with_tokens and tokens else None))
     return found

@@ -56,12 +56,14 @@ class TextEncoding(NamedTuple):
     """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
 
     Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
-    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary.
+    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. Of a model with
+    several vector spaces, ``space`` says which one the vectors are in.
     """
 
     vector: Floats
     tokens: Floats | None = None
     pieces: tuple[str, ...] = ()
+    space: int = 0
 
 
 @runtime_checkable
@@ -77,8 +79,33 @@ class TokenEmbeddings(Protocol):
         ...
 
 
+@runtime_checkable
+class SpacedEmbeddings(Protocol):
+    """A model with a vector space for each group of languages."""
+
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        """The encoding of each text, in the space of its language (ISO 639-1; "" if unknown)."""
+        ...
+
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        """The encoding of a query in each of ``spaces``."""
+        ...
+
+
+class Passage(NamedTuple):
+    """A text to embed, and the language of the whole that it is part of (ISO 639-1; "" if unknown)."""
+
+    text: str
+    language: str = ""
+
+
+class _Question(NamedTuple):
+    text: str
+    spaces: frozenset[int]
+
+
 Encodings = list[TextEncoding]
-_Waiting = tuple[Sequence[str], "Future[Encodings]"]
+_Waiting = tuple[Sequence[Passage], "Future[Encodings]"]
 
 
 @atexit.register
@@ -107,7 +134,8 @@ class Embedder:
     """Embeds texts with ``model``. ``fingerprint`` names its vector space; vectors of different spaces never mix.
 
     ``load`` runs once, in the background, before the model can answer; None if it needs no loading. If the model was
-    loaded, or has ``runs_in_process``, a search embeds its query in its own thread.
+    loaded, or has ``runs_in_process`` or several vector spaces, a search embeds its query in its own thread, in the
+    spaces that the searched texts are in.
     """
 
     def __init__(self, model: Embeddings, fingerprint: str, load: Callable[[], None] | None = None) -> None:
@@ -116,6 +144,8 @@ class Embedder:
         self.dimensions: int | None = None
         self.failure: str | None = None
         self._expected: tuple[int, str] | None = None
+        self.has_languages = isinstance(model, SpacedEmbeddings)
+        """Whether the model has a vector space for each group of languages."""
         self._gives_tokens = isinstance(model, TokenEmbeddings)
         self._load = load
         self._pool = WorkerPool(_WORKERS, "embedder", hang_s=_SILENCE_S)
@@ -131,7 +161,7 @@ class Embedder:
         self._silent_until = 0.0
         self._is_native = load is not None
         self._silence = _Silence()
-        self.runs_in_process = self._is_native or getattr(model, "runs_in_process", False) is True
+        self.runs_in_process = self._is_native or self.has_languages or getattr(model, "runs_in_process", False) is True
         if load is None:
             self._ready.set()
 
@@ -188,24 +218,28 @@ class Embedder:
         if self.dimensions not in (None, dimensions):
             raise EmbeddingMismatch(refusal)
 
-    def documents(self, texts: Sequence[str], timeout: float | None = None) -> Operation[Encodings]:
-        """An encoding of each text. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
-        given = [text[:_READ_CHARS] for text in texts]
+    def documents(self, passages: Sequence[Passage], timeout: float | None = None) -> Operation[Encodings]:
+        """An encoding of each passage. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
+        given = _readable(passages)
         return self._asked(given, partial(self._joined.submit, given), timeout)
 
-    def query(self, text: str, timeout: float | None = None) -> Operation[TextEncoding]:
-        """The encoding of a query. Raises EmbeddingError or DeadlineExceeded."""
-        asked = text[:_READ_CHARS]
-        submit = partial(self._pool.submit, partial(self._embedded, asked))
-        encodings = yield from self._asked(asked, submit, timeout)
-        return encodings[0]
+    def query(
+        self, text: str, timeout: float | None = None, spaces: frozenset[int] = frozenset()
+    ) -> Operation[Encodings]:
+        """The encoding of a query in each of ``spaces``; of a model with only one, that.
 
-    def embed_now(self, texts: Sequence[str]) -> Encodings:
-        """The encodings of ``texts``, in the caller's thread. An answer ends the pause after failures.
+        Raises EmbeddingError or DeadlineExceeded.
+        """
+        asked = _Question(text[:_READ_CHARS], spaces)
+        submit = partial(self._pool.submit, partial(self._embedded, asked))
+        return self._asked(asked, submit, timeout)
+
+    def embed_now(self, passages: Sequence[Passage]) -> Encodings:
+        """The encodings of ``passages``, in the caller's thread. An answer ends the pause after failures.
 
         Raises EmbeddingError.
         """
-        encodings = self._encoded([text[:_READ_CHARS] for text in texts])
+        encodings = self._encoded(_readable(passages))
         self._failures, self._paused_until = 0, 0.0
         return encodings
 
@@ -218,7 +252,7 @@ class Embedder:
         self._pool.close(_PARTING_S)
 
     def _asked(
-        self, given: list[str] | str, submit: Callable[[], Future[Encodings]], timeout: float | None
+        self, given: list[Passage] | _Question, submit: Callable[[], Future[Encodings]], timeout: float | None
     ) -> Operation[Encodings]:
         """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
@@ -227,7 +261,7 @@ class Embedder:
         if not self.is_ready:
             loading = "The embedding model is being loaded"
             raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
-        name = "aembed_query" if isinstance(given, str) else "aembed_documents"
+        name = "aembed_query" if isinstance(given, _Question) else "aembed_documents"
         own = getattr(type(self.model), name)
         is_native = not self._gives_tokens and own is not getattr(Embeddings, name)
         encodings: Encodings = yield Effect(
@@ -258,28 +292,40 @@ class Embedder:
             self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", problem)
 
-    def _embedded(self, given: list[str] | str) -> Encodings:
+    def _embedded(self, given: list[Passage] | _Question) -> Encodings:
         with self._judged():
             return self._encoded(given)
 
-    def _encoded(self, given: list[str] | str) -> Encodings:
-        model: Any = self.model
-        if isinstance(given, str):
-            embed = model.encode_query if self._gives_tokens else model.embed_query
-        else:
-            embed = model.encode if self._gives_tokens else model.embed_documents
+    def _encoded(self, given: list[Passage] | _Question) -> Encodings:
         try:
             with _native_call() if self._is_native else nullcontext():
-                found = embed(given)
+                found = self._call(given)
         except Exception as error:  # each provider raises errors of its own
             raise EmbeddingError(f"The embedding model failed: {error}") from error
         return self._normalized_all(found, given)
 
-    async def _embedded_async(self, embed: Callable[[Any], Awaitable[Any]], given: list[str] | str) -> Encodings:
+    def _call(self, given: list[Passage] | _Question) -> Any:
+        """What the model makes of ``given``: of passages a list, of a question that of one, or of each space."""
+        model: Any = self.model
+        if isinstance(given, _Question):
+            if self.has_languages:
+                return model.encode_query_in(given.text, given.spaces)
+            return [model.encode_query(given.text) if self._gives_tokens else model.embed_query(given.text)]
+        texts = [passage.text for passage in given]
+        if self.has_languages:
+            return model.encode_in(texts, [passage.language for passage in given])
+        return model.encode(texts) if self._gives_tokens else model.embed_documents(texts)
+
+    async def _embedded_async(
+        self, embed: Callable[[Any], Awaitable[Any]], given: list[Passage] | _Question
+    ) -> Encodings:
         with self._judged():
             self._silence.note(1)
             try:
-                found = await embed(given)
+                if isinstance(given, _Question):
+                    found = [await embed(given.text)]
+                else:
+                    found = await embed([passage.text for passage in given])
             except asyncio.CancelledError:
                 if self._silence.note(-1) >= _SILENCE_S:
                     self._silence.note(0, is_answered=True)
@@ -291,10 +337,10 @@ class Embedder:
             self._silence.note(-1, is_answered=True)
             return self._normalized_all(found, given)
 
-    def _normalized_all(self, found: Any, given: list[str] | str) -> Encodings:
-        vectors, count = ([found], 1) if isinstance(given, str) else (found, len(given))
+    def _normalized_all(self, found: Any, given: list[Passage] | _Question) -> Encodings:
+        count = len(given) if not isinstance(given, _Question) else len(given.spaces) if self.has_languages else 1
         try:
-            made = [self._normalized(one) for one in vectors]
+            made = [self._normalized(one) for one in found]
         except EmbeddingMismatch:
             raise
         except (TypeError, ValueError) as error:
@@ -319,6 +365,10 @@ class Embedder:
             raise EmbeddingMismatch(self._expected[1])
         self.dimensions = len(values)
         return given if isinstance(found, TextEncoding) else TextEncoding(values / norm)
+
+
+def _readable(passages: Sequence[Passage]) -> list[Passage]:
+    return [passage._replace(text=passage.text[:_READ_CHARS]) for passage in passages]
 
 
 class _Silence:
@@ -349,13 +399,13 @@ class JoinedCalls:
     A model embeds a batch much faster than its texts one by one.
     """
 
-    def __init__(self, pool: WorkerPool, embed: Callable[[list[str]], Encodings]) -> None:
+    def __init__(self, pool: WorkerPool, embed: Callable[[list[Passage]], Encodings]) -> None:
         self._pool = pool
         self._embed = embed
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
 
-    def submit(self, texts: Sequence[str]) -> Future[Encodings]:
+    def submit(self, texts: Sequence[Passage]) -> Future[Encodings]:
         """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
         future: Future[Encodings] = Future()
         waiting = (texts, future)

@@ -15,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
 from inference_core.embeddings.embedder import TextEncoding
+from inference_core.retrieval.vectors import PLAIN
 
 TOKENS_AT_ONCE: Final = 1024
 """A model takes about 0.1 MB of memory for each token of a call, and is not faster with more of them."""
@@ -40,13 +41,15 @@ Tokenize = Callable[[str, list[str]], list[Tokens]]
 class EncoderEmbeddings(Embeddings):
     """A model that `load` or the first use loads. Safe for threads. A text's vector is the mean of its tokens' vectors.
 
-    ``_passage`` and ``_query`` are what the model wants before a text. ``_axes_file`` holds the axes (width,
-    dimensions) that are kept of token vectors, made by `scripts/fit_projection.py`.
+    ``_passage`` and ``_query`` are what the model wants before a text, ``_space`` is where its vectors are.
+    ``_projection_file``, made by `scripts/fit_projection.py`, holds the axes (width, dimensions) that are kept of token
+    vectors, and what all vectors have in common, which is subtracted: it carries no meaning (Mu and Viswanath 2018).
     """
 
-    _axes_file: ClassVar[str]
+    _projection_file: ClassVar[str]
     _passage: ClassVar[str] = ""
     _query: ClassVar[str] = ""
+    _space: ClassVar[int] = PLAIN
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,6 +57,7 @@ class EncoderEmbeddings(Embeddings):
         self._tokens: Tokenize
         self._inputs: frozenset[str] = frozenset()
         self._axes: NDArray[np.float32] = np.zeros((0, 0), np.float32)
+        self._means: dict[str, NDArray[np.float32]] = {}
 
     @abstractmethod
     def _open(self) -> tuple[Any, Tokenize]:
@@ -63,8 +67,10 @@ class EncoderEmbeddings(Embeddings):
         """Loads the model; later calls return at once. Raises EmbeddingError for a file with another content."""
         with self._lock:
             if self._session is None:
-                content = files("inference_core.embeddings").joinpath(self._axes_file).read_bytes()
-                self._axes = np.load(BytesIO(content)).astype(np.float32)
+                content = files("inference_core.embeddings").joinpath(self._projection_file).read_bytes()
+                held = {name: array.astype(np.float32) for name, array in np.load(BytesIO(content)).items()}
+                self._axes = held.pop("axes")
+                self._means = held
                 session, self._tokens = self._open()
                 self._inputs = frozenset(one.name for one in session.get_inputs())
                 self._session = session
@@ -85,10 +91,16 @@ class EncoderEmbeddings(Embeddings):
         """The encoding of a query."""
         return self._encoded(self._query, [text])[0]
 
-    def token_vectors(self, text: str) -> NDArray[np.float32]:
-        """The text's token vectors on all axes (tokens, width), of unit length."""
-        (tokens,) = self._read(self._passage, [text])
-        return unit(self._states([tokens])[0][0, tokens.first : -1])
+    @property
+    def prefixes(self) -> frozenset[str]:
+        """What may stand before a text."""
+        return frozenset({self._passage, self._query})
+
+    def original(self, text: str, prefix: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The vectors of a text (width,) and of its tokens (tokens, width), of unit length, as the model gives them."""
+        (read,) = self._read(prefix, [text])
+        states = self._states([read])[0][0]
+        return unit(states.mean(0)), unit(states[read.first : -1])
 
     def _encoded(self, prefix: str, texts: list[str]) -> list[TextEncoding]:
         read = self._read(prefix, texts)
@@ -97,9 +109,13 @@ class EncoderEmbeddings(Embeddings):
             states, mask = self._states([read[at] for at in batch])
             weights = mask[:, :, None].astype(np.float32)
             pooled = unit((states * weights).sum(1) / weights.sum(1))
+            if self._means:
+                pooled = unit(pooled - self._means[prefix][0])
             for at, vector, own in zip(batch, pooled, states, strict=True):
                 tokens = own[read[at].first : len(read[at].numbers) - 1]
-                found[at] = TextEncoding(vector, unit(tokens @ self._axes), read[at].pieces)
+                if self._means:
+                    tokens = unit(tokens) - self._means[prefix][1]
+                found[at] = TextEncoding(vector, unit(tokens @ self._axes), read[at].pieces, self._space)
         return [found[at] for at in range(len(texts))]
 
     def _read(self, prefix: str, texts: list[str]) -> list[Tokens]:

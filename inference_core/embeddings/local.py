@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
-from numpy.typing import NDArray
 
 from inference_core.embeddings.embedder import TextEncoding
 from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session, session_options
 from inference_core.embeddings.files import checked_content, find_package, package_folder
-from inference_core.embeddings.multilingual import DIMENSIONS as MULTILINGUAL_DIMENSIONS
 from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, SPACES
 
 EXTRA: Final = "local"
 PACKAGE: Final = "inference_core_models_minilm"
@@ -37,8 +37,6 @@ MAX_TOKENS: Final = 256
 BY_LANGUAGE_FINGERPRINT: Final = f"local-by-language:{FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
 _ENGLISH: Final = ("en", "")
 """Text without a sign of its language counts as English."""
-_NOT_ENGLISH: Final = np.zeros(DIMENSIONS, np.float32)
-_NOT_FOREIGN: Final = np.zeros(MULTILINGUAL_DIMENSIONS, np.float32)
 
 
 class LocalEmbeddings(EncoderEmbeddings):
@@ -49,7 +47,7 @@ class LocalEmbeddings(EncoderEmbeddings):
     one.
     """
 
-    _axes_file = "minilm_projection.npy"
+    _projection_file = "minilm_projection.npz"
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,43 +75,47 @@ def _content(package: str, name: str, sha256: str) -> bytes:
 
 
 class LanguageEmbeddings(Embeddings):
-    """``LocalEmbeddings`` for English, ``MultilingualEmbeddings`` for the rest. Raises what they raise.
+    """``LocalEmbeddings`` for texts in English, ``MultilingualEmbeddings`` for all others. Raises what they raise.
 
-    Each model fills its own part of the vector and leaves the other's zero, so the two spaces never mix. A query fills
-    both parts and is compared with each text in the space of that text's model.
+    Their vectors are in two spaces, `PLAIN` and `MULTILINGUAL`, which are never compared with each other.
     """
 
     def __init__(self) -> None:
-        self._english = LocalEmbeddings()
-        self._multilingual = MultilingualEmbeddings()
+        self._models: dict[int, LocalEmbeddings | MultilingualEmbeddings] = {
+            PLAIN: LocalEmbeddings(),
+            MULTILINGUAL: MultilingualEmbeddings(),
+        }
 
     def load(self) -> None:
         """Loads both models."""
-        self._english.load()
-        self._multilingual.load()
+        for model in self._models.values():
+            model.load()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """A vector for each text; only its model's part is not zero."""
-        return [encoding.vector.tolist() for encoding in self.encode(texts)]
+        """A vector for each text, with both spaces side by side; only the numbers of the text's own are not zero."""
+        encodings = self.encode_in(texts, [language_of(text) for text in texts])
+        return [_side_by_side([encoding]) for encoding in encodings]
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a query, with both parts."""
-        return self.encode_query(text).vector.tolist()
+        """The vector of a query, with both spaces side by side."""
+        return _side_by_side(self.encode_query_in(text, frozenset(self._models)))
 
-    def encode(self, texts: list[str]) -> list[TextEncoding]:
-        """The encoding of each text; those in English have token vectors."""
-        is_english = [language_of(text) in _ENGLISH for text in texts]
-        english = iter(self._english.encode([text for text, own in zip(texts, is_english, strict=True) if own]))
-        others = iter(self._multilingual.encode([text for text, own in zip(texts, is_english, strict=True) if not own]))
-        return [
-            _joined(next(english), _NOT_FOREIGN) if own else _joined(TextEncoding(_NOT_ENGLISH), next(others).vector)
-            for own in is_english
-        ]
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        """The encoding of each text, in the space of its language; without a sign of it, in that of English."""
+        found: dict[int, TextEncoding] = {}
+        spaces = [PLAIN if language in _ENGLISH else MULTILINGUAL for language in languages]
+        for space, model in self._models.items():
+            own = [at for at, other in enumerate(spaces) if other == space]
+            found |= zip(own, model.encode([texts[at] for at in own]) if own else [], strict=True)
+        return [found[at] for at in range(len(texts))]
 
-    def encode_query(self, text: str) -> TextEncoding:
-        """The encoding of a query: both vectors, each of unit length, and the English model's token vectors."""
-        return _joined(self._english.encode_query(text), self._multilingual.encode_query(text).vector)
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        """The encoding of a query in each of ``spaces``."""
+        return [self._models[space].encode_query(text) for space in sorted(spaces)]
 
 
-def _joined(english: TextEncoding, other: NDArray[np.float32]) -> TextEncoding:
-    return english._replace(vector=np.concatenate([english.vector, other]))
+def _side_by_side(encodings: Iterable[TextEncoding]) -> list[float]:
+    vectors = np.zeros((SPACES, DIMENSIONS), np.float32)
+    for encoding in encodings:
+        vectors[encoding.space] = encoding.vector
+    return vectors.reshape(-1).tolist()

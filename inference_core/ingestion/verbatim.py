@@ -16,7 +16,6 @@ from time import perf_counter
 from typing import Any, Final
 
 from inference_core.effects import Operation, run
-from inference_core.embeddings.documents import embed_documents_now
 from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
@@ -28,6 +27,7 @@ from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of
 from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Put
+from inference_core.stores.embedding import embed_texts_now
 from inference_core.stores.engine import StoreEngine
 
 _MESSAGES_AT_ONCE: Final = 32
@@ -209,9 +209,8 @@ class _Embedder:
             return puts
         documents = [put.document for put in puts if put.document]
         try:
-            made = embed_documents_now(
-                embedder, [document.text for document in documents], with_tokens=self._engine.late_interaction
-            )
+            texts = [(put.namespace, put.document.text) for put in puts if put.document]
+            made = embed_texts_now(self._engine.backend, embedder, texts, with_tokens=self._engine.late_interaction)
         except EmbeddingError:
             self._failures += 1
             return puts

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.documents import Term
-from inference_core.retrieval.vectors import Floats, inner_products, shape_of, unpack_first_vectors, unpack_vectors
+from inference_core.retrieval.vectors import (
+    SPACES,
+    Floats,
+    dimensions_of,
+    inner_products,
+    shape_of,
+    space_of,
+    unpack_first_vectors,
+    unpack_vectors,
+)
 
 NEVER: Final = np.iinfo(np.int64).max
 """The sequence number of an event that has not happened."""
@@ -94,12 +103,14 @@ class Columns:
 class Vectors:
     """Vectors in blocks of rows: the first of each slot, and, apart, those of further passages with their slots.
 
-    Written by one thread; readers share what `view` returns.
+    ``counts`` (spaces,) and ``totals`` (spaces, dimensions) are those of living vectors, by space. Written by one
+    thread; readers share what `view` returns.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.total: NDArray[np.float64] = np.zeros(0)
+        self.counts: NDArray[np.int64] = np.zeros(SPACES, np.int64)
+        self.totals: NDArray[np.float64] = np.zeros((SPACES, 0))
+        self._spaces: NDArray[np.uint8] = np.zeros(_FEW, np.uint8)
         self._first = _Blocks()
         self._further = _Blocks()
         self._owners: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -108,7 +119,7 @@ class Vectors:
     @property
     def nbytes(self) -> int:
         """Memory of all blocks, in bytes."""
-        return self._first.nbytes + self._further.nbytes + self._owners.nbytes
+        return self._first.nbytes + self._further.nbytes + self._owners.nbytes + self._spaces.nbytes
 
     def set(self, packed: Mapping[int, bytes]) -> list[int]:
         """Sets the vectors of slots that have none. Returns those it set; vectors of another size are left out."""
@@ -117,74 +128,100 @@ class Vectors:
             alike.setdefault(shape_of(blob), []).append(slot)
         known: list[int] = []
         for slots in alike.values():
-            passages, size = unpack_vectors(packed[slots[0]]).shape
-            if self.count == 0 and not self.total.size:
-                self.total = np.zeros(size)
-            if size != self.total.size:
+            space, size = space_of(packed[slots[0]]), dimensions_of(packed[slots[0]])
+            if not self.totals.size:
+                self.totals = np.zeros((SPACES, size))
+            if size != self.totals.shape[1]:
                 continue
             known += slots
+            if slots[-1] >= len(self._spaces):
+                self._spaces = grown(self._spaces, slots[-1] + 1)
+            self._spaces[slots] = space
             first = unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32)
             self._first.put(slots, first)
-            self._count(1, first)
-            for slot in slots if passages > 1 else ():
+            self._count(1, space, first)
+            for slot in slots:
                 further = unpack_vectors(packed[slot])[1:].astype(np.float32)
+                if not len(further):
+                    break  # none of them has any, as all have the same shape
                 start, self._passages = self._passages, self._passages + len(further)
                 if self._passages > len(self._owners):
                     self._owners = grown(self._owners, self._passages)
                 self._owners[start : self._passages] = slot
                 self._further.put(range(start, self._passages), further)
-                self._count(1, further)
+                self._count(1, space, further)
         return known
 
     def forget(self, slot: int) -> None:
         """Takes the vectors of ``slot`` out of the mean. Existing views keep showing them."""
         further = np.flatnonzero(self._owners[: self._passages] == slot)
-        self._count(-1, self._first.rows([slot]))
+        space = self._spaces.item(slot)
+        self._count(-1, space, self._first.rows([slot]))
         if len(further):
-            self._count(-1, self._further.rows(further))
+            self._count(-1, space, self._further.rows(further))
 
     def view(self) -> VectorsView:
         """The present state."""
         return VectorsView(
-            size=self.total.size,
-            count=self.count,
-            total=self.total.copy(),
+            size=self.totals.shape[1],
+            counts=self.counts.copy(),
+            totals=self.totals.copy(),
+            spaces=self._spaces,
             first=tuple(self._first.blocks),
             further=tuple(self._further.blocks),
             owners=self._owners[: self._passages],
         )
 
-    def _count(self, sign: int, vectors: Floats) -> None:
-        self.count += sign * len(vectors)
-        self.total += sign * vectors.sum(axis=0, dtype=np.float64)
+    def _count(self, sign: int, space: int, vectors: Floats) -> None:
+        self.counts[space] += sign * len(vectors)
+        self.totals[space] += sign * vectors.sum(axis=0, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorsView:
-    """A snapshot of vectors: ``size`` is their dimensions (0 for none), ``count`` and ``total`` cover living ones."""
+    """A snapshot of vectors: ``size`` is their dimensions (0 for none), ``counts`` and ``totals`` cover living ones.
+
+    ``spaces`` has the space of each slot that has vectors.
+    """
 
     size: int
-    count: int
-    total: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    totals: NDArray[np.float64]
+    spaces: NDArray[np.uint8]
     first: tuple[Floats, ...]
     further: tuple[Floats, ...]
     owners: NDArray[np.int64]
 
-    def products(self, query: Floats, known: NDArray[np.bool_]) -> Floats:
-        """The largest inner product of each slot's vectors and ``query``; NaN for slots without vectors.
+    @property
+    def held_spaces(self) -> frozenset[int]:
+        """The spaces that living vectors are in."""
+        return frozenset(np.flatnonzero(self.counts).tolist())
+
+    def products(self, queries: Mapping[int, Floats], known: NDArray[np.bool_]) -> Floats:
+        """The largest inner product of each slot's vectors and the query of their space; NaN for slots without either.
 
         ``known`` marks the slots that have vectors.
         """
         scores = np.full(len(known), np.nan, np.float32)
-        if self.size != len(query):
-            return scores
+        held = self.held_spaces
+        for space in [space for space in held & queries.keys() if len(queries[space]) == self.size]:
+            if len(held) == 1:
+                self._multiply(queries[space], scores)
+            else:
+                in_space = np.flatnonzero(self.spaces[: len(known)] == space)
+                products = np.full(len(known), np.nan, np.float32)
+                self._multiply(queries[space], products)
+                scores[in_space] = products[in_space]
+        scores[~known] = np.nan
+        return scores
+
+    def _multiply(self, query: Floats, scores: Floats) -> None:
+        """Writes the largest product of each slot's vectors and ``query`` into ``scores``."""
         _fill(scores, self.first, query)
         if len(self.owners):
             further = np.empty(len(self.owners), np.float32)
             _fill(further, self.further, query)
             np.maximum.at(scores, self.owners, further)
-        scores[~known] = np.nan
-        return scores
 
     def rows(self, slots: NDArray[np.intp]) -> Floats:
         """The first vector of each of ``slots``, all of which have vectors."""

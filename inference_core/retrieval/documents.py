@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inference_core.retrieval.analysis import ANALYZER, UNSPACED, analyze
+
+if TYPE_CHECKING:
+    from inference_core.retrieval.vectors import Floats
 
 LONG_CHARACTERS: Final = 1_000
 """Analysing a longer text of new words takes 10 ms or more, too long for an event loop's thread."""
@@ -69,6 +72,19 @@ class Document(NamedTuple):
             return self
         made = Document.of(self.text)
         return self._replace(terms=made.terms, analyzer=made.analyzer)
+
+
+class QueryVectors(NamedTuple):
+    """A query's vector in one space, and those of its content tokens (tokens, dimensions), if the model gives them.
+
+    ``words`` are the numbers of the words that the tokens belong to, in order; if there are none, each token is a word.
+    ``weight`` is how much closeness in this space counts beside closeness in the others, from 0 to 1.
+    """
+
+    vector: Floats
+    tokens: Floats | None = None
+    words: Sequence[int] = ()
+    weight: float = 1.0
 
 
 class Change(NamedTuple):

@@ -10,13 +10,14 @@ halves of several data sets, rounded; see `docs/retrieval.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.retrieval.documents import QueryVectors
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.sessions import SessionOrder
@@ -97,6 +98,32 @@ LEXICAL: Final = Weights(
 """Words alone."""
 
 
+MULTILINGUAL_LATE: Final = Weights(
+    lexical=Spread(own=0.5, previous=0.25, around=0.125, reply=0.25, best=0.5),
+    coverage=0.5,
+    dense=Spread(own=3, previous=0.5, reply=0.5, best=1),
+    late=Spread(own=2, previous=0.5, around=0.25, best=1),
+    feedback=0.5,
+    not_assistant=2,
+    guidance=2,
+    interval=2,
+    importance=0.5,
+)
+"""The same for texts in other languages: words count less, as most languages have more forms of a word."""
+MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(dense=Spread(own=4, previous=0.5, reply=0.5, best=1))
+
+
+def between(first: Weights, second: Weights, share: float) -> Weights:
+    """Weights ``share`` of the way from ``first`` to ``second``."""
+
+    def mixed(one: Any, other: Any) -> Any:
+        if isinstance(one, Spread):
+            return Spread(*map(mixed, one, other))
+        return (1 - share) * one + share * other
+
+    return Weights(*map(mixed, first, second)) if share else first
+
+
 def ignore_session(weights: Weights) -> Weights:
     """``weights`` without those of surroundings and speaker, so that only the text itself counts."""
     return weights._replace(
@@ -144,13 +171,27 @@ def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
     return total
 
 
-def closeness(pool: Pool, query: Floats) -> Floats:
-    """How much closer each document is to ``query`` than the mean of all is; NaN without a vector.
+def closeness(pool: Pool, queries: Mapping[int, QueryVectors]) -> Floats:
+    """How much closer each document is to the query than the mean of its vector space is; NaN without a vector.
 
     The mean is subtracted from the query only, which gives the order of mean-centred cosine at half its cost (Mu and
     Viswanath 2018: the common component of embeddings carries no meaning).
     """
-    return pool.products(query - pool.mean_vector(len(query)))
+    return pool.products(
+        {space: one.vector - pool.mean_vector(space, len(one.vector)) for space, one in queries.items()}
+    )
+
+
+def by_space(pool: Pool, queries: Mapping[int, QueryVectors]) -> Iterator[tuple[NDArray[np.intp] | slice, float]]:
+    """The positions of the documents in each vector space, and how much closeness in it counts.
+
+    Cosines of two models are on different scales, so evidence is standardised within each space.
+    """
+    spaces = pool.held_spaces & queries.keys()
+    most = max((queries[space].weight for space in spaces), default=1.0)
+    for space in sorted(spaces):
+        positions = slice(None) if len(pool.held_spaces) == 1 else np.flatnonzero(pool.spaces == space)
+        yield positions, queries[space].weight / most
 
 
 def feedback(pool: Pool, candidates: NDArray[np.intp], scores: Floats) -> Floats:
@@ -159,12 +200,14 @@ def feedback(pool: Pool, candidates: NDArray[np.intp], scores: Floats) -> Floats
     if len(candidates) <= FEEDBACK_TEXTS:
         return result
     known, vectors = pool.first_vectors(candidates)
-    if len(known) > FEEDBACK_TEXTS:
-        best = np.argsort(-np.round(scores[known], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]
-        target = vectors[best].mean(axis=0) - pool.mean_vector(vectors.shape[1])
-        products = np.empty(len(known), np.float32)
-        inner_products(vectors, target, products)
-        result[known] = standardized(products)
+    for space in sorted(pool.held_spaces):
+        own = np.flatnonzero(pool.spaces[known] == space) if len(pool.held_spaces) > 1 else np.arange(len(known))
+        if len(own) > FEEDBACK_TEXTS:
+            best = own[np.argsort(-np.round(scores[known[own]], DECIMALS), kind="stable")[:FEEDBACK_TEXTS]]
+            target = vectors[best].mean(axis=0) - pool.mean_vector(space, vectors.shape[1])
+            products = np.empty(len(own), np.float32)
+            inner_products(vectors[own], target, products)
+            result[known[own]] = standardized(products)
     return result
 
 
@@ -187,13 +230,16 @@ class Matches(NamedTuple):
     def of(cls, pool: Pool, query: Query) -> Matches:
         """The evidence for ``query``. Without a query vector, only documents with one of its terms are hits."""
         bm25, coverage = pool.bm25(query.terms)
-        if query.vector is None:
+        if not query.vectors:
             return cls(bm25 > 0, over_maximum(bm25), coverage)
-        near = closeness(pool, query.vector)
+        near = closeness(pool, query.vectors)
         is_hit = (bm25 > 0) | ~np.isnan(near)
-        dense = standardized(near)
+        dense = np.zeros_like(near)
+        for positions, weight in by_space(pool, query.vectors):
+            dense[positions] = weight * standardized(near[positions])
         if len(pool) <= _MANY:
-            near += np.float32(_UNKNOWN / (len(pool) + _UNKNOWN)) * pool.commonness(len(query.vector))
+            sizes = {space: len(one.vector) for space, one in query.vectors.items()}
+            near += np.float32(_UNKNOWN / (len(pool) + _UNKNOWN)) * pool.commonness(sizes)
         return cls(is_hit, over_maximum(bm25), coverage, near, dense)
 
     def only(self, positions: NDArray[np.intp]) -> Matches:

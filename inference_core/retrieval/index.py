@@ -180,9 +180,9 @@ class ScopeView:
             coverage[slots] += share / total
         return scores, coverage
 
-    def products(self, query: Floats) -> Floats:
-        """The largest inner product of each slot's vectors and ``query``; NaN for slots without vectors."""
-        return self.vectors.products(query, self.embedded)
+    def products(self, queries: Mapping[int, Floats]) -> Floats:
+        """The largest inner product of each slot's vectors and the query of their space; NaN for slots without."""
+        return self.vectors.products(queries, self.embedded)
 
 
 class ScopeIndex:

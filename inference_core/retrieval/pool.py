@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,7 @@ from inference_core.retrieval.columns import ColumnName
 from inference_core.retrieval.documents import Term
 from inference_core.retrieval.index import CollectionStatistics, ScopeView
 from inference_core.retrieval.sessions import SessionOrder
-from inference_core.retrieval.vectors import Floats
+from inference_core.retrieval.vectors import SPACES, Floats
 
 _TINY: Final = 1e-12
 
@@ -41,8 +41,8 @@ class Pool:
         self.owners = np.repeat(np.arange(len(views)), [len(view) for view in views])
         self._columns: dict[ColumnName, NDArray[Any]] = {}
         self._kinds: dict[frozenset[str], NDArray[np.bool_]] = {}
-        self._means: dict[int, Floats] = {}
-        self._commonness: dict[int, Floats] = {}
+        self._means: dict[tuple[int, int], Floats] = {}
+        self._commonness: dict[tuple[tuple[int, int], ...], Floats] = {}
 
     @cached_property
     def guiding(self) -> Floats:
@@ -90,12 +90,33 @@ class Pool:
         parts = [view.bm25(terms, statistics) for view in self.views]
         return self._placed([scores for scores, _ in parts]), self._placed([coverage for _, coverage in parts])
 
-    def products(self, query: Floats) -> Floats:
-        """The largest inner product of each document's vectors and ``query``; NaN where there is no vector."""
-        return self._placed([view.products(query) for view in self.views])
+    @cached_property
+    def spaces(self) -> NDArray[np.uint8]:
+        """The vector space of each document that has vectors; `SPACES` for the others."""
+        columns: list[NDArray[np.uint8]] = []
+        for view in self.views:
+            spaces = np.full(view.slots, SPACES, np.uint8)
+            known = np.flatnonzero(view.embedded)
+            spaces[known] = view.vectors.spaces[known]
+            columns.append(spaces)
+        return self._placed(columns)
+
+    @cached_property
+    def held_spaces(self) -> frozenset[int]:
+        """The vector spaces in which any document has vectors."""
+        return frozenset[int]().union(*(view.vectors.held_spaces for view in self.views))
+
+    def share_in(self, space: int) -> float:
+        """The share of vectors that are in ``space``, from 0 to 1; 0 without any vectors."""
+        counts = sum((view.vectors.counts for view in self.views), start=np.zeros(SPACES, np.int64))
+        return float(counts[space] / max(int(counts.sum()), 1))
+
+    def products(self, queries: Mapping[int, Floats]) -> Floats:
+        """The largest inner product of each document's vectors and the query of their space; NaN without either."""
+        return self._placed([view.products(queries) for view in self.views])
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
-        """The ``positions`` that have vectors, in their order, and the first vector of each."""
+        """The ``positions`` that have vectors, in their order, and the first vector of each, of whatever space."""
         size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(positions), size), np.float32)
         known = np.zeros(len(positions), np.bool_)
@@ -110,37 +131,45 @@ class Pool:
         return positions[known], vectors[known]
 
     def alike(self, places: Sequence[Place]) -> Floats:
-        """How close the first vectors of documents are to each other (places, places); NaN without a vector.
+        """How close the first vectors of documents are to each other (places, places); NaN unless in one space.
 
-        Cosines after subtracting the mean of all, which for unrelated texts are 0 however few there are.
+        Cosines after subtracting the mean of the space, which for unrelated texts are 0 however few there are.
         """
         size = max(view.vectors.size for view in self.views)
-        count = max(sum(view.vectors.count for view in self.views if view.vectors.size == size), 1)
         vectors = np.zeros((len(places), size), np.float32)
-        known = np.zeros(len(places), np.bool_)
+        spaces = np.full(len(places), SPACES)
         for at, (owner, slot) in enumerate(places):
             view = self.views[owner]
             if view.vectors.size == size and view.embedded[slot]:
-                vectors[at], known[at] = view.vectors.rows(np.array([slot])), True
-        vectors -= self.mean_vector(size)
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
-        # The mean of n texts holds an n-th of each, so any two of them look opposed by 1 / (n - 1).
-        cosines = (vectors @ vectors.T * (count - 1) + 1) / count
-        return np.where(known & known[:, None], cosines, np.float32(np.nan))
+                vectors[at], spaces[at] = view.vectors.rows(np.array([slot])), view.vectors.spaces[slot]
+        cosines = np.full((len(places), len(places)), np.nan, np.float32)
+        for space in self.held_spaces:
+            own = np.flatnonzero(spaces == space)
+            count = max(sum(view.vectors.counts.item(space) for view in self.views if view.vectors.size == size), 1)
+            centred = vectors[own] - self.mean_vector(space, size)
+            centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), _TINY)
+            # The mean of n texts holds an n-th of each, so any two of them look opposed by 1 / (n - 1).
+            cosines[np.ix_(own, own)] = (centred @ centred.T * (count - 1) + 1) / count
+        return cosines
 
-    def mean_vector(self, size: int) -> Floats:
-        """The mean of all vectors of ``size`` dimensions; zeros if there are none."""
-        if size not in self._means:
+    def mean_vector(self, space: int, size: int) -> Floats:
+        """The mean of all vectors of a ``space`` with ``size`` dimensions; zeros if there are none."""
+        if (space, size) not in self._means:
             held = [view.vectors for view in self.views if view.vectors.size == size]
-            total = sum((vectors.total for vectors in held), start=np.zeros(size))
-            self._means[size] = (total / max(sum(vectors.count for vectors in held), 1)).astype(np.float32)
-        return self._means[size]
+            total = sum((vectors.totals[space] for vectors in held), start=np.zeros(size))
+            count = sum(vectors.counts.item(space) for vectors in held)
+            self._means[space, size] = (total / max(count, 1)).astype(np.float32)
+        return self._means[space, size]
 
-    def commonness(self, size: int) -> Floats:
-        """The inner product of each document's vectors of ``size`` dimensions and the mean of all; NaN without one."""
-        if size not in self._commonness:
-            self._commonness[size] = self.products(self.mean_vector(size))
-        return self._commonness[size]
+    def commonness(self, sizes: Mapping[int, int]) -> Floats:
+        """The inner product of each document's vectors and the mean of its space; NaN without one.
+
+        ``sizes`` are the dimensions by space.
+        """
+        key = tuple(sizes.items())
+        if key not in self._commonness:
+            self._commonness[key] = self.products({space: self.mean_vector(space, size) for space, size in key})
+        return self._commonness[key]
 
     def _column(self, name: ColumnName) -> NDArray[Any]:
         return _joined([view.in_order(name) for view in self.views])
@@ -165,9 +194,9 @@ class _Part(Pool):
         self._positions = positions
         self._columns, self._kinds, self._means, self._commonness = {}, {}, {}, {}
 
-    def mean_vector(self, size: int) -> Floats:
+    def mean_vector(self, space: int, size: int) -> Floats:
         """The mean over the whole pool, including the sessions left out."""
-        return self._whole.mean_vector(size)
+        return self._whole.mean_vector(space, size)
 
     def _column(self, name: ColumnName) -> NDArray[Any]:
         return self._whole.column(name)[self._positions]

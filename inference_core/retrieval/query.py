@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Final
@@ -23,10 +23,9 @@ from inference_core.retrieval.analysis import (
     stem_of,
     without_accents,
 )
-from inference_core.retrieval.documents import Term
+from inference_core.retrieval.documents import QueryVectors, Term
 from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.time_expressions import interval_of
-from inference_core.retrieval.vectors import Floats
 
 MAX_QUERY_CHARACTERS: Final = 8_192
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f", "\u037e")
@@ -48,18 +47,15 @@ _END: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query's analysed terms, its vectors if there is a model, and what it asks for.
+    """A query's analysed terms, its vectors by space if there is a model, and what it asks for.
 
     ``interval`` is the time that the text refers to, in seconds since 1970. ``wants_action``: it asks the agent to do
-    something rather than for knowledge. ``words`` are the numbers of the words that ``tokens`` belong to, in order; if
-    there are none, each token is a word. ``ignore_session``: rank texts without regard to their speaker and their
+    something rather than for knowledge. ``ignore_session``: rank texts without regard to their speaker and their
     session.
     """
 
     terms: Sequence[Term] = ()
-    vector: Floats | None = None
-    tokens: Floats | None = None
-    words: Sequence[int] = ()
+    vectors: Mapping[int, QueryVectors] = field(default_factory=dict[int, QueryVectors])
     interval: tuple[float, float] | None = None
     wants_action: bool = False
     ignore_session: bool = False
@@ -69,9 +65,7 @@ class Query:
         cls,
         text: str,
         now: datetime,
-        vector: Floats | None = None,
-        tokens: Floats | None = None,
-        words: Sequence[int] = (),
+        vectors: Mapping[int, QueryVectors] | None = None,
         *,
         ignore_session: bool = False,
     ) -> Query:
@@ -82,9 +76,7 @@ class Query:
         asks = clean.endswith(_QUESTION_MARKS) or _OPENS_A_QUESTION.match(clean) is not None
         return cls(
             terms=query_alternatives(text),
-            vector=vector,
-            tokens=tokens if tokens is not None and len(tokens) else None,
-            words=words,
+            vectors=vectors or {},
             interval=None if interval is None else (interval[0].timestamp(), interval[1].timestamp()),
             wants_action=bool(clean) and not asks,
             ignore_session=ignore_session,

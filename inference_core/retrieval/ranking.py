@@ -22,9 +22,12 @@ from inference_core.retrieval.evidence import (
     HYBRID,
     LATE,
     LEXICAL,
+    MULTILINGUAL_HYBRID,
+    MULTILINGUAL_LATE,
     Matches,
     Signals,
     Weights,
+    between,
     feedback,
     ignore_session,
     priors,
@@ -36,7 +39,7 @@ from inference_core.retrieval.evidence import (
 from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Named, Query
-from inference_core.retrieval.vectors import Floats, dimensions_of, interact
+from inference_core.retrieval.vectors import MULTILINGUAL, Floats, dimensions_of, interact, space_of
 
 CANDIDATES: Final = 100
 FEW: Final = 4_000
@@ -143,7 +146,9 @@ def rank(
     matches = Matches.of(pool, query)
     if len(pool) <= FEW:
         return _ranked(pool, matches, query, tokens_of)
-    weights = _weights(LEXICAL if matches.dense is None else HYBRID, query)
+    weights = (
+        _weights(pool, query, LEXICAL) if matches.dense is None else _weights(pool, query, HYBRID, MULTILINGUAL_HYBRID)
+    )
     positions = promising(pool, matches, query, weights, groups or [range(len(pool.views))])
     head = _ranked(pool.only(positions), matches.only(positions), query, tokens_of)
     return LazyRanking(pool, head, positions, partial(_ranked, pool, matches, query, tokens_of))
@@ -152,22 +157,28 @@ def rank(
 def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | None) -> Ranking:
     signals = Signals(sum(map(len, pool.views)), matches.coverage, matches.closeness)
     if matches.dense is None:
-        return Ranking(pool, _first_stage(pool, matches, query, _weights(LEXICAL, query)), signals, matches.is_hit)
-    shares = _first_stage(pool, matches, query, _weights(HYBRID, query))
+        return Ranking(
+            pool, _first_stage(pool, matches, query, _weights(pool, query, LEXICAL)), signals, matches.is_hit
+        )
+    hybrid = _weights(pool, query, HYBRID, MULTILINGUAL_HYBRID)
+    shares = _first_stage(pool, matches, query, hybrid)
     scores = _total(shares, len(pool))
     candidates = next(_in_order(pool, scores, matches.is_hit, CANDIDATES), _NOBODY)[:CANDIDATES]
     late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
     if late is None:
-        shares["feedback"] = HYBRID.feedback * feedback(pool, candidates, matches.dense)
+        shares["feedback"] = hybrid.feedback * feedback(pool, candidates, matches.dense)
         return Ranking(pool, shares, signals, matches.is_hit)
-    weights = _weights(LATE, query)
+    weights = _weights(pool, query, LATE, MULTILINGUAL_LATE)
     shares = _first_stage(pool, matches, query, weights)
     shares["late_interaction"] = spread(late, weights.late, pool.order)
     shares["feedback"] = weights.feedback * feedback(pool, candidates, matches.dense + late)
     return Ranking(pool, shares, signals, matches.is_hit)
 
 
-def _weights(weights: Weights, query: Query) -> Weights:
+def _weights(pool: Pool, query: Query, weights: Weights, multilingual: Weights | None = None) -> Weights:
+    """The weights of a pool: between those for its two vector spaces, by the share of its texts in each."""
+    if multilingual:
+        weights = between(weights, multilingual, pool.share_in(MULTILINGUAL))
     return ignore_session(weights) if query.ignore_session else weights
 
 
@@ -183,21 +194,24 @@ def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -
 
 def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, signals: Signals) -> Floats | None:
     """Standardised late-interaction evidence of the candidates, 0 for others; None without any token vectors."""
-    if query.tokens is None or not len(candidates):
+    tokens = {space: one.tokens for space, one in query.vectors.items() if one.tokens is not None and len(one.tokens)}
+    if not tokens or not len(candidates):
         return None
+    usable: dict[int, dict[int, bytes]] = {}
     found = tokens_of([pool.place(at) for at in candidates.tolist()])
-    usable = {
-        at: packed
-        for at, packed in zip(candidates.tolist(), found, strict=True)
-        if packed is not None and dimensions_of(packed) == query.tokens.shape[1]
-    }
-    if not usable:
-        return None
-    interaction = interact(query.tokens, list(usable.values()), query.words)
+    for at, packed in zip(candidates.tolist(), found, strict=True):
+        own = None if packed is None else tokens.get(space_of(packed))
+        if packed is not None and own is not None and dimensions_of(packed) == own.shape[1]:
+            usable.setdefault(space_of(packed), {})[at] = packed
+    if 2 * sum(map(len, usable.values())) < len(candidates):
+        return None  # the few that have any would be ranked by other evidence than the rest
     late = np.zeros(len(pool), np.float32)
-    late[list(usable)] = standardized(interaction.evidence)
     signals.similarity = np.full(len(pool), np.nan, np.float32)
-    signals.similarity[list(usable)] = interaction.similarity
+    most = max(query.vectors[space].weight for space in usable)
+    for space, packed in usable.items():
+        interaction = interact(tokens[space], list(packed.values()), query.vectors[space].words)
+        late[list(packed)] = query.vectors[space].weight / most * standardized(interaction.evidence)
+        signals.similarity[list(packed)] = interaction.similarity
     return late
 
 

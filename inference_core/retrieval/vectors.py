@@ -1,5 +1,8 @@
 """How vectors are stored and compared: a text's passages in half precision, its tokens in 8 bits, all of unit length.
 
+A model may have several vector spaces: one for English texts, one for all others. Each text has vectors in one space,
+and only vectors of one space are compared.
+
 Sums of half-precision numbers in double precision are exact, so a mean does not depend on their order. Token vectors
 serve late interaction: a text matches a query as well as its best token matches each token of the query (MaxSim;
 Khattab and Zaharia, ColBERT, 2020).
@@ -15,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-_HEADER: Final = struct.Struct("<HH")
+PLAIN: Final = 0
+"""The space of vectors of a model that has only one."""
+MULTILINGUAL: Final = 1
+"""The space of vectors of the local multilingual model."""
+SPACES: Final = 2
+_HEADER: Final = struct.Struct("<BBH")
+"""Passages, space, dimensions. Before there were spaces, passages took both bytes, but there are at most 64."""
 _MOST_BY_MATRIX: Final = 262_144
 """Up to this many multiplications, OpenBLAS computes a product in the caller's thread (interface/gemm.c)."""
 _SCALE: Final = 127.0
@@ -30,33 +39,38 @@ _vecdot: Final[Callable[..., object]] = getattr(np, "vecdot", _einsum)
 """NumPy 2 has `vecdot`, which takes two thirds of einsum's time."""
 
 
-def pack_vectors(vectors: Floats) -> bytes:
-    """``vectors`` (passages, dimensions) as bytes."""
-    return _HEADER.pack(*vectors.shape) + vectors.astype("<f2").tobytes()
+def pack_vectors(vectors: Floats, space: int = PLAIN) -> bytes:
+    """``vectors`` (passages, dimensions), all of one ``space``, as bytes."""
+    return _HEADER.pack(len(vectors), space, vectors.shape[1]) + vectors.astype("<f2").tobytes()
 
 
 def is_packed(packed: bytes) -> bool:
     """Whether ``packed`` is a valid result of `pack_vectors`."""
     if len(packed) < _HEADER.size:
         return False
-    rows, columns = _HEADER.unpack_from(packed)
-    return rows > 0 and columns > 0 and len(packed) == _HEADER.size + 2 * rows * columns
+    rows, space, columns = _HEADER.unpack_from(packed)
+    return rows > 0 and space < SPACES and columns > 0 and len(packed) == _HEADER.size + 2 * rows * columns
 
 
 def shape_of(packed: bytes) -> bytes:
-    """The part of ``packed`` that encodes the matrix's shape."""
+    """The part of ``packed`` that encodes the matrix's shape and space."""
     return packed[: _HEADER.size]
+
+
+def space_of(packed: bytes) -> int:
+    """The space of packed vectors, or of packed token vectors."""
+    return _HEADER.unpack_from(packed)[1]
 
 
 def unpack_vectors(packed: bytes) -> NDArray[np.float16]:
     """The matrix (passages, dimensions) given to `pack_vectors`, in half precision."""
-    rows, columns = _HEADER.unpack_from(packed)
+    rows, _, columns = _HEADER.unpack_from(packed)
     return np.frombuffer(packed, "<f2", rows * columns, _HEADER.size).reshape(rows, columns)
 
 
 def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
     """The first vector of each text (texts, dimensions); all must have the same shape."""
-    _, columns = _HEADER.unpack_from(packed[0])
+    columns = dimensions_of(packed[0])
     matrix = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
     start = _HEADER.size
     return np.ascontiguousarray(matrix[:, start : start + 2 * columns]).view("<f2")
@@ -85,12 +99,12 @@ class Interaction(NamedTuple):
     similarity: Floats
 
 
-def pack_tokens(passages: Sequence[Floats]) -> bytes:
-    """The unit vectors of each passage's tokens (tokens, dimensions), packed as 8-bit numbers."""
+def pack_tokens(passages: Sequence[Floats], space: int = PLAIN) -> bytes:
+    """The unit vectors of each passage's tokens (tokens, dimensions), all of one ``space``, packed as 8-bit numbers."""
     counts = [len(tokens) for tokens in passages]
     columns = passages[0].shape[1]
     joined = np.clip(np.rint(np.concatenate(list(passages)) * _SCALE), -127, 127).astype(np.int8)
-    return _HEADER.pack(len(counts), columns) + np.array(counts, "<u2").tobytes() + joined.tobytes()
+    return _HEADER.pack(len(counts), space, columns) + np.array(counts, "<u2").tobytes() + joined.tobytes()
 
 
 def interact(query: Floats, packed: Sequence[bytes], words: Sequence[int] = ()) -> Interaction:
@@ -119,5 +133,5 @@ def interact(query: Floats, packed: Sequence[bytes], words: Sequence[int] = ()) 
 
 
 def dimensions_of(packed: bytes) -> int:
-    """The number of dimensions of packed token vectors."""
-    return _HEADER.unpack_from(packed)[1]
+    """The number of dimensions of packed vectors, or of packed token vectors."""
+    return _HEADER.unpack_from(packed)[2]

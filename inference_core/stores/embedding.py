@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -11,11 +12,13 @@ from itertools import islice
 from typing import Final
 
 from inference_core.effects import Operation, WorkerPool
-from inference_core.embeddings.documents import embed_documents, embed_documents_now, embed_query
-from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.documents import DocumentVectors, embed_documents, embed_documents_now, embed_query
+from inference_core.embeddings.embedder import Embedder, Passage
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.languages import language_of
 from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, Put, SetVector, Write
+from inference_core.stores.codec import PageRequest
 from inference_core.stores.search import QuestionVectors
 from inference_core.stores.writer import GroupWriter
 
@@ -91,7 +94,7 @@ class Backfill:
         return bool(portion)
 
     def _fill(self, portion: Sequence[Pending]) -> None:
-        fill(self._writer, self._embedder, portion, with_tokens=self._with_tokens)
+        fill(self._backend, self._writer, self._embedder, portion, with_tokens=self._with_tokens)
 
     def _fill_singly(self, portion: Sequence[Pending]) -> bool:
         """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could.
@@ -114,9 +117,12 @@ class Backfill:
         return is_answering
 
 
-def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending], *, with_tokens: bool) -> None:
+def fill(
+    backend: Backend, writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending], *, with_tokens: bool
+) -> None:
     """Embeds ``portion`` and stores the vectors. Raises EmbeddingError, StoreError."""
-    made = embed_documents_now(embedder, [pending.text for pending in portion], with_tokens=with_tokens)
+    texts = [(row.namespace, row.text) for row in portion]
+    made = embed_texts_now(backend, embedder, texts, with_tokens=with_tokens)
     writer.submit(
         [
             SetVector(
@@ -130,6 +136,43 @@ def fill(writer: GroupWriter, embedder: Embedder, portion: Sequence[Pending], *,
             for row, vectors in zip(portion, made, strict=True)
         ]
     ).result()
+
+
+_NEWEST: Final = 20
+ScopedText = tuple[Namespace, str]
+"""A text, and where it is stored."""
+
+
+def embed_texts_now(
+    backend: Backend, embedder: Embedder, texts: Sequence[ScopedText], *, with_tokens: bool
+) -> list[DocumentVectors]:
+    """The vectors of ``texts``, made in the caller's thread. Raises EmbeddingError, StoreError."""
+    passages = _spoken(embedder, texts)
+    if embedder.has_languages:
+        passages = _with_language_of_scope(backend, texts, passages)
+    return embed_documents_now(embedder, passages, with_tokens=with_tokens)
+
+
+def _spoken(embedder: Embedder, texts: Sequence[ScopedText]) -> list[Passage]:
+    """``texts``, each with its language, if the model asks for that."""
+    return [Passage(text, language_of(text) if embedder.has_languages else "") for _, text in texts]
+
+
+def _with_language_of_scope(backend: Backend, texts: Sequence[ScopedText], spoken: Sequence[Passage]) -> list[Passage]:
+    """``spoken``; those without a sign of their language ("Rex: 3 km") get that of most texts in their scope.
+
+    Raises StoreError.
+    """
+    found = list(spoken)
+    for scope in {scope for (scope, _), passage in zip(texts, spoken, strict=True) if not passage.language}:
+        own = [at for at, (other, _) in enumerate(texts) if other == scope]
+        rows = backend.page(PageRequest([scope], limit=_NEWEST))
+        known = [language_of(str(row.value.get("content", ""))) for row in rows] + [spoken[at].language for at in own]
+        most = Counter(filter(None, known)).most_common(1)
+        for at in own:
+            if not spoken[at].language:
+                found[at] = spoken[at]._replace(language=most[0][0] if most else "")
+    return found
 
 
 # The vector space of a store: the model that made its vectors, and how many dimensions they have.
@@ -216,6 +259,7 @@ class Texts:
     """
 
     def __init__(self, backend: Backend, embedder: Embedder | None, pool: WorkerPool, *, with_tokens: bool) -> None:
+        self._backend = backend
         self._embedder = embedder
         self._space = VectorSpace(backend, embedder) if embedder else None
         self._pool = pool
@@ -232,11 +276,14 @@ class Texts:
 
         if any(isinstance(write, Put) and write.document and not write.document.is_analysed for write in batch):
             batch = yield from self._pool.call(analysed, batch)
-        texts = [write.document.text for write in batch if isinstance(write, Put) and write.document]
+        texts = [(write.namespace, write.document.text) for write in batch if isinstance(write, Put) and write.document]
         if not texts or self._embedder is None or not embeds:
             return batch
+        passages = _spoken(self._embedder, texts)
+        if self._embedder.has_languages and not all(passage.language for passage in passages):
+            passages = yield from self._pool.call(_with_language_of_scope, self._backend, texts, passages)
         try:
-            made = yield from embed_documents(self._embedder, texts, EMBED_TIMEOUT_S, with_tokens=self._with_tokens)
+            made = yield from embed_documents(self._embedder, passages, EMBED_TIMEOUT_S, with_tokens=self._with_tokens)
         except (EmbeddingError, StoreUnavailable):
             return batch
         if self._space and not self._space.is_recorded:
@@ -253,12 +300,12 @@ class Texts:
                 embedded.append(write)
         return embedded
 
-    def question(self, text: str, wait_seconds: float | None) -> Operation[QuestionVectors]:
-        """The vectors of a question, within ``wait_seconds`` seconds; None: no limit."""
+    def question(self, text: str, wait_seconds: float | None, spaces: frozenset[int]) -> Operation[QuestionVectors]:
+        """The vectors of a question in ``spaces``, within ``wait_seconds`` seconds; None: no limit."""
         if self._embedder is None or not text.strip():
             return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
         try:
-            vectors = yield from embed_query(self._embedder, text, wait_seconds, with_tokens=self._with_tokens)
+            vectors = yield from embed_query(self._embedder, text, wait_seconds, spaces, with_tokens=self._with_tokens)
         except (EmbeddingError, StoreUnavailable) as error:
             return QuestionVectors(problem=str(error))
         return QuestionVectors(vectors)

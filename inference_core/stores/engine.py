@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
@@ -36,7 +36,7 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_sidecars,
 )
-from inference_core.stores.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
+from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
@@ -302,7 +302,7 @@ class StoreEngine:
         is waited for an index that is not there yet.
         """
         result = yield from self._asked(
-            lambda question: body(self._snapshot(scopes, question, wait_seconds)), text, wait_seconds
+            lambda ask_model: body(self._snapshot(scopes, ask_model, wait_seconds)), text, wait_seconds
         )
         self._embed_what_was_read()
         return result
@@ -356,20 +356,26 @@ class StoreEngine:
             raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
         return versions
 
-    def _asked(self, body: Callable[[QuestionVectors], T], text: str, wait_seconds: float) -> Operation[T]:
+    def _asked(self, body: Callable[[AskModel], T], text: str, wait_seconds: float) -> Operation[T]:
         """What ``body`` makes of the vectors of ``text``, on a worker.
 
-        A model of this process embeds on that very worker; for any other one the caller waits ``wait_seconds`` seconds.
+        A model of this process embeds on that very worker, once it is known which vectors the texts have; for any other
+        one the caller waits ``wait_seconds`` seconds.
         """
         if self.embedder is None or self.embedder.runs_in_process or not text.strip():
-            return (yield from self._read(lambda: body(run(self._texts.question(text, None)))))
-        question = yield from self._texts.question(text, wait_seconds)
-        return (yield from self._read(body, question))
 
-    def _snapshot(self, scopes: Sequence[Namespace], question: QuestionVectors, wait_seconds: float) -> Snapshot:
-        return self._snapshot_type(self.backend, self._indexes, scopes, question, wait_seconds, self._reranker)
+            @cache
+            def ask_model(spaces: frozenset[int]) -> QuestionVectors:
+                return run(self._texts.question(text, None, spaces))
 
-    def _searched(self, searches: Sequence[Search], question: QuestionVectors) -> list[SearchResult]:
+            return (yield from self._read(body, ask_model))
+        question = yield from self._texts.question(text, wait_seconds, frozenset())
+        return (yield from self._read(body, lambda _: question))
+
+    def _snapshot(self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float) -> Snapshot:
+        return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker)
+
+    def _searched(self, searches: Sequence[Search], ask_model: AskModel) -> list[SearchResult]:
         """What each search finds; the scopes of several users are ranked one user after the other."""
         from inference_core.stores.indexes import one_user_at_a_time  # noqa: PLC0415 - see __init__
         from inference_core.stores.snapshot import merged, within  # noqa: PLC0415
@@ -377,7 +383,7 @@ class StoreEngine:
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         users = one_user_at_a_time(asked) or [[]]
         parts = [
-            self._snapshot(one, question, searches[0].wait_seconds).search_together(
+            self._snapshot(one, ask_model, searches[0].wait_seconds).search_together(
                 [within(search, one) for search in searches]
             )
             for one in users

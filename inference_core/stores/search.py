@@ -30,7 +30,7 @@ from inference_core.retrieval.similarity import (
 from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
-    from inference_core.embeddings.documents import QueryVectors
+    from inference_core.retrieval.documents import QueryVectors
     from inference_core.retrieval.pool import Place
     from inference_core.retrieval.vectors import Floats
 
@@ -110,10 +110,14 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class QuestionVectors:
-    """The vectors of a question, or why there are none."""
+    """The vectors of a question by vector space, or why there are none."""
 
-    vectors: QueryVectors | None = None
+    vectors: Mapping[int, QueryVectors] | None = None
     problem: str | None = None
+
+
+AskModel = Callable[[frozenset[int]], QuestionVectors]
+"""Gives the vectors of a question in those vector spaces that its texts have; blocks."""
 
 
 def content_of(row: Row) -> str:

@@ -20,6 +20,7 @@ from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.indexes import IndexCache
 from inference_core.stores.linking import NAMED, Ranked, by_name, found_at, linked
 from inference_core.stores.search import (
+    AskModel,
     Found,
     QuestionVectors,
     RecallMode,
@@ -52,13 +53,13 @@ class Snapshot:
         backend: Backend,
         indexes: IndexCache,
         scopes: Sequence[Namespace],
-        question: QuestionVectors,
+        ask_model: AskModel,
         wait_seconds: float,
         rerank: Reranker | None = None,
     ) -> None:
         self._backend = backend
         self._indexes = indexes
-        self._question = question
+        self._ask_model = ask_model
         self._rerank = rerank
         self._scopes = list(dict.fromkeys(scopes))
         self._is_cold = bool(scopes) and indexes.needs_build(self._scopes, wait_seconds)
@@ -91,8 +92,9 @@ class Snapshot:
                 )
                 for one in searches
             ]
-        ranked, query = self._ranked(searches)
-        return [self._result(search, ranked, query) for search in searches]
+        question = self._question()
+        ranked, query = self._ranked(searches, question)
+        return [self._result(search, ranked, query, question) for search in searches]
 
     def newest(
         self,
@@ -150,12 +152,16 @@ class Snapshot:
             rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
             yield [row for row in rows if row is not None]
 
-    def _ranked(self, searches: Sequence[Search]) -> tuple[Ranked, Query]:
+    def _question(self) -> QuestionVectors:
+        """The question's vectors, only where a text is compared with them."""
+        if self._is_cold:
+            return QuestionVectors(problem="the index is being built")
+        return self._ask_model(frozenset[int]().union(*(view.vectors.held_spaces for view in self._views.values())))
+
+    def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query]:
         """All that the searches look at, in order."""
         first = searches[0]
-        vectors = None if self._is_cold else self._question.vectors
-        vector, tokens, words = vectors or (None, None, ())
-        query = Query.of(first.text, first.now, vector, tokens, words, ignore_session=first.ignore_session)
+        query = Query.of(first.text, first.now, question.vectors, ignore_session=first.ignore_session)
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         scopes = [scope for scope in self._scopes if scope in asked]
         views = (
@@ -175,7 +181,7 @@ class Snapshot:
         }
         return Ranked(scopes, pool, rank(pool, query, tokens_of, [group for group in groups if group])), query
 
-    def _result(self, search: Search, ranked: Ranked, query: Query) -> SearchResult:
+    def _result(self, search: Search, ranked: Ranked, query: Query, question: QuestionVectors) -> SearchResult:
         wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
         hits = [ranked.hits(wanted, ranked.owners(group)) for group in search.groups]
         # One read for all groups: what each of them then asks for first is in memory.
@@ -189,8 +195,8 @@ class Snapshot:
         ]
         groups = [selection.rows() for selection in selections]
         left_out = [one for selection in selections for one in selection.left_out]
-        problem = "the index is being built" if self._is_cold else self._question.problem
-        mode = RecallMode.LEXICAL if self._is_cold or self._question.vectors is None else RecallMode.HYBRID
+        problem = question.problem
+        mode = RecallMode.LEXICAL if question.vectors is None else RecallMode.HYBRID
         if self._rerank:
             groups, failure = reranked(self._rerank, search, groups)
             problem = failure or problem
@@ -200,8 +206,7 @@ class Snapshot:
         self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace], hits: Iterator[Hit]
     ) -> Selection:
         """The best rows of ``hits`` that the search takes, fetched in small portions until there are enough."""
-        knows_vectors = not self._is_cold and self._question.vectors is not None
-        selection = Selection(search, ranked.pool.alike if knows_vectors else None)
+        selection = Selection(search, ranked.pool.alike if query.vectors else None)
         owners = ranked.owners(group)
         if search.links and owners:
             for found in linked(search, query, ranked, owners, self._rows_at(ranked)):

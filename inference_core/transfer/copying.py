@@ -11,6 +11,7 @@ from enum import Enum
 from itertools import chain, islice
 from typing import Any, Final
 
+from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, InvalidInput, StoreError, VersionConflict
 from inference_core.memory.namespaces import encode_label
@@ -185,13 +186,13 @@ def reembed(
     try:
         if backend.get_meta(EMBEDDING_META) == embedder.fingerprint:
             VectorSpace(backend, embedder)  # refuses another model behind the same name, whose texts look embedded
-        embedder.embed_now(["test"])
+        embedder.embed_now([Passage("test")])
         backend.set_meta(EMBEDDING_META, embedder.fingerprint)
         backend.set_meta(DIMENSIONS_META, str(embedder.dimensions))
         total = backend.count(backend.namespaces())
         done = 0
         while portion := backend.pending(embedder.fingerprint, EMBEDDING_PORTION):
-            fill(writer, embedder, portion, with_tokens=True)
+            fill(backend, writer, embedder, portion, with_tokens=True)
             done += len(portion)
             if progress:
                 progress(done, total)

@@ -368,7 +368,7 @@ def test_a_model_that_loses_vectors_gives_none_to_the_wrong_text():
     writer = GroupWriter(backend)
     texts = [Pending(NS, "a", 1, "tea"), Pending(NS, "b", 1, "mate")]
     with pytest.raises(EmbeddingError, match="vectors"):
-        fill(writer, Embedder(Lossy(), "lossy"), texts, with_tokens=True)
+        fill(backend, writer, Embedder(Lossy(), "lossy"), texts, with_tokens=True)
     writer.close()
 
 

@@ -65,7 +65,7 @@ def _indexes(backend: Backend) -> IndexCache:
 
 
 def snapshot(indexes: IndexCache, scopes: Sequence[Namespace] = SCOPES, wait_seconds: float = PATIENT) -> Snapshot:
-    return Snapshot(indexes._backend, indexes, scopes, QuestionVectors(), wait_seconds)
+    return Snapshot(indexes._backend, indexes, scopes, lambda _: QuestionVectors(), wait_seconds)
 
 
 def kinds_of(at: Callable[[int], float]) -> list[Put]:

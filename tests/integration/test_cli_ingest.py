@@ -165,7 +165,7 @@ def test_the_message_limit_is_the_services_setting(
 def test_a_failing_model_is_said(
     chat: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("inference_core.ingestion.verbatim.embed_documents_now", refuse_to_embed)
+    monkeypatch.setattr("inference_core.ingestion.verbatim.embed_texts_now", refuse_to_embed)
     assert run(str(chat), "--user", "ada", "--url", sqlite_url, "--embeddings", "local") == 0
     assert "2 memories wait for their vectors" in capsys.readouterr().err
 

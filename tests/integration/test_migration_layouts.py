@@ -20,6 +20,7 @@ from langgraph.store.sqlite import SqliteStore
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument, migrate_memories, open_store
+from inference_core.embeddings.embedder import Passage
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.stores import factory
 from inference_core.transfer import migrate
@@ -180,7 +181,7 @@ def test_an_open_store_takes_them_with_vectors():
         for _ in range(500):
             if not store.engine.backend.pending(embedder.fingerprint, 1):
                 break
-            embedder.embed_now(["wait"])
+            embedder.embed_now([Passage("wait")])
         assert not store.engine.backend.pending(embedder.fingerprint, 1)
 
 

@@ -13,19 +13,28 @@ from zlib import crc32
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from retrieval_support import MODEL, floats, packed
+from retrieval_support import MODEL, asked, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.retrieval import columns
 from inference_core.retrieval import columns as postings
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
-from inference_core.retrieval.evidence import HYBRID, LATE, LEXICAL, Spread, Weights
+from inference_core.retrieval.evidence import (
+    HYBRID,
+    LATE,
+    LEXICAL,
+    MULTILINGUAL_HYBRID,
+    MULTILINGUAL_LATE,
+    Spread,
+    Weights,
+    between,
+)
 from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import rank
-from inference_core.retrieval.vectors import pack_tokens
+from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, pack_tokens
 
 TEXTS = [
     "",
@@ -62,6 +71,7 @@ class Op(NamedTuple):
     tag: str
     created: float
     asked: bool
+    space: int = PLAIN
 
 
 SITUATIONS = st.builds(
@@ -71,6 +81,7 @@ SITUATIONS = st.builds(
     happened_at=st.sampled_from([None, None, 1.0, 2.0]),
     importance=st.sampled_from([0.5, 0.5, 0.25, 1.0]),
 )
+SPACE = st.sampled_from([PLAIN, PLAIN, MULTILINGUAL])
 OPS = st.builds(
     Op,
     kind=st.sampled_from(["put", "put", "put", "hidden", "delete", "again", "vector", "vector"]),
@@ -85,13 +96,14 @@ OPS = st.builds(
     tag=st.sampled_from(["facts", "facts", "goals", "skill"]),
     created=st.sampled_from([1.0, 2.0, 3.0]),
     asked=st.booleans(),
+    space=SPACE,
 )
 
 
 def _document(op: Op) -> Document:
     terms = " ".join(analyze(op.text)) if op.analyzer == ANALYZER else "terms of another analysis"
-    tokens = pack_tokens([floats(*passage) for passage in op.tokens]) if op.tokens else None
-    vector = packed(*op.passages) if op.passages else None
+    tokens = pack_tokens([floats(*passage) for passage in op.tokens], op.space) if op.tokens else None
+    vector = packed(*op.passages, space=op.space) if op.passages else None
     return Document(op.text, terms, op.analyzer, op.situation, op.model, vector, tokens)
 
 
@@ -154,18 +166,21 @@ def _hits(scopes: Sequence[Scope], indexes: Sequence[ScopeView], query: Query) -
     ]
 
 
+VECTORS = st.sampled_from([None, *AXES]).map(lambda vector: None if vector is None else floats(*vector))
 QUERIES = st.builds(
-    Query,
+    asked,
     terms=st.sampled_from([*TEXTS, "green running tea car zebra"]).map(lambda text: list(dict.fromkeys(analyze(text)))),
-    vector=st.sampled_from([None, *AXES]).map(lambda vector: None if vector is None else floats(*vector)),
+    vector=VECTORS,
+    other=VECTORS,
+    weight=st.sampled_from([1.0, 0.25]),
     tokens=st.sampled_from([None, AXES[:1], [AXES[0], AXES[5]]]).map(lambda rows: rows and floats(*rows)),
     interval=st.sampled_from([None, INTERVAL]),
     wants_action=st.booleans(),
 )
 USUAL = (
-    Query(["green", "tea"]),
-    Query(["tea"], floats(*AXES[0]), floats(AXES[0], AXES[2]), INTERVAL, wants_action=True),
-    Query([("green", "tea"), "car"], floats(*AXES[1])),
+    asked(["green", "tea"]),
+    asked(["tea"], floats(*AXES[0]), floats(AXES[0], AXES[2]), INTERVAL, wants_action=True),
+    asked([("green", "tea"), "car"], floats(*AXES[1])),
 )
 
 
@@ -213,8 +228,8 @@ def test_an_index_counts_what_is_alive(ops: list[Op]):
     assert view.length == sum(map(len, terms))
     assert view.document_frequency("tea") == sum("tea" in words for words in terms)
     assert view.seq == scope.index.head == scope.seq
-    assert view.vectors.count == afresh.vectors.count
-    assert sum(abs(view.vectors.total)) == sum(abs(afresh.vectors.total))
+    assert view.vectors.counts.tolist() == afresh.vectors.counts.tolist()
+    assert abs(view.vectors.totals).sum() == abs(afresh.vectors.totals).sum()
     by_age = [change.key for change in sorted(rows, key=lambda change: (-change.created_at, change.key))]
     assert [view.keys[slot] for slot in view.by_age] == [afresh.keys[slot] for slot in afresh.by_age] == by_age
 
@@ -230,8 +245,8 @@ def _shown(view: ScopeView, query: Query) -> list[Any]:
         *(view.slots_of("abcdef"), [view.kind(slot) for slot in view.by_age]),
         *(view.is_of(frozenset({"facts"}), view.by_age).tolist(), view.holding("tea", 2)),
         *(column.tolist() for column in view.bm25(terms, statistics)),
-        *(repr(view.products(floats(*axis)).tolist()) for axis in AXES),
-        *(view.vectors.count, view.vectors.total.tolist()),
+        *(repr(view.products({PLAIN: floats(*axis), MULTILINGUAL: floats(*axis)}).tolist()) for axis in AXES),
+        *(view.vectors.counts.tolist(), view.vectors.totals.tolist()),
         *(view.in_order(name).tolist() for name in ("created", "ranks", "by_assistant", "happened", "importance")),
         *(
             [(hit.place, hit.score, hit.relevance) for hit in rank(Pool([view]), one).of([0])]
@@ -281,6 +296,7 @@ class Text:
     situation: DocumentMetadata
     passages: Vectors
     tokens: tuple[Vectors, ...]
+    space: int
     near: Callable[[int], Text | None] = lambda _: None
     session: list[Text] = field(default_factory=list["Text"])
     bm25: float = 0.0
@@ -336,41 +352,61 @@ def _set_words(texts: Sequence[Text], terms: Sequence[tuple[str, ...]]) -> None:
         text.lexical = text.bm25 / best if best else 0.0
 
 
-def _set_meaning(texts: Sequence[Text], query: Sequence[float]) -> None:
-    held = [vector for text in texts for vector in text.passages]
-    if not held:
-        return
-    wanted = [number - mean for number, mean in zip(query, _centre(held), strict=True)]
-    known = [text for text in texts if text.passages]
-    for text in known:
-        text.closeness = max(_dot(vector, wanted) for vector in text.passages)
-    for text, dense in zip(known, _standard([text.closeness or 0.0 for text in known], 4), strict=True):
-        text.dense = dense
+def _in_space(texts: Sequence[Text], space: int) -> list[Text]:
+    return [text for text in texts if text.passages and text.space == space]
 
 
-def _set_late(candidates: Sequence[Text], query: Sequence[Sequence[float]]) -> bool:
-    """Whether there was anything to compare."""
-    passages = [(text, tokens) for text in candidates for tokens in text.tokens]
-    if not passages:
+def _weight(texts: Sequence[Text], query: Query, space: int) -> float:
+    """How much closeness in a space counts, beside that in those others that there are."""
+    spaces = [space for space in query.vectors if _in_space(texts, space)]
+    return query.vectors[space].weight / max(query.vectors[one].weight for one in spaces)
+
+
+def _set_meaning(texts: Sequence[Text], query: Query) -> None:
+    for space, vectors in query.vectors.items():
+        known = _in_space(texts, space)
+        if not known:
+            continue
+        mean = _centre([vector for text in known for vector in text.passages])
+        wanted = [number - other for number, other in zip(vectors.vector.tolist(), mean, strict=True)]
+        for text in known:
+            text.closeness = max(_dot(vector, wanted) for vector in text.passages)
+        for text, dense in zip(known, _standard([text.closeness or 0.0 for text in known], 4), strict=True):
+            text.dense = _weight(texts, query, space) * dense
+
+
+def _set_late(candidates: Sequence[Text], query: Query) -> bool:
+    """Whether there was enough to compare."""
+    asked = {space: one.tokens.tolist() for space, one in query.vectors.items() if one.tokens is not None}
+    compared = [text for text in candidates if text.tokens and text.space in asked]
+    if not compared or 2 * len(compared) < len(candidates):
         return False
-    best = [[max(_dot(token, wanted) for token in tokens) for wanted in query] for _, tokens in passages]
-    standard = [_mean(row) for row in zip(*map(_standard, zip(*best, strict=True)), strict=True)]
-    known = [text for text in candidates if text.tokens]
-    evidence = [max(one for (owner, _), one in zip(passages, standard, strict=True) if owner is text) for text in known]
-    for text, late in zip(known, _standard(evidence, 4), strict=True):
-        text.late = late
+    most = max(query.vectors[text.space].weight for text in compared)
+    for space, tokens_asked in asked.items():
+        known = [text for text in compared if text.space == space]
+        passages = [(text, tokens) for text in known for tokens in text.tokens]
+        if not known:
+            continue
+        best = [[max(_dot(token, wanted) for token in tokens) for wanted in tokens_asked] for _, tokens in passages]
+        standard = [_mean(row) for row in zip(*map(_standard, zip(*best, strict=True)), strict=True)]
+        evidence = [
+            max(one for (owner, _), one in zip(passages, standard, strict=True) if owner is text) for text in known
+        ]
+        for text, late in zip(known, _standard(evidence, 4), strict=True):
+            text.late = query.vectors[space].weight / most * late
     return True
 
 
 def _set_feedback(candidates: Sequence[Text], texts: Sequence[Text]) -> None:
-    known = [text for text in candidates if text.passages]
-    if len(known) <= 3:
-        return
-    best = sorted(known, key=lambda text: -round(text.dense + text.late, 5))[:3]
-    average = _centre([vector for text in texts for vector in text.passages])
-    target = [one - other for one, other in zip(_centre([text.passages[0] for text in best]), average, strict=True)]
-    for text, found in zip(known, _standard([_dot(text.passages[0], target) for text in known], 4), strict=True):
-        text.feedback = found
+    for space in (PLAIN, MULTILINGUAL):
+        known = _in_space(candidates, space)
+        if len(known) <= 3:
+            continue
+        best = sorted(known, key=lambda text: -round(text.dense + text.late, 5))[:3]
+        average = _centre([vector for text in _in_space(texts, space) for vector in text.passages])
+        target = [one - other for one, other in zip(_centre([text.passages[0] for text in best]), average, strict=True)]
+        for text, found in zip(known, _standard([_dot(text.passages[0], target) for text in known], 4), strict=True):
+            text.feedback = found
 
 
 def _spread(text: Text, name: str, weights: Spread) -> float:
@@ -410,15 +446,17 @@ def _total(text: Text, query: Query, weights: Weights) -> float:
 def _reference(texts: Sequence[Text], query: Query) -> dict[tuple[int, str], float]:
     """The score of every hit, by definition."""
     _set_words(texts, [(term,) if isinstance(term, str) else term for term in query.terms])
-    if query.vector is None:
+    if not query.vectors:
         return {text.key: _total(text, query, LEXICAL) for text in texts if text.is_hit}
-    _set_meaning(texts, query.vector.tolist())
+    _set_meaning(texts, query)
+    held = {space: sum(len(text.passages) for text in _in_space(texts, space)) for space in (PLAIN, MULTILINGUAL)}
+    share = held[MULTILINGUAL] / max(sum(held.values()), 1)
+    hybrid, late = between(HYBRID, MULTILINGUAL_HYBRID, share), between(LATE, MULTILINGUAL_LATE, share)
     hits = [text for text in texts if text.is_hit]
     candidates = sorted(
-        hits, key=lambda text: (-round(_total(text, query, HYBRID), 5), -text.created, crc32(text.key[1].encode()))
+        hits, key=lambda text: (-round(_total(text, query, hybrid), 5), -text.created, crc32(text.key[1].encode()))
     )
-    is_late = query.tokens is not None and _set_late(candidates, query.tokens.tolist())
-    weights = LATE if is_late else HYBRID
+    weights = late if _set_late(candidates, query) else hybrid
     _set_feedback(candidates, texts)
     return {text.key: _total(text, query, weights) + weights.feedback * text.feedback for text in hits}
 
@@ -444,6 +482,7 @@ ENTRIES = st.lists(
         st.sampled_from(TOKENS),
         SITUATIONS,
         st.sampled_from(["facts", "skill"]),
+        SPACE,
     ),
     min_size=1,
     max_size=12,
@@ -455,14 +494,16 @@ ENTRIES = st.lists(
 def test_scores_are_those_of_the_formulas(entries: list[tuple[Any, ...]], query: Query, terms: list[Term]):
     query = replace(query, terms=terms)
     scopes, texts = [Scope(), Scope(), Scope()], list[Text]()
-    for at, (scope, words, passages, tokens, situation, kind) in enumerate(entries):
+    for at, (scope, words, passages, tokens, situation, kind, space) in enumerate(entries):
         joined = " ".join(words)
         op = Op(
-            "put", scope, str(at), joined, passages, tokens, situation, MODEL, ANALYZER, kind, float(at), asked=False
+            *("put", scope, str(at), joined, passages, tokens, situation, MODEL, ANALYZER, kind, float(at)),
+            asked=False,
+            space=space,
         )
         document = _document(op)._replace(terms=joined)
         scopes[scope].rows[str(at)] = Change(at + 1, str(at), kind, float(at), document)
-        texts.append(Text((scope, str(at)), float(at), kind, words, situation, passages, tokens))
+        texts.append(Text((scope, str(at)), float(at), kind, words, situation, passages, tokens, space))
     _with_neighbours(texts)
     expected = _reference(texts, query)
     indexes = [scope.rebuilt() for scope in scopes]

@@ -10,17 +10,27 @@ from langchain_core.embeddings import Embeddings
 
 from inference_core.effects import run
 from inference_core.embeddings.documents import (
+    ACROSS,
     DocumentVectors,
     embed_documents,
     embed_documents_now,
     embed_query,
     word_numbers,
 )
-from inference_core.embeddings.embedder import Embedder, TextEncoding
+from inference_core.embeddings.embedder import Embedder, Passage, TextEncoding
 from inference_core.errors import EmbeddingError
-from inference_core.retrieval.documents import passages
-from inference_core.retrieval.vectors import Floats, pack_tokens, pack_vectors
+from inference_core.retrieval.documents import QueryVectors, passages
+from inference_core.retrieval.vectors import (
+    MULTILINGUAL,
+    PLAIN,
+    Floats,
+    pack_tokens,
+    pack_vectors,
+    space_of,
+    unpack_vectors,
+)
 
+ONLY = frozenset({PLAIN})
 LONG = "The tea is green. " * 60 + "The car is red. " * 60
 
 
@@ -67,9 +77,14 @@ def _vector(*texts: str) -> bytes:
 
 def _both(embedder: Embedder, texts: Sequence[str], *, with_tokens: bool) -> list[DocumentVectors]:
     """What the plan gives and what the blocking call gives, which is the same."""
-    planned = run(embed_documents(embedder, texts, None, with_tokens=with_tokens))
-    assert embed_documents_now(embedder, texts, with_tokens=with_tokens) == planned
+    given = list(map(Passage, texts))
+    planned = run(embed_documents(embedder, given, None, with_tokens=with_tokens))
+    assert embed_documents_now(embedder, given, with_tokens=with_tokens) == planned
     return planned
+
+
+def _asked(embedder: Embedder, text: str, *, with_tokens: bool) -> QueryVectors:
+    return run(embed_query(embedder, text, None, ONLY, with_tokens=with_tokens))[PLAIN]
 
 
 def test_no_texts_have_no_vectors():
@@ -95,8 +110,8 @@ def test_passages_are_embedded_together_and_belong_to_their_texts():
 def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: bool):
     embedder = Embedder(model, "f")
     assert _both(embedder, ["tea"], with_tokens=with_tokens) == [DocumentVectors(_vector("tea"), None)]
-    vector, tokens, words = run(embed_query(embedder, "tea", None, with_tokens=with_tokens))
-    assert (vector.tolist(), tokens, words) == (_unit(3).tolist(), None, ())
+    vector, tokens, words, weight = _asked(embedder, "tea", with_tokens=with_tokens)
+    assert (vector.tolist(), tokens, words, weight) == (_unit(3).tolist(), None, (), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +127,7 @@ def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: b
     ids=["content", "pieces", "stop words only", "punctuation only", "Han", "empty"],
 )
 def test_of_a_query_the_tokens_that_carry_meaning_are_compared(text: str, chosen: list[str]):
-    vector, tokens, words = run(embed_query(Embedder(ByWord(), "f"), text, None, with_tokens=True))
+    vector, tokens, words, _ = _asked(Embedder(ByWord(), "f"), text, with_tokens=True)
     assert vector.tolist() == _unit(len(text)).tolist()
     assert tokens is not None
     assert tokens.tolist() == _tokens(chosen).tolist()
@@ -136,13 +151,46 @@ def test_the_pieces_of_a_word_have_its_number(pieces: str, numbers: list[int]):
 
 def test_words_are_numbered_before_stop_words_are_left_out():
     """Else pieces of two words would become neighbours, and one word."""
-    found = run(embed_query(Embedder(ByWord(), "f"), "ku ##ber of ##fer my ##cel", None, with_tokens=True))
+    found = _asked(Embedder(ByWord(), "f"), "ku ##ber of ##fer my ##cel", with_tokens=True)
     assert found.words == [0, 0, 1, 2]
 
 
 def test_a_model_that_fails_is_an_embedding_error():
     embedder = Embedder(Plain(), "f", load=lambda: None)
     with pytest.raises(EmbeddingError, match="is being loaded"):
-        run(embed_documents(embedder, ["tea"], None, with_tokens=True))
+        run(embed_documents(embedder, [Passage("tea")], None, with_tokens=True))
     with pytest.raises(EmbeddingError, match="is being loaded"):
-        run(embed_query(embedder, "tea", None, with_tokens=True))
+        run(embed_query(embedder, "tea", None, ONLY, with_tokens=True))
+
+
+class TwoSpaces(ByWord):
+    """A model with a space for English, and one for all other languages."""
+
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        spaces = [PLAIN if language == "en" else MULTILINGUAL for language in languages]
+        return [self._encoded(text)._replace(space=space) for text, space in zip(texts, spaces, strict=True)]
+
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        return [self._encoded(text)._replace(space=space) for space in sorted(spaces)]
+
+
+def test_all_passages_of_a_text_are_in_the_space_of_its_language():
+    """Guards that a passage of a German text that shows no language would be compared with texts in English."""
+    texts = [Passage(LONG, "de"), Passage("tea", "en")]
+    found = run(embed_documents(Embedder(TwoSpaces(), "f"), texts, None, with_tokens=True))
+    assert [space_of(one.vector) for one in found] == [MULTILINGUAL, PLAIN]
+    assert [space_of(one.tokens or b"") for one in found] == [MULTILINGUAL, PLAIN]
+    assert unpack_vectors(found[0].vector).shape == (len(passages(LONG)), 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "weight"),
+    [("where is the tea?", 1.0), ("tea 7", 1.0), ("wo ist der Tee und die Tasse?", ACROSS)],
+    ids=["English", "no sign", "German"],
+)
+def test_texts_in_english_count_less_for_a_question_in_another_language(text: str, weight: float):
+    embedder = Embedder(TwoSpaces(), "f")
+    found = run(embed_query(embedder, text, None, frozenset({PLAIN, MULTILINGUAL}), with_tokens=True))
+    assert {space: one.weight for space, one in found.items()} == {PLAIN: weight, MULTILINGUAL: 1.0}
+    assert list(run(embed_query(embedder, text, None, frozenset({MULTILINGUAL}), with_tokens=True))) == [MULTILINGUAL]
+    assert run(embed_query(embedder, text, None, frozenset(), with_tokens=True)) == {}

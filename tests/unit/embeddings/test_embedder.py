@@ -18,7 +18,7 @@ from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core.effects import Operation, WorkerPool, arun, run
 from inference_core.embeddings import embedder as module
-from inference_core.embeddings.embedder import Embedder, Encodings, JoinedCalls, TextEncoding
+from inference_core.embeddings.embedder import Embedder, Encodings, JoinedCalls, Passage, TextEncoding
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreUnavailable
 
 Driver = Callable[[Operation[Any]], Any]
@@ -86,16 +86,18 @@ def _numbers(encodings: Encodings) -> list[list[float]]:
 def _fail(embedder: Embedder, times: int) -> None:
     for _ in range(times):
         with pytest.raises(EmbeddingError):
-            run(embedder.documents(["x"]))
+            run(embedder.documents([Passage("x")]))
 
 
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_vectors_have_unit_length_and_the_order_of_the_texts(drive: Driver, timeout: float | None):
     embedder = Embedder(FixedEmbeddings([[3, 4], [0, -2.5]]), "f")
-    encodings = drive(embedder.documents(["a", "b"], timeout))
+    encodings = drive(embedder.documents([Passage("a"), Passage("b")], timeout))
     assert _numbers(encodings) == [pytest.approx([0.6, 0.8]), pytest.approx([0, -1])]
-    assert [encoding[1:] for encoding in encodings] == [(None, ()), (None, ())]
-    assert _numbers(embedder.embed_now(["a", "b"])) == _numbers(drive(embedder.documents(["a", "b"])))
+    assert [encoding[1:] for encoding in encodings] == [(None, (), 0), (None, (), 0)]
+    assert _numbers(embedder.embed_now([Passage("a"), Passage("b")])) == _numbers(
+        drive(embedder.documents([Passage("a"), Passage("b")]))
+    )
     assert embedder.dimensions == 2
     embedder.close()
 
@@ -103,9 +105,9 @@ def test_vectors_have_unit_length_and_the_order_of_the_texts(drive: Driver, time
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_a_query_has_the_vector_of_the_same_text(drive: Driver, timeout: float | None):
     embedder = Embedder(HashingEmbeddings(), "f")
-    query = _numbers([drive(embedder.query("green tea", timeout))])
-    assert query == _numbers(drive(embedder.documents(["green tea"], timeout)))
-    assert query == _numbers(embedder.embed_now(["green tea"]))
+    query = _numbers(drive(embedder.query("green tea", timeout)))
+    assert query == _numbers(drive(embedder.documents([Passage("green tea")], timeout)))
+    assert query == _numbers(embedder.embed_now([Passage("green tea")]))
     embedder.close()
 
 
@@ -114,12 +116,12 @@ def test_a_model_with_tokens_is_asked_for_encodings(drive: Driver, timeout: floa
     tokens = np.eye(2, dtype=np.float32)
     encoding = TextEncoding(np.array([0.6, 0.8], np.float32), tokens, ("green", "tea"))
     embedder = Embedder(TokenModel([encoding]), "f")
-    (document,) = drive(embedder.documents(["green tea"], timeout))
-    query = drive(embedder.query("green tea", timeout))
+    (document,) = drive(embedder.documents([Passage("green tea")], timeout))
+    (query,) = drive(embedder.query("green tea", timeout))
     assert _numbers([document, query]) == [pytest.approx([0.6, 0.8])] * 2
     assert document.tokens is query.tokens is tokens
     assert (document.pieces, query.pieces) == (("green", "tea"), ("query",))
-    assert embedder.embed_now(["green tea"])[0].tokens is tokens
+    assert embedder.embed_now([Passage("green tea")])[0].tokens is tokens
     assert embedder.dimensions == 2
     embedder.close()
 
@@ -130,14 +132,14 @@ def test_no_texts_have_no_vectors(drive: Driver):
 
 def test_an_async_caller_awaits_the_models_own_coroutine():
     embedder = Embedder(NativeEmbeddings([[3, 4]]), "f")
-    assert _numbers(asyncio.run(arun(embedder.documents(["a"])))) == [pytest.approx([0.6, 0.8])]
-    assert _numbers([asyncio.run(arun(embedder.query("a", LATE)))]) == [pytest.approx([0.6, 0.8])]
+    assert _numbers(asyncio.run(arun(embedder.documents([Passage("a")])))) == [pytest.approx([0.6, 0.8])]
+    assert _numbers(asyncio.run(arun(embedder.query("a", LATE)))) == [pytest.approx([0.6, 0.8])]
 
 
 def test_langchains_default_coroutine_is_not_used():
     model = FixedEmbeddings([[1.0]])
     embedder = Embedder(model, "f")
-    asyncio.run(arun(embedder.documents(["a"])))
+    asyncio.run(arun(embedder.documents([Passage("a")])))
     asyncio.run(arun(embedder.query("a")))
     assert [name.rpartition("-")[0] for name in model.threads] == ["embedder", "embedder"]
     embedder.close()
@@ -173,27 +175,27 @@ def test_a_sync_caller_without_a_deadline_does_the_work():
 def test_what_is_not_a_vector_for_each_text_is_an_embedding_error(kind: type[FixedEmbeddings], answer: Any):
     embedder = Embedder(kind(answer), "f")
     with pytest.raises(EmbeddingError):
-        asyncio.run(arun(embedder.documents(["a"])))
+        asyncio.run(arun(embedder.documents([Passage("a")])))
     embedder.close()
 
 
 def test_a_model_must_not_change_its_dimensions():
     model = FixedEmbeddings([[1.0, 0.0]])
     embedder = Embedder(model, "f")
-    run(embedder.documents(["a"]))
+    run(embedder.documents([Passage("a")]))
     model.answer = [[1.0, 0.0, 0.0]]
     with pytest.raises(EmbeddingError, match="returned 3 dimensions, not 2"):
-        run(embedder.documents(["a"]))
+        run(embedder.documents([Passage("a")]))
 
 
 def test_the_error_of_a_model_is_an_embedding_error(drive: Driver):
     embedder = Embedder(FailingEmbeddings(), "f")
-    for plan in (embedder.documents(["a"]), embedder.query("a", LATE)):
+    for plan in (embedder.documents([Passage("a")]), embedder.query("a", LATE)):
         with pytest.raises(EmbeddingError, match="the embedding server is down") as raised:
             drive(plan)
         assert isinstance(raised.value.__cause__, ConnectionError)
     with pytest.raises(EmbeddingError, match="the embedding server is down"):
-        embedder.embed_now(["a"])
+        embedder.embed_now([Passage("a")])
     embedder.close()
 
 
@@ -236,7 +238,7 @@ def test_an_answer_in_between_starts_the_count_again():
     embedder = Embedder(model, "f")
     _fail(embedder, 2)
     model.broken = False
-    run(embedder.documents(["a"]))
+    run(embedder.documents([Passage("a")]))
     model.broken = True
     _fail(embedder, 2)
     assert embedder.is_ready
@@ -247,7 +249,7 @@ def test_an_answer_in_the_background_ends_the_pause():
     embedder = Embedder(model, "f")
     _fail(embedder, 3)
     model.broken = False
-    embedder.embed_now(["a"])
+    embedder.embed_now([Passage("a")])
     assert embedder.is_ready
 
 
@@ -314,7 +316,7 @@ def test_the_end_of_the_process_waits_for_a_native_call_that_nobody_waits_for():
     program = """
 import threading, time
 from inference_core.effects import run
-from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.embedder import Embedder, Passage
 from langchain_core.embeddings import Embeddings
 started = threading.Event()
 class Slow(Embeddings):
@@ -324,7 +326,7 @@ class Slow(Embeddings):
         return self.embed_documents([text])[0]
 embedder = Embedder(Slow(), "slow", load=lambda: None)
 embedder.warm(); embedder.wait_ready()
-threading.Thread(target=embedder.embed_now, args=(["x"],), daemon=True).start()
+threading.Thread(target=embedder.embed_now, args=([Passage("x")],), daemon=True).start()
 started.wait()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -339,7 +341,8 @@ class Model:
         self.started = threading.Event()
         self.gate = threading.Event()
 
-    def __call__(self, texts: list[str]) -> list[TextEncoding]:
+    def __call__(self, passages: list[Passage]) -> list[TextEncoding]:
+        texts = [passage.text for passage in passages]
         self.batches.append(texts)
         self.started.set()
         assert self.gate.wait(10)
@@ -358,9 +361,9 @@ def pool() -> Iterator[WorkerPool]:
 def test_those_that_wait_share_a_call_and_each_gets_its_own(pool: WorkerPool):
     model = Model()
     joined = JoinedCalls(pool, model)
-    first = joined.submit(["x"])
+    first = joined.submit([Passage("x")])
     assert model.started.wait(10)
-    others = [joined.submit(["y" * n, "z" * n]) for n in range(1, 40)]
+    others = [joined.submit([Passage("y" * n), Passage("z" * n)]) for n in range(1, 40)]
     model.gate.set()
     assert first.result(10)[0].vector == [1]
     assert [[found.vector[0] for found in other.result(10)] for other in others] == [[n, n] for n in range(1, 40)]
@@ -370,9 +373,9 @@ def test_those_that_wait_share_a_call_and_each_gets_its_own(pool: WorkerPool):
 def test_a_text_that_the_model_refuses_harms_nobody_else(pool: WorkerPool):
     model = Model()
     joined = JoinedCalls(pool, model)
-    blocked = joined.submit(["first"])
+    blocked = joined.submit([Passage("first")])
     assert model.started.wait(10)
-    good, bad, fine = (joined.submit([text]) for text in ("good", "bad text", "fine"))
+    good, bad, fine = (joined.submit([Passage(text)]) for text in ("good", "bad text", "fine"))
     model.gate.set()
     assert blocked.result(10)
     assert (good.result(10)[0].vector, fine.result(10)[0].vector) == ([4], [4])
@@ -383,9 +386,9 @@ def test_a_text_that_the_model_refuses_harms_nobody_else(pool: WorkerPool):
 def test_what_nobody_waits_for_any_more_is_not_embedded(pool: WorkerPool):
     model = Model()
     joined = JoinedCalls(pool, model)
-    blocked = joined.submit(["first"])
+    blocked = joined.submit([Passage("first")])
     assert model.started.wait(10)
-    gone, stays = joined.submit(["gone"]), joined.submit(["stays"])
+    gone, stays = joined.submit([Passage("gone")]), joined.submit([Passage("stays")])
     assert gone.cancel()
     model.gate.set()
     assert blocked.result(10)
@@ -397,14 +400,14 @@ def test_a_model_that_hangs_is_asked_for_no_more_until_it_answers():
     pool = WorkerPool(1, "model", hang_s=0.05)
     model = Model()
     joined = JoinedCalls(pool, model)
-    hanging = joined.submit(["a"])
+    hanging = joined.submit([Passage("a")])
     assert model.started.wait(10)
     time.sleep(0.1)
     with pytest.raises(StoreUnavailable, match="all 1 workers"):
-        joined.submit(["c"])
+        joined.submit([Passage("c")])
     model.gate.set()
     assert hanging.result(10)
     while pool.hangs:
         time.sleep(0.001)
-    assert joined.submit(["c"]).result(10)
+    assert joined.submit([Passage("c")]).result(10)
     pool.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import make_embedder
 
 REQUESTS: list[dict[str, Any]] = []
@@ -53,5 +54,5 @@ def test_no_tokenizer_is_loaded_from_the_internet(url: str, monkeypatch: pytest.
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     embedder = make_embedder("openai:text-embedding-3-small")
     assert embedder is not None
-    assert len(embedder.embed_now(["two falcons", "a barn"])) == 2
+    assert len(embedder.embed_now([Passage("two falcons"), Passage("a barn")])) == 2
     assert REQUESTS[-1]["input"] == ["two falcons", "a barn"]

@@ -89,7 +89,7 @@ def test_pieces_are_named_as_those_of_the_english_model(model: MultilingualEmbed
 def test_a_query_is_read_in_another_way_than_a_text(model: MultilingualEmbeddings):
     query, (text,) = model.encode_query(TEA), model.encode([TEA])
     assert query.pieces == text.pieces
-    assert 0.8 < query.vector @ text.vector < 0.999
+    assert 0.6 < query.vector @ text.vector < 0.999
     assert query.vector.tolist() == model.embed_query(TEA)
     assert [text.vector.tolist()] == model.embed_documents([TEA])
 

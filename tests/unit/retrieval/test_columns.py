@@ -16,6 +16,7 @@ from inference_core.retrieval import columns
 from inference_core.retrieval import columns as postings
 from inference_core.retrieval.columns import NEVER, Columns, Postings, PostingsView, Vectors, VectorsView
 from inference_core.retrieval.documents import Term
+from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN
 
 NONE = float("nan")
 
@@ -36,7 +37,7 @@ def _with(vectors: Mapping[int, Sequence[Vector]]) -> Vectors:
 
 def _products(vectors: VectorsView, known: Sequence[int], query: Vector = EAST, slots: int = 8) -> list[float]:
     """Of the first ``slots``, of which the ``known`` ones have vectors."""
-    return vectors.products(floats(*query), np.isin(np.arange(slots), known)).tolist()
+    return vectors.products({PLAIN: floats(*query)}, np.isin(np.arange(slots), known)).tolist()
 
 
 @pytest.mark.parametrize("portions", [[1], [64], [65], [3, 200], [1] * 130], ids=len)
@@ -64,9 +65,9 @@ def test_the_size_counts_all_arrays():
     assert made.nbytes == 64 * slot
     made.extend(0, [_slot(at) for at in range(65)])
     assert made.nbytes == 64 * slot * 5 // 4
-    assert _with({}).nbytes == 0
-    assert _with({0: [EAST]}).nbytes == 64 * 2 * 4
-    assert _with({0: [EAST, WEST]}).nbytes == 2 * 64 * 2 * 4 + 8
+    assert _with({}).nbytes == 64
+    assert _with({0: [EAST]}).nbytes == 64 * 2 * 4 + 64
+    assert _with({0: [EAST, WEST]}).nbytes == 2 * 64 * 2 * 4 + 8 + 64
 
 
 def test_a_slot_counts_as_the_best_of_its_passages():
@@ -91,7 +92,7 @@ def test_vectors_that_come_later(slots: int):
     assert {at: value for at, value in enumerate(products) if not np.isnan(value)} == {0: 1, 3: -1, last: 1}
     assert made.view().rows(np.array([last, 3, 0, last])).tolist() == [[*NORTH], [*WEST], [*EAST], [*NORTH]]
     assert _products(before, [0], slots=slots)[0] == 1
-    assert (before.count, made.view().count) == (1, 4)
+    assert (before.counts[PLAIN], made.view().counts[PLAIN]) == (1, 4)
 
 
 def test_blocks_keep_their_rows_when_others_are_added(monkeypatch: pytest.MonkeyPatch):
@@ -129,7 +130,7 @@ def test_vectors_come_in_any_order(portion: int, monkeypatch: pytest.MonkeyPatch
 def test_many_passages_find_room():
     made = _with({slot: [NORTH] * 39 + [EAST if slot % 2 else WEST] for slot in range(8)})
     assert _products(made.view(), range(8)) == [float(slot % 2) for slot in range(8)]
-    assert made.count == 8 * 40
+    assert made.counts.tolist() == [8 * 40, 0]
 
 
 @pytest.mark.parametrize(
@@ -142,14 +143,30 @@ def test_vectors_of_another_size_than_the_first_are_left_out(other: list[Vector]
     assert made.set({1: packed(*other), 2: packed(NORTH)}) == [2]
     view = made.view()
     assert _products(view, [0, 2], slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
-    assert (view.size, view.count) == (2, 2)
-    assert view.total.tolist() == [1, 1]
+    assert (view.size, view.counts[PLAIN]) == (2, 2)
+    assert view.totals[PLAIN].tolist() == [1, 1]
 
 
 def test_vectors_of_as_many_bytes_are_told_apart_within_one_portion():
     made = Vectors()
     assert sorted(made.set({0: packed(EAST), 1: packed((1.0,), (1.0,)), 2: packed(NORTH)})) == [0, 2]
     assert _products(made.view(), [0, 2], slots=4) == pytest.approx([1, NONE, 0, NONE], nan_ok=True)
+
+
+def test_each_space_has_its_own_products_counts_and_sums():
+    made = Vectors()
+    vectors = {0: [EAST, NORTH], 3: [WEST], 200: [NORTH, WEST]}
+    spaces = {0: PLAIN, 3: MULTILINGUAL, 200: MULTILINGUAL}
+    made.set({slot: packed(*own, space=spaces[slot]) for slot, own in vectors.items()})
+    view, known = made.view(), np.isin(np.arange(201), list(vectors))
+    assert view.held_spaces == {PLAIN, MULTILINGUAL}
+    both = view.products({PLAIN: floats(*NORTH), MULTILINGUAL: floats(*WEST)}, known)
+    assert both[list(vectors)].tolist() == [1, 1, 1]
+    alone = view.products({MULTILINGUAL: floats(*NORTH)}, known)
+    assert alone[list(vectors)].tolist() == pytest.approx([NONE, 0, 1], nan_ok=True)
+    assert (view.counts.tolist(), view.totals.tolist()) == ([2, 3], [[1, 1], [-2, 1]])
+    made.forget(200)
+    assert (made.counts.tolist(), made.totals.tolist()) == ([2, 1], [[1, 1], [-1, 0]])
 
 
 def test_a_query_of_another_size_has_no_products():
@@ -168,10 +185,10 @@ def test_forgetting_takes_all_passages_of_one_slot_out_of_the_mean_and_no_others
     made = _with({0: [WEST, EAST], 1: [WEST, EAST, EAST], 2: [NORTH]})
     before = made.view()
     made.forget(1)
-    assert (made.count, made.total.tolist()) == (3, [0, 1])
+    assert (made.counts[PLAIN], made.totals[PLAIN].tolist()) == (3, [0, 1])
     made.forget(2)
-    assert (made.count, made.total.tolist()) == (2, [0, 0])
-    assert (before.count, before.total.tolist()) == (6, [1, 1])
+    assert (made.counts[PLAIN], made.totals[PLAIN].tolist()) == (2, [0, 0])
+    assert (before.counts[PLAIN], before.totals[PLAIN].tolist()) == (6, [1, 1])
     assert _products(before, [0, 1, 2], slots=3) == [1, 1, 0]
 
 
@@ -186,8 +203,8 @@ def test_the_sum_of_all_vectors_is_exact_in_any_order():
     for slot in range(30, 60):
         grown.forget(slot)
     afresh = _with(kept)
-    assert grown.total.tolist() == afresh.total.tolist()
-    assert grown.count == afresh.count == 60
+    assert grown.totals.tolist() == afresh.totals.tolist()
+    assert grown.counts.tolist() == afresh.counts.tolist() == [60, 0]
 
 
 Texts = list[list[str]]

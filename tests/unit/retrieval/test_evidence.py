@@ -8,18 +8,21 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from retrieval_support import EAST, NORTH, WEST, Vector, floats, index_of, put
+from retrieval_support import EAST, NORTH, WEST, Vector, asked, floats, index_of, put
 
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.retrieval import evidence, ranking
 from inference_core.retrieval.evidence import (
     HYBRID,
+    LATE,
     LEXICAL,
+    MULTILINGUAL_LATE,
     PROMISING,
     Matches,
     Signals,
     Spread,
     Weights,
+    between,
     over_maximum,
     priors,
     promising,
@@ -36,7 +39,7 @@ from inference_core.retrieval.vectors import Floats
 NAN = float("nan")
 DIAGONAL = (0.6, 0.8)
 WORDS = ("tea", "green tea", "car", "tea car", "boat", "green boat", "kettle")
-QUERIES = [Query(["tea", "green"]), Query(["tea"], floats(0.8, 0.6)), Query(["tea"], floats(*EAST), wants_action=True)]
+QUERIES = [asked(["tea", "green"]), asked(["tea"], floats(0.8, 0.6)), asked(["tea"], floats(*EAST), wants_action=True)]
 Found = list[tuple[str, float]]
 
 
@@ -110,12 +113,12 @@ def test_evidence_spreads_within_the_session(weights: Spread, expected: list[flo
 def test_closeness_is_taken_from_the_mean_of_all_vectors():
     pool = _pool(EAST, None, NORTH, WEST, NORTH)
     # The mean is (0, .5); the query minus it (1, -.5).
-    found = evidence.closeness(pool, floats(*EAST)).tolist()
+    found = evidence.closeness(pool, asked([], floats(*EAST)).vectors).tolist()
     assert found == pytest.approx([1, NAN, -0.5, -1, -0.5], nan_ok=True)
 
 
 def test_a_query_of_another_size_is_close_to_nothing():
-    assert np.isnan(evidence.closeness(_pool(EAST, NORTH), floats(1, 0, 0))).all()
+    assert np.isnan(evidence.closeness(_pool(EAST, NORTH), asked([], floats(1, 0, 0)).vectors)).all()
 
 
 def test_feedback_is_closeness_to_the_best_three():
@@ -166,7 +169,7 @@ def _priors(pool: Pool, query: Query) -> dict[str, list[float]]:
 
 def test_rules_skills_and_preferences_guide():
     pool = Pool([index_of(*(put(kind, kind=kind, created=at, session="s") for at, kind in enumerate(MEMORY_TYPES)))])
-    found = _priors(pool, Query([], wants_action=True))["guidance"]
+    found = _priors(pool, asked([], wants_action=True))["guidance"]
     guiding = [kind for kind, value in zip(MEMORY_TYPES, found, strict=True) if value]
     assert guiding == ["preferences", "instructions", "workflow", "skill"]
     assert found == pool.guiding.tolist()
@@ -175,18 +178,18 @@ def test_rules_skills_and_preferences_guide():
 def test_what_happened_within_an_interval():
     moments = [None, 99, 100, 150.5, 200, 201]
     turns = [put(str(at), created=at + 147, happened=moment, session="s") for at, moment in enumerate(moments)]
-    found = _priors(Pool([index_of(*turns)]), Query([], interval=(100, 200)))
+    found = _priors(Pool([index_of(*turns)]), asked([], interval=(100, 200)))
     assert found["time"] == [1, 0, 1, 1, 0, 0]
 
 
 def test_what_an_assistant_said_counts_less():
     turns = [put("a", created=1, session="s"), put("b", created=2, session="s", by_assistant=True)]
-    assert _priors(Pool([index_of(*turns)]), Query([]))["role"] == [1, 0]
+    assert _priors(Pool([index_of(*turns)]), asked([]))["role"] == [1, 0]
 
 
 def test_importance_lies_around_zero():
     turns = [put(str(at), created=at, importance=value, session="s") for at, value in enumerate([0, 0.5, 0.75, 1])]
-    found = _priors(Pool([index_of(*turns)]), Query([]))
+    found = _priors(Pool([index_of(*turns)]), asked([]))
     assert found == {"role": [1, 1, 1, 1], "importance": [-0.5, 0, 0.25, 0.5]}
 
 
@@ -281,7 +284,7 @@ def test_everything_is_ranked_only_for_those_who_ask_for_so_much(
 
 def test_small_groups_are_promising_as_a_whole_and_sessions_are_not_torn():
     pool = Pool([_index(3_000), _index(50, 10_000)])
-    query = Query(["tea"], floats(*NORTH))
+    query = asked(["tea"], floats(*NORTH))
     positions = promising(pool, Matches.of(pool, query), query, HYBRID, [[0], [1], []])
     assert np.count_nonzero(pool.owners[positions] == 1) == 50
     assert PROMISING <= np.count_nonzero(pool.owners[positions] == 0) < 3_000
@@ -295,7 +298,16 @@ def test_small_groups_are_promising_as_a_whole_and_sessions_are_not_torn():
 
 def test_what_is_no_hit_by_words_has_no_vector_evidence():
     pool = Pool([index_of(put("a", "tea"), put("b", "car"))])
-    matches = Matches.of(pool, Query(["tea"]))
+    matches = Matches.of(pool, asked(["tea"]))
     assert (matches.is_hit.tolist(), matches.dense, matches.closeness) == ([False, True], None, None)
     assert matches.only(np.array([1])).lexical.tolist() == [1.0]
-    assert promising(pool, matches, Query(["tea"]), LEXICAL, [[0]]).tolist() == [0, 1]
+    assert promising(pool, matches, asked(["tea"]), LEXICAL, [[0]]).tolist() == [0, 1]
+
+
+def test_weights_change_gradually_with_the_share_of_other_languages():
+    """Guards that a single memory in another language would turn the order of all others."""
+    assert between(LATE, MULTILINGUAL_LATE, 0) is LATE
+    half = between(LATE, MULTILINGUAL_LATE, 0.5)
+    assert half.lexical.own == (LATE.lexical.own + MULTILINGUAL_LATE.lexical.own) / 2
+    assert half.coverage == (LATE.coverage + MULTILINGUAL_LATE.coverage) / 2
+    assert between(LATE, MULTILINGUAL_LATE, 1) == MULTILINGUAL_LATE

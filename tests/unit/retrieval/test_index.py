@@ -13,6 +13,7 @@ from retrieval_support import EAST, MODEL, NORTH, WEST, Vector, delete, floats, 
 
 from inference_core.retrieval.documents import Change, Document
 from inference_core.retrieval.index import CollectionStatistics, ScopeIndex, ScopeView
+from inference_core.retrieval.vectors import PLAIN
 
 DIAGONAL, LONGER = (0.6, 0.8), (1.0, 1.0, 1.0)
 
@@ -32,7 +33,7 @@ def _scores(index: ScopeView, *terms: str) -> dict[str, tuple[float, float]]:
 
 
 def _products(index: ScopeView, query: Vector = EAST) -> dict[str, float]:
-    found = index.products(floats(*query))
+    found = index.products({PLAIN: floats(*query)})
     return {
         index.keys[slot]: float(found[slot])
         for slot in range(index.slots)
@@ -152,7 +153,7 @@ def test_a_vector_that_comes_later_is_taken_over_in_place(vectors: list[Vector])
         view = grown(index, put("a", "tea", *vectors))
         assert _products(view) == {"a": 1.0, "b": 0.0}
         assert view.slots == 2
-        assert view.vectors.count == 1 + len(vectors)
+        assert view.vectors.counts.tolist() == [1 + len(vectors), 0]
     assert list(_products(before)) == ["b"]
 
 
@@ -173,10 +174,10 @@ def test_a_text_gets_the_vectors_of_its_last_state_only():
     grown(index, put("a", "tea", EAST, WEST), put("b", "tea", EAST))
     view = grown(index, put("a", "tea", NORTH, NORTH))
     assert _products(view) == {"a": 0.0, "b": 1.0}
-    assert view.vectors.total.tolist() == [1, 2]
+    assert view.vectors.totals.tolist() == [[1, 2], [0, 0]]
     view = grown(index, delete("a"), put("a", "tea", EAST, WEST), delete("b"))
     assert _products(view) == {"a": 1.0}
-    assert (view.vectors.total.tolist(), view.vectors.count) == ([0, 0], 2)
+    assert (view.vectors.totals.tolist(), view.vectors.counts.tolist()) == ([[0, 0], [0, 0]], [2, 0])
 
 
 def test_a_vector_of_another_size_is_left_out():
@@ -376,8 +377,14 @@ def test_changes_that_came_once_may_come_again():
 
 def _shown(view: ScopeView) -> tuple[Any, ...]:
     scores = [_scores(view, term) for term in ("tea", "car")]
-    total = view.vectors.total.tolist() if view.vectors.count else 0
-    return len(view), view.length, view.vectors.count, total, scores, _products(view)
+    return (
+        len(view),
+        view.length,
+        view.vectors.counts.tolist(),
+        view.vectors.totals.tolist() if view.vectors.counts.any() else 0,
+        scores,
+        _products(view),
+    )
 
 
 def test_the_size_is_that_after_the_last_change():

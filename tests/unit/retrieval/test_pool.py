@@ -8,6 +8,7 @@ from retrieval_support import EAST, NORTH, WEST, delete, floats, index_of, put
 
 from inference_core.retrieval.index import CollectionStatistics, ScopeView
 from inference_core.retrieval.pool import Place, Pool
+from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, SPACES
 
 NONE = float("nan")
 
@@ -59,7 +60,7 @@ def test_terms_are_weighed_by_the_statistics_of_all_indexes():
 
 def test_products_and_vectors_are_those_of_the_documents():
     pool = _three()
-    assert pool.products(floats(*WEST)).tolist() == pytest.approx([NONE, 1, -1, 1, NONE], nan_ok=True)
+    assert pool.products({PLAIN: floats(*WEST)}).tolist() == pytest.approx([NONE, 1, -1, 1, NONE], nan_ok=True)
     positions, vectors = pool.first_vectors(np.array([4, 3, 0, 2, 1]))
     assert positions.tolist() == [3, 2, 1]
     assert vectors.tolist() == [list(WEST), list(EAST), list(NORTH)]
@@ -72,15 +73,15 @@ def test_of_vectors_of_several_sizes_the_largest_count():
 
 
 def test_the_mean_vector_is_that_of_all_living_passages():
-    assert _three().mean_vector(2).tolist() == [-0.25, 0.25]
+    assert _three().mean_vector(PLAIN, 2).tolist() == [-0.25, 0.25]
 
 
 def test_the_mean_vector_is_taken_from_vectors_of_the_wanted_size():
     pool = Pool([index_of(put("a", "x", EAST)), index_of(put("b", "x", (0.0, 0.0, 1.0)))])
-    assert pool.mean_vector(2).tolist() == [1, 0]
-    assert pool.mean_vector(3).tolist() == [0, 0, 1]
-    assert pool.mean_vector(4).tolist() == [0, 0, 0, 0]
-    assert pool.products(floats(*EAST)).tolist() == pytest.approx([1, NONE], nan_ok=True)
+    assert pool.mean_vector(PLAIN, 2).tolist() == [1, 0]
+    assert pool.mean_vector(PLAIN, 3).tolist() == [0, 0, 1]
+    assert pool.mean_vector(PLAIN, 4).tolist() == [0, 0, 0, 0]
+    assert pool.products({PLAIN: floats(*EAST)}).tolist() == pytest.approx([1, NONE], nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,9 @@ def test_a_collection_without_documents(indexes: list[ScopeView]):
     pool = Pool(indexes)
     scores, coverage = pool.bm25(["tea"])
     created = pool.column("created")
-    assert len(pool) == len(scores) == len(coverage) == len(created) == len(pool.products(floats(*EAST))) == 0
+    assert len(pool) == len(scores) == len(coverage) == len(created) == len(pool.products({PLAIN: floats(*EAST)})) == 0
     assert pool.kinds_in(frozenset({"facts"})).tolist() == []
-    assert pool.mean_vector(2).tolist() == [0, 0]
+    assert pool.mean_vector(PLAIN, 2).tolist() == [0, 0]
     assert len(pool.first_vectors(np.array([], np.intp))[0]) == 0
 
 
@@ -130,3 +131,21 @@ def test_unrelated_documents_are_not_alike_however_few_there_are(count: int):
 
 def test_without_any_vector_nothing_is_known_to_be_alike():
     assert np.isnan(Pool([index_of(put("a", "tea"))]).alike([Place(0, 0)])).all()
+
+
+def test_each_space_has_its_own_mean_and_share():
+    pool = Pool(
+        [
+            index_of(put("a", "x", EAST), put("b", "x", NORTH, WEST, space=MULTILINGUAL), put("c", "x")),
+            index_of(put("d", "x", WEST, space=MULTILINGUAL)),
+            index_of(),
+        ]
+    )
+    assert pool.held_spaces == {PLAIN, MULTILINGUAL}
+    spaces = {"a": PLAIN, "b": MULTILINGUAL, "c": SPACES, "d": MULTILINGUAL}
+    assert dict(zip(_keys(pool), pool.spaces.tolist(), strict=True)) == spaces
+    assert pool.mean_vector(PLAIN, 2).tolist() == [1, 0]
+    assert pool.mean_vector(MULTILINGUAL, 2).tolist() == pytest.approx([-2 / 3, 1 / 3])
+    assert (pool.share_in(MULTILINGUAL), Pool([]).share_in(MULTILINGUAL)) == (0.75, 0.0)
+    products = dict(zip(_keys(pool), pool.commonness({PLAIN: 2, MULTILINGUAL: 2}).tolist(), strict=True))
+    assert products == pytest.approx({"a": 1, "b": 2 / 3, "c": NONE, "d": 2 / 3}, nan_ok=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-import numpy as np
 import pytest
 from retrieval_support import EAST, NOW, floats
 
 from inference_core.retrieval.analysis import query_alternatives
+from inference_core.retrieval.documents import QueryVectors
 from inference_core.retrieval.query import (
     MAX_QUERY_CHARACTERS,
     Named,
@@ -18,24 +18,20 @@ from inference_core.retrieval.query import (
     by_canonical,
     canonical_name,
 )
+from inference_core.retrieval.vectors import PLAIN
 
 
 def test_a_query_has_the_terms_and_vectors_of_its_text():
-    vector, tokens = floats(*EAST), floats(EAST, EAST)
-    query = Query.of("Green teas", NOW, vector, tokens)
+    vectors = {PLAIN: QueryVectors(floats(*EAST), floats(EAST, EAST))}
+    query = Query.of("Green teas", NOW, vectors)
     assert query.terms == query_alternatives("Green teas")
-    assert query.vector is vector
-    assert query.tokens is tokens
+    assert query.vectors is vectors
 
 
 def test_without_a_model_there_are_no_vectors():
     query = Query.of("tea", NOW)
     assert not query.ignore_session
-    assert (query.vector, query.tokens, query.interval) == (None, None, None)
-
-
-def test_a_text_without_tokens_has_no_token_vectors():
-    assert Query.of("", NOW, floats(*EAST), np.zeros((0, 128), np.float32)).tokens is None
+    assert (query.vectors, query.interval) == ({}, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from retrieval_support import EAST, NORTH, NOW, WEST, Vector, delete, floats, index_of, keys_of, put, scores_of
+from retrieval_support import EAST, NORTH, NOW, WEST, Vector, asked, delete, floats, index_of, keys_of, put, scores_of
 
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.evidence import HYBRID, LATE, LEXICAL
@@ -17,8 +17,8 @@ from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import CANDIDATES, Hit, TokensOf, rank
 from inference_core.retrieval.vectors import pack_tokens
 
-TEA = Query(["tea"])
-LIKE_EAST = Query(vector=floats(*EAST))
+TEA = asked(["tea"])
+LIKE_EAST = asked(vector=floats(*EAST))
 DIAGONAL = (0.6, 0.8)
 
 
@@ -42,7 +42,7 @@ def _tokens(indexes: Sequence[ScopeView], **tokens: Iterable[Vector] | None) -> 
     return tokens_of
 
 
-@pytest.mark.parametrize("query", [TEA, LIKE_EAST, Query(["tea"], floats(*EAST), floats(EAST))], ids=["1", "2", "3"])
+@pytest.mark.parametrize("query", [TEA, LIKE_EAST, asked(["tea"], floats(*EAST), floats(EAST))], ids=["1", "2", "3"])
 @pytest.mark.parametrize("indexes", [0, 1, 2])
 def test_nothing_is_found_in_nothing(indexes: int, query: Query):
     empty = [index_of() for _ in range(indexes)]
@@ -76,7 +76,7 @@ def test_shares_add_up_to_the_score(with_tokens: bool):
     ]
     indexes = [index_of(*changes)]
     tokens_of = _tokens(indexes, a=[EAST], b=[NORTH, EAST], c=[WEST]) if with_tokens else None
-    query = Query(["tea", "green"], floats(*DIAGONAL), floats(EAST, NORTH), interval=(1, 4), wants_action=True)
+    query = asked(["tea", "green"], floats(*DIAGONAL), floats(EAST, NORTH), interval=(1, 4), wants_action=True)
     hits = _hits(indexes, query, tokens_of)
     names = {"lexical", "dense", "role", "importance", "guidance", "time", "feedback"}
     names |= {"late_interaction"} if with_tokens else {"coverage"} if HYBRID.coverage else set()
@@ -90,7 +90,7 @@ def test_shares_add_up_to_the_score(with_tokens: bool):
 
 def test_the_document_that_covers_more_of_the_query_is_better():
     index = index_of(put("both", "green tea"), put("one", "tea tea tea"), put("other", "green car garage"))
-    hits = _hits([index], Query(["green", "tea"]))
+    hits = _hits([index], asked(["green", "tea"]))
     assert next(iter(hits)) == "both"
     assert hits["both"].relevance > hits["one"].relevance
 
@@ -137,7 +137,7 @@ def test_the_first_hits_can_be_taken_alone():
 def test_documents_with_the_same_vector_have_the_same_score(copies: int, terms: list[str]):
     query, vector = (drawn / np.linalg.norm(drawn) for drawn in np.random.default_rng(0).normal(size=(2, 384)))
     index = index_of(*(put(str(at), "green tea", tuple(vector), created=at) for at in range(copies)))
-    found = scores_of([index], Query(terms, query.astype(np.float32)))
+    found = scores_of([index], asked(terms, query.astype(np.float32)))
     assert len({score for _, score in found}) == 1
     assert [key for key, _ in found] == [str(at) for at in reversed(range(copies))]
 
@@ -157,7 +157,7 @@ def test_hits_can_be_taken_from_some_of_the_indexes():
 
 def test_statistics_run_over_all_indexes():
     small, large = index_of(put("a", "tea rare")), index_of(*(put(str(at), "tea") for at in range(50)))
-    query = Query(["tea", "rare"])
+    query = asked(["tea", "rare"])
     alone, together = _hits([small], query), _hits([small, large], query)
     assert together["a"].shares["coverage"] == alone["a"].shares["coverage"] == LEXICAL.coverage
     assert together["0"].shares["coverage"] < 0.05 * LEXICAL.coverage
@@ -179,17 +179,17 @@ def test_a_long_text_is_as_close_as_its_closest_passage():
 
 def test_meaning_and_words_add_up():
     index = index_of(put("words", "tea", NORTH), put("meaning", "drink", EAST), put("both", "tea", EAST))
-    assert keys_of([index], Query(["tea"], floats(*EAST)))[0] == "both"
+    assert keys_of([index], asked(["tea"], floats(*EAST)))[0] == "both"
 
 
 def test_a_document_without_a_vector_counts_as_an_average_one():
     index = index_of(put("low", "tea", NORTH), put("none", "tea"), put("high", "tea", EAST))
-    assert keys_of([index], Query(["tea"], floats(*EAST))) == ["high", "none", "low"]
+    assert keys_of([index], asked(["tea"], floats(*EAST))) == ["high", "none", "low"]
 
 
 def test_vectors_of_another_size_than_the_query_are_no_evidence():
     index = index_of(*(put(key, text, EAST) for key, text in [("a", "tea"), *((str(at), "car") for at in range(5))]))
-    query = Query(["tea"], floats(1, 0, 0), floats((1, 0, 0)))
+    query = asked(["tea"], floats(1, 0, 0), floats((1, 0, 0)))
     assert keys_of([index], query, _tokens([index], a=[EAST])) == ["a"]
 
 
@@ -199,7 +199,7 @@ def test_indexes_with_vectors_of_several_sizes_are_ranked_together():
         index_of(*(put(f"{at}", "tea", (0.0, 0.0, 1.0), created=at) for at in range(5, 10))),
     ]
     for query, best in ((floats(*EAST), 4), (floats(0, 0, 1), 9)):
-        hits = _hits(indexes, Query([], query))
+        hits = _hits(indexes, asked([], query))
         assert next(iter(hits)) == str(best)
         assert len(hits) == 5
 
@@ -207,7 +207,7 @@ def test_indexes_with_vectors_of_several_sizes_are_ranked_together():
 def test_the_turns_around_a_match_come_before_those_far_away():
     turns = [put(str(at), "tea" if at == 3 else "car", EAST, created=at, session="s") for at in range(7)]
     other = put("x", "car", EAST, created=9, session="t")
-    order = keys_of([index_of(*turns, other)], Query(["tea"], floats(*EAST)))
+    order = keys_of([index_of(*turns, other)], asked(["tea"], floats(*EAST)))
     assert order[0] == "3"
     assert set(order[1:3]) == {"2", "4"}
     assert order[-1] == "x"
@@ -223,7 +223,7 @@ def test_priors_decide_between_equal_texts(reader: str):
     }
     index = index_of(*pairs[reader])
     for vector in (None, floats(*EAST)):
-        hits = _hits([index], Query(["tea"], vector, interval=(100, 200), wants_action=True))
+        hits = _hits([index], asked(["tea"], vector, interval=(100, 200), wants_action=True))
         assert list(hits) == ["a", "b"]
         differing = {name for name in hits["a"].shares if hits["a"].shares[name] != hits["b"].shares[name]}
         assert differing == {reader}
@@ -237,7 +237,7 @@ def test_what_is_not_asked_for_is_no_share(name: str, query: Query):
 
 def test_late_interaction_decides_between_texts_of_the_same_words_and_meaning():
     index = index_of(*(put(key, "tea", EAST, created=at) for at, key in enumerate("abc")))
-    query = Query(["tea"], floats(*EAST), floats(EAST, NORTH))
+    query = asked(["tea"], floats(*EAST), floats(EAST, NORTH))
     hits = _hits([index], query, _tokens([index], a=[EAST, NORTH], b=[EAST], c=[WEST]))
     assert list(hits) == ["a", "b", "c"]
     # Standardised over four deviations, as in the tests of late interaction: 1.5/sqrt(2), 0 and the opposite.
@@ -270,19 +270,19 @@ def _of_two_dimensions(places: Sequence[Place]) -> list[bytes | None]:
 )
 def test_without_tokens_to_compare_ranking_is_that_of_words_and_meaning(tokens: np.ndarray | None, tokens_of: TokensOf):
     index = index_of(*(put(str(at), "tea", vector) for at, vector in enumerate([EAST, NORTH, WEST, DIAGONAL])))
-    plain = Query(["tea"], floats(*EAST))
-    found = _hits([index], Query(["tea"], floats(*EAST), tokens), tokens_of)
+    plain = asked(["tea"], floats(*EAST))
+    found = _hits([index], asked(["tea"], floats(*EAST), tokens), tokens_of)
     assert found == _hits([index], plain)
 
 
 def test_without_a_query_vector_no_tokens_are_asked_for():
-    assert keys_of([index_of(put("a", "tea"))], Query(["tea"], tokens=floats(EAST)), _unasked) == ["a"]
-    assert keys_of([index_of(put("a", "tea"))], Query(["car"], floats(*EAST), floats(EAST)), _unasked) == []
+    assert keys_of([index_of(put("a", "tea"))], asked(["tea"]), _unasked) == ["a"]
+    assert keys_of([index_of(put("a", "tea"))], asked(["car"], floats(*EAST), floats(EAST)), _unasked) == []
 
 
 def test_texts_without_tokens_stay_among_the_hits():
     index = index_of(*(put(key, "tea", EAST) for key in "abcd"))
-    query = Query(["tea"], floats(*EAST), floats(EAST))
+    query = asked(["tea"], floats(*EAST), floats(EAST))
     tokens_of = _tokens([index], a=[EAST], b=[(1.0, 0.0, 0.0)], d=[WEST])
     hits = _hits([index], query, tokens_of)
     assert next(iter(hits)) == "a"
@@ -292,25 +292,25 @@ def test_texts_without_tokens_stay_among_the_hits():
 
 def test_only_the_best_candidates_are_asked_for_tokens():
     index = index_of(*(put(str(at), "tea", EAST, created=at) for at in range(CANDIDATES + 50)), delete("149"))
-    asked: list[str] = []
+    read: list[str] = []
 
     def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
-        asked.extend(index.keys[place.slot] for place in places)
+        read.extend(index.keys[place.slot] for place in places)
         return [None] * len(places)
 
-    rank(Pool([index]), Query(["tea"], floats(*EAST), floats(EAST)), tokens_of)
-    assert asked == [str(at) for at in range(148, 48, -1)]
+    rank(Pool([index]), asked(["tea"], floats(*EAST), floats(EAST)), tokens_of)
+    assert read == [str(at) for at in range(148, 48, -1)]
 
 
 def test_feedback_favours_what_is_like_the_best():
     alike = (0.0, 0.6, 0.8)
     vectors = [(1.0, 0.0, 0.0), *[(0.8, 0.6, 0.0)] * 2, alike, (0.0, -0.6, 0.8), *[(-0.8, -0.6, 0.0)] * 2]
     index = index_of(*(put(str(at), "x", vector) for at, vector in enumerate(vectors)))
-    hits = _hits([index], Query([], floats(1, 0, 0)))
+    hits = _hits([index], asked([], floats(1, 0, 0)))
     assert hits["3"].shares["dense"] == hits["4"].shares["dense"]
     assert hits["3"].shares["feedback"] > hits["4"].shares["feedback"]
     few = index_of(*(put(str(at), "x", vector) for at, vector in enumerate(vectors[:3])))
-    assert all(hit.shares["feedback"] == 0 for hit in _hits([few], Query([], floats(1, 0, 0))).values())
+    assert all(hit.shares["feedback"] == 0 for hit in _hits([few], asked([], floats(1, 0, 0))).values())
 
 
 @pytest.mark.parametrize(

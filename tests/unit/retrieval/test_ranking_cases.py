@@ -14,12 +14,12 @@ from support import DATA, HashingEmbeddings
 from benchmarks.context.cases import Memories, own_cases
 from inference_core.memory.trust import Origin
 from inference_core.retrieval.analysis import analyze
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata, QueryVectors
 from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import rank
-from inference_core.retrieval.vectors import Floats, pack_tokens, pack_vectors
+from inference_core.retrieval.vectors import PLAIN, Floats, pack_tokens, pack_vectors
 
 RANKED = DATA / "cases_ranked.json"
 BEST = 6
@@ -68,8 +68,8 @@ def ranked() -> dict[str, dict[str, tuple[float, float]]]:
 
         for at, case in enumerate(user.cases):
             text = case.question
-            vectors = (vector(text) if at % 3 else None, tokens(text) if at % 3 == 2 else None)
-            query = Query.of(text, user.now, *vectors, ignore_session=at % 7 == 6)
+            vectors = {PLAIN: QueryVectors(vector(text), tokens(text) if at % 3 == 2 else None)} if at % 3 else None
+            query = Query.of(text, user.now, vectors, ignore_session=at % 7 == 6)
             hits = list(rank(Pool([view]), query, tokens_of).of([0]))[:BEST]
             found[case.id] = {view.keys[one.place.slot]: (round(one.score, 4), round(one.relevance, 4)) for one in hits}
     return found

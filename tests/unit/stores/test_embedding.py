@@ -11,7 +11,7 @@ import pytest
 from langchain_core.embeddings import Embeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.embedder import Embedder, Passage
 from inference_core.errors import EmbeddingMismatch
 from inference_core.stores.embedding import DIMENSIONS_META
 from inference_core.stores.factory import open_backend
@@ -78,7 +78,7 @@ def test_two_that_open_an_empty_store_cannot_both_fill_it(sqlite_url: str):
 def test_a_model_that_is_known_to_differ_is_refused_at_open(sqlite_url: str):
     save(sqlite_url, Embedder(Mine(8), "mine"))
     embedder = Embedder(Mine(16), "mine")
-    embedder.embed_now(["tea"])
+    embedder.embed_now([Passage("tea")])
     with pytest.raises(EmbeddingMismatch):
         open_store(sqlite_url, embeddings=embedder)
 
