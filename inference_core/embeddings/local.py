@@ -10,8 +10,8 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from inference_core.embeddings.embedder import TextEncoding
-from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session, session_options
-from inference_core.embeddings.files import checked_content, find_package, package_folder
+from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session
+from inference_core.embeddings.files import check_file, find_package, package_folder
 from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 from inference_core.retrieval.languages import language_of
@@ -58,20 +58,21 @@ class LocalEmbeddings(EncoderEmbeddings):
     def _open(self) -> tuple[Any, Tokenize]:
         from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and slow to import
 
-        tokenizer: Any = Tokenizer.from_buffer(_content(*TOKENIZER))  # pyright: ignore[reportUnknownMemberType] - it has no type stubs
+        tokenizer: Any = Tokenizer.from_file(str(_checked(*TOKENIZER)))  # pyright: ignore[reportUnknownMemberType] - it has no type stubs
         tokenizer.enable_truncation(MAX_TOKENS)
         tokenizer.no_padding()
 
         def tokens(_: str, texts: list[str]) -> list[Tokens]:
             return [Tokens(one.ids, tuple(one.tokens[1:-1]), 1) for one in tokenizer.encode_batch(texts)]
 
-        return open_session(_content(*MODEL), session_options()), tokens
+        return open_session(_checked(*MODEL)), tokens
 
 
-def _content(package: str, name: str, sha256: str) -> bytes:
+def _checked(package: str, name: str, sha256: str) -> Path:
     own = find_package(PACKAGE)
     path = own / Path(name).name if own else package_folder(package, EXTRA) / name
-    return checked_content(path, sha256, EXTRA)
+    check_file(path, sha256, EXTRA)
+    return path
 
 
 class LanguageEmbeddings(Embeddings):

