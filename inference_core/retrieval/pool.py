@@ -138,10 +138,12 @@ class Pool:
         size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(places), size), np.float32)
         spaces = np.full(len(places), SPACES)
-        for at, (owner, slot) in enumerate(places):
-            view = self.views[owner]
-            if view.vectors.size == size and view.embedded[slot]:
-                vectors[at], spaces[at] = view.vectors.rows(np.array([slot])), view.vectors.spaces[slot]
+        slots = np.array([place.slot for place in places], np.intp)
+        for owner, view in enumerate(self.views):
+            own = [at for at, place in enumerate(places) if place.owner == owner]
+            if own and view.vectors.size == size:
+                known = np.array(own)[view.embedded[slots[own]]]
+                vectors[known], spaces[known] = view.vectors.rows(slots[known]), view.vectors.spaces[slots[known]]
         cosines = np.full((len(places), len(places)), np.nan, np.float32)
         for space in self.held_spaces:
             own = np.flatnonzero(spaces == space)

@@ -6,8 +6,9 @@ Word sets instead of vectors: a negation or another number hardly moves a vector
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from inference_core.retrieval.analysis import analyze, query_alternatives
@@ -89,26 +90,30 @@ def asks_for_past(text: str) -> bool:
     return is_marked or any(mark in text for mark in _UNSPACED_PAST)
 
 
-def outdated(query: str, texts: Sequence[str], moments: Sequence[Moment | None], alike: Floats) -> list[float]:
-    """What each of ``texts`` loses, from 0 to 1, because a newer one of them says something else of the same.
+def outdated(
+    query: str, texts: Sequence[str], moment_of: Callable[[int], Moment | None], alike: Floats
+) -> dict[int, float]:
+    """What some of ``texts`` lose, up to 1, by position, because a newer one of them says something else of the same.
 
     ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown. A text loses to a newer one that
     is alike, the more the closer it is, if that has at least two fifths of the query's words that the text has. Texts
-    without a moment lose nothing, and nothing is lost to them.
+    for which ``moment_of`` gives None lose nothing, and nothing is lost to them.
     """
-    losses = [0.0] * len(texts)
-    pairs: list[tuple[int, int]] = []
+    losses: dict[int, float] = {}
     rows, columns = (alike > _ALIKE).nonzero()
-    for older, newer in zip(rows.tolist(), columns.tolist(), strict=True):
-        first, then = moments[older], moments[newer]
-        if first is not None and then is not None and first < then:
-            pairs.append((older, newer))
-    words = query_alternatives(query) if pairs else []
-    for older, newer in pairs:
-        held = _held(words, texts[older])
-        if len(held & _held(words, texts[newer])) >= _SHARED * len(held):
-            loss = _LEAST + (alike.item(older, newer) - _ALIKE) / _RANGE
-            losses[older] = max(losses[older], min(1.0, loss))
+    pairs = [(one, other) for one, other in zip(rows.tolist(), columns.tolist(), strict=True) if one < other]
+    if not pairs:
+        return losses
+    words = query_alternatives(query)
+    known = {at: (moment_of(at), _held(words, texts[at])) for at in sorted({*chain.from_iterable(pairs)})}
+    for one, other in pairs:
+        (first, held_first), (second, held_second) = known[one], known[other]
+        if first is None or second is None or first == second:
+            continue
+        older, held = (one, held_first) if first < second else (other, held_second)
+        if len(held_first & held_second) >= _SHARED * len(held):
+            loss = min(1.0, _LEAST + (alike.item(one, other) - _ALIKE) / _RANGE)
+            losses[older] = max(losses.get(older, 0.0), loss)
     return losses
 
 

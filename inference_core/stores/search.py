@@ -210,12 +210,15 @@ class Selection:
         }
         turns = [at for at in order[:WINDOW_OF_TURNS] if at not in others]
         if turns and asks_for_present(question):
-            newest = newest_first(question, *_told([best[at] for at in turns]))
-            for place, at in zip(turns, newest, strict=True):
+            texts, moments = [content_of(best[at].row) for at in turns], [_moment_of(best[at].row) for at in turns]
+            for place, at in zip(turns, newest_first(question, texts, moments), strict=True):
                 order[place] = turns[at]
         if self._alike is not None and len(others) > 1 and not asks_for_past(question):
-            losses = outdated(question, *_told([best[at] for at in others]), self._alike([*others.values()]))
-            left = {at: best[at].score - loss for at, loss in zip(others, losses, strict=True)}
+            rows = [best[at].row for at in others]
+            losses = outdated(
+                question, [*map(content_of, rows)], lambda at: _moment_of(rows[at]), self._alike([*others.values()])
+            )
+            left = {at: best[at].score - losses.get(number, 0.0) for number, at in enumerate(others)}
             for place, at in zip(others, sorted(others, key=lambda at: -left[at]), strict=True):
                 order[place] = at
         placed: list[Found] = []
@@ -228,20 +231,16 @@ class Selection:
         return placed
 
 
-def _told(found: Sequence[Found]) -> tuple[list[str], list[Moment | None]]:
-    """What rows say, and since when; None where it does not tell what holds now.
+def _moment_of(row: Row) -> Moment | None:
+    """Since when what ``row`` says holds; None if it does not tell what holds now.
 
     That is what an assistant said by itself, unless a memory tool saved it for the user, and all external text.
     """
-    moments: list[Moment | None] = []
-    for row in (one.row for one in found):
-        source = MemorySource.from_value(row.value.get("source") or {})
-        if source.trust is Trust.STATED or (source.trust is Trust.INFERRED and source.tool is not None):
-            happened = moment_field(row.value, "valid_from") or row.created_at
-            moments.append((happened.timestamp(), row.created_at.timestamp()))
-        else:
-            moments.append(None)
-    return [content_of(one.row) for one in found], moments
+    source = MemorySource.from_value(row.value.get("source") or {})
+    if source.trust is Trust.EXTERNAL or (source.trust is Trust.INFERRED and source.tool is None):
+        return None
+    happened = moment_field(row.value, "valid_from") or row.created_at
+    return happened.timestamp(), row.created_at.timestamp()
 
 
 # Re-rankers that users bring: a cross-encoder, an LLM, or any LangChain document compressor.

@@ -107,16 +107,15 @@ def test_columns_are_those_of_the_living_documents():
 
 def test_how_close_documents_are_to_each_other_by_their_first_vectors():
     first = index_of(put("a", "", (1, 0, 0, 1), (0, 0, 0, 1)), put("b", "", (0, 1, 0, 1)), put("none", "tea"))
-    second = index_of(put("c", "", (1, 0, 0, 1)), put("d", "", (0, 0, 1, 1)), put("other size", "", EAST))
-    pool = Pool([first, second])
-    places = [Place(0, 0), Place(1, 0), Place(0, 1), Place(0, 2)]
-    alike = pool.alike(places)
-    assert alike.shape == (4, 4)
+    second = index_of(put("c", "", (1, 0, 0, 1)), put("d", "", (0, 0, 1, 1)))
+    pool = Pool([first, second, index_of(put("other size", "", EAST))])
+    alike = pool.alike([Place(0, 0), Place(1, 0), Place(0, 1), Place(0, 2), Place(2, 0)])
+    assert alike.shape == (5, 5)
     assert alike[0, 1] == pytest.approx(1)
     assert alike[0, 2] == pytest.approx(alike[2, 1].item())
     assert alike[0, 2] < 0.35
-    assert np.isnan(alike[3]).all()
-    assert np.isnan(alike[:, 3]).all()
+    assert np.isnan(alike[3:]).all()
+    assert np.isnan(alike[:, 3:]).all()
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 40])
