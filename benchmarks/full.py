@@ -15,6 +15,7 @@ import ingest
 import listing
 import middleware
 import migration
+import models
 import mutation
 import postgres_saves
 import recall
@@ -63,6 +64,7 @@ if __name__ == "__main__":
         update,
         cold,
         footprint,
+        models,
         middleware,
         turn,
         ingest,
