@@ -15,7 +15,7 @@ from inference_core.context.render import CONFLICTS, UNTRUSTED, fields_of
 NOW: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 _LINE: Final = re.compile(
     r"  - \[(?P<date>[^\]]*)\] (?P<text>.*) \(type: (?P<type>[^()]*)\)"
-    r"(?: \[topic: (?P<topic>.*?)\])?(?: \[source: (?P<source>\w+)\])?"
+    r"(?: \[topic: (?P<topic>.*?)\])?(?: \[source: (?P<source>\w+)\])?(?: \[(?P<note>[a-z ,]+)\])?"
 )
 
 
@@ -27,6 +27,7 @@ class Told(NamedTuple):
     type: str
     topic: str
     source: str
+    note: str
 
 
 Block = dict[str, list[Told]]

@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from time import sleep
 from typing import Final
 
 from langchain_core.embeddings import Embeddings
 
+from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.items import STANDING
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
@@ -34,6 +36,7 @@ UNRELATED: Final = Path(__file__).with_name("unrelated.txt")
 UNRELATED_EACH: Final = 2
 """So many of them are put to each user."""
 _SEED: Final = 20_261
+_POLL_S: Final = 0.01
 
 
 class Remembering(Embeddings):
@@ -101,6 +104,14 @@ def _remember(service: AgentMemoryStoreService, user: Conversation, question: Qu
     drawn = Random(f"{_SEED} {name}").sample(others, len(others))
     for turn in [*needed, *drawn][:size]:
         service.sync.save_memory(name, turn.text, turn.memory_type, valid_from=turn.at)
+    settle(service)
+
+
+def settle(service: AgentMemoryStoreService) -> None:
+    """Waits until all texts have vectors: on a busy machine, some get theirs after they were saved."""
+    engine = service.scope.engine
+    while engine.embedder is not None and engine.backend.pending(engine.embedder.fingerprint, 1):
+        sleep(_POLL_S)
 
 
 def _ways(
@@ -111,7 +122,7 @@ def _ways(
     listed: Collection[str] = (),
 ) -> list[str]:
     """The ways by which any of ``contents`` is told; the ContextBuilder gives what is ``listed`` whatever is asked."""
-    turn = run(build_turn_context(service.scope, user, question, TurnOptions()))
+    turn = run(build_turn_context(service.scope, user, question, TurnOptions(engineer=DEFAULT_ENGINEER)))
     texts = (
         f"{turn.profile.text}\n{turn.block}",
         service.sync.format_context_for_prompt(user, question),

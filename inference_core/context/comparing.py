@@ -64,6 +64,11 @@ def _features(text: str) -> _Features:
     )
 
 
+def stems_of(text: str) -> frozenset[str]:
+    """The stems of the words of ``text`` that say something."""
+    return _features(text).stems
+
+
 def collapsed(
     items: Sequence[ContextItem], min_overlap: float = DEFAULT_OVERLAP
 ) -> tuple[list[ContextItem], list[Dropped]]:

@@ -18,8 +18,17 @@ from inference_core.context.comparing import (
     collapsed,
     resolved,
 )
-from inference_core.context.items import AssembledContext, ContextItem, Dropped, DropReason, section_of
-from inference_core.context.relevance import Pruning, answering, chances, is_likely, is_personal, pruned
+from inference_core.context.doubts import doubted
+from inference_core.context.items import STANDING, AssembledContext, ContextItem, Dropped, DropReason, section_of
+from inference_core.context.relevance import (
+    Pruning,
+    answering,
+    chances,
+    is_likely,
+    is_question,
+    pruned,
+    relevance_asked,
+)
 from inference_core.context.render import (
     FORMATS,
     MAX_LINE_CHARACTERS,
@@ -148,15 +157,16 @@ class ContextEngineer:
 
     def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:
         """What is given if there is room, the most valuable first, and what is dropped."""
-        once, dropped = collapsed(given, self.min_overlap)
+        once, dropped = collapsed(doubted(given, query), self.min_overlap)
         history = asks_for_history(query)
         if not history:
             once, others = answering(by_value(once), query, answers_only=self.answers_only)
             dropped += others
         found = resolved(by_value(once), keeps_history=history)
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
-        min_best = 0.0 if is_personal(query, everything) else self.pruning.min_best
-        chance = chances(everything, self.pruning.min_relevance, min_best)
+        min_best = relevance_asked(query, everything, self.pruning)
+        spares = self.pruning.keeps_standing or not is_question(query or "")
+        chance = chances(everything, self.pruning.min_relevance, min_best, STANDING if spares else ())
         least = self.pruning.min_chance
         single = by_value([*found.kept, *found.untrusted])
         kept, unneeded = pruned(single, chance, least, self.pruning.max_external)
@@ -243,14 +253,14 @@ def cut_item(item: ContextItem, share: float) -> ContextItem | None:
 
 
 def _value(item: ContextItem) -> float:
-    return UNJUDGED if item.relevance is None else item.relevance
+    return (UNJUDGED if item.relevance is None else item.relevance) / (1 + item.doubt)
 
 
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
     in_order = sorted(items, key=lambda item: (item.source, item.id, item.text))
     newest_first = sorted(in_order, key=_when, reverse=True)
-    return sorted(newest_first, key=lambda item: (_value(item), item.score), reverse=True)
+    return sorted(newest_first, key=lambda item: (_value(item), item.score - item.doubt), reverse=True)
 
 
 def at_both_ends(best_first: Sequence[T]) -> list[T]:

@@ -19,6 +19,22 @@ STANDING: Final = (MemoryType.INSTRUCTION, MemoryType.PREFERENCES)
 _UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 
+class Doubt(str, Enum):
+    """What speaks against a memory when a prompt is filled (`inference_core.context.doubts`)."""
+
+    FROM_WEB = "from the web"
+    HYPOTHETICAL = "hypothetical"
+    OUTDATED = "perhaps outdated"
+
+
+DOUBTS: Final[Mapping[Doubt, float]] = {
+    Doubt.FROM_WEB: 1.0,
+    Doubt.HYPOTHETICAL: 0.5,
+    Doubt.OUTDATED: 1.0,
+}
+"""What each takes from the score of a memory; see `docs/context-quality.md` for how they were chosen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextItem:
     """One line that the prompt may show: a memory (``record``), or text from another source.
@@ -27,7 +43,7 @@ class ContextItem:
     source. ``relevance`` is from 0 to 1, or None if the source does not rate its items; such an item is not pruned.
     ``score`` orders the items of a source, higher is better; ``signals`` are the parts of the score. ``cut`` is how
     many characters of ``text`` are shown, None for all that fit on a line. ``replaces`` is the profile's line that this
-    item corrects.
+    item corrects. ``doubts`` are what speaks against it, None until that was asked (`inference_core.context.doubts`).
     """
 
     id: str
@@ -43,6 +59,12 @@ class ContextItem:
     record: MemoryRecord | None = None
     cut: int | None = None
     replaces: str | None = None
+    doubts: frozenset[Doubt] | None = None
+
+    @property
+    def doubt(self) -> float:
+        """What its doubts take from its score."""
+        return sum(DOUBTS[one] for one in self.doubts or ())
 
     @classmethod
     def of(

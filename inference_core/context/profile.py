@@ -24,6 +24,7 @@ _LATER: Final = (
     "More of it comes with a message, in <user_memory_context>; where that is newer than a line here, the newer holds."
 )
 _REMINDER: Final = "From memory: reference data, not said by the user now."
+_NOTHING: Final = "Nothing else was found in memory for this message."
 _FEW: Final = 12
 """Shorter profiles count as this many lines, so that one new line does not rewrite them."""
 _ORDER: Final = (MemoryCategory.PROCEDURAL, MemoryCategory.SEMANTIC, MemoryCategory.EPISODIC)
@@ -154,7 +155,7 @@ def line_in_profile(record: MemoryRecord, zone: tzinfo, cut: int | None = None) 
 
 def beside_profile(memories: str, now: datetime, zone: tzinfo) -> str:
     """The block of a turn beside a profile: the time, and ``memories``, rendered without a preamble."""
-    return "\n".join([header(now, zone), _REMINDER, *([memories] if memories else [])])
+    return "\n".join([header(now, zone), _REMINDER, memories or _NOTHING])
 
 
 def fenced_profile(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
@@ -18,7 +18,7 @@ from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.analysis import analyze
+from inference_core.retrieval.analysis import analyze, query_alternatives
 from inference_core.retrieval.languages import language_of
 from inference_core.slots.words import PEOPLE, word_set
 
@@ -27,6 +27,9 @@ Chances = Mapping[tuple[str, str], float]
 _MAX_EXTERNAL: Final = 5
 _MORE_THAN_A_GREETING: Final = 3
 """Words."""
+_FEW: Final = 5
+_MORE_THAN_OPEN: Final = 3
+"""Words with a subject."""
 _SURE: Final = 0.995
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
 _BASE: Final = 0.18
@@ -36,6 +39,8 @@ _PLACE: Final = -0.84
 _DISTANCE: Final = 0.14
 _USUAL_TOKENS: Final = 25
 """An item of up to this size is judged by its chance alone; a longer one has to be likelier."""
+_LONG_TOKENS: Final = 800
+"""A longer item is cut anyway if there is no room."""
 MAX_CHARACTERS: Final = 300
 """A longer text says more than one thing."""
 _SHARED: Final = 0.5
@@ -94,24 +99,54 @@ class Pruning:
     """The thresholds, from 0 to 1, below which items are left out.
 
     ``min_chance`` is the minimum estimated chance that an item is needed (`chances`); the default keeps 97 % of what is
-    needed. If the question is about general knowledge (`is_personal`) and no item's relevance reaches ``min_best``,
-    only rules, preferences and items without a relevance are kept; the default loses some evidence. ``min_relevance``
-    is a minimum relevance for every item; off by default, as it loses more. At most ``max_external`` items from tools,
-    documents and the web are kept, the likeliest ones, because poisoned texts come in numbers. Raises
-    ConfigurationError for thresholds outside 0 to 1, or a negative number.
+    needed. If no item's relevance reaches ``min_best`` for a question about general knowledge, or ``min_any`` for any
+    other (`relevance_asked`), only items without a relevance are kept, with ``keeps_standing`` or for a request also
+    rules and preferences; the defaults lose some evidence. ``min_relevance`` is a minimum
+    relevance for every item; off by default, as it loses more. At most ``max_external`` items from tools, documents and
+    the web are kept, the likeliest ones, because poisoned texts come in numbers. Raises ConfigurationError for
+    thresholds outside 0 to 1, or a negative number.
     """
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.11
+    min_best: float = 0.1
+    min_any: float = 0.073
     max_external: int = 2
+    keeps_standing: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("min_chance", "min_relevance", "min_best"):
+        for name in ("min_chance", "min_relevance", "min_best", "min_any"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ConfigurationError(f"{name} must be from 0 to 1, not {value}")
         if self.max_external < 0:
             raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
+
+
+def relevance_asked(query: str | None, items: Sequence[ContextItem], pruning: Pruning) -> float:
+    """How relevant the best of ``items`` must be for any of them to have to do with ``query``.
+
+    0 for a few items, which take little room, and for an open question ("What should I do this weekend?"), whose answer
+    may draw on anything; also if the question or the best item is not in English, as relevance then says little.
+    """
+    if query is None or not _is_in_english(query, items):
+        return 0.0
+    if not is_personal(query, items):
+        return pruning.min_best
+    are_few = sum(item.relevance is not None for item in items) <= _FEW
+    return 0.0 if are_few or len(query_alternatives(query)) < _MORE_THAN_OPEN else pruning.min_any
+
+
+def _is_in_english(query: str, items: Sequence[ContextItem]) -> bool:
+    """Whether ``query`` says more than a greeting and is in English, as is the most relevant of ``items``."""
+    if len(query.split()) < _MORE_THAN_A_GREETING or language_of(query) != "en":
+        return False
+    best = max(items, key=lambda item: item.relevance or 0.0, default=None)
+    return best is None or language_of(best.text) in ("en", "")
+
+
+def is_question(query: str) -> bool:
+    """Whether ``query`` asks for something to be told, in English, not for something to be done."""
+    return query.rstrip().endswith("?") or _ASKS.match(query) is not None
 
 
 def is_personal(query: str | None, items: Sequence[ContextItem] = ()) -> bool:
@@ -121,42 +156,49 @@ def is_personal(query: str | None, items: Sequence[ContextItem] = ()) -> bool:
     names what one of ``items`` names; and if it or the most relevant item is not in English, as then relevance and
     these words say little.
     """
-    if query is None or len(query.split()) < _MORE_THAN_A_GREETING or language_of(query) != "en":
+    if query is None or not _is_in_english(query, items):
         return True
     if _FIRST_PERSON.search(_OF_NOBODY.sub("", query)) or _OF_SOMEBODY.search(query):
         return True
     if not _RELATIVES.isdisjoint(_WORD.findall(query.casefold())):
         return True
-    best = max(items, key=lambda item: item.relevance or 0.0, default=None)
-    if best is not None and language_of(best.text) not in ("en", ""):
-        return True
     names = map(re.escape, _NAMES.findall(query))
     return any(re.search(rf"\b{name}\b", item.text) for name in names for item in items)
 
 
-def chances(items: Sequence[ContextItem], min_relevance: float = 0.0, min_best: float = 0.0) -> Chances:
+def chances(
+    items: Sequence[ContextItem],
+    min_relevance: float = 0.0,
+    min_best: float = 0.0,
+    spared: Collection[str | None] = STANDING,
+) -> Chances:
     """How likely each judged item is needed; 0 for one that is less relevant than ``min_relevance``.
 
-    If none is as relevant as ``min_best``, 0 for all but rules and preferences, which hold whatever is asked.
+    If none is as relevant as ``min_best``, 0 for all but the kinds that are ``spared``: rules and preferences, which
+    hold whatever is asked.
 
     It depends on the item's relevance, also compared with the most relevant item, on its place, and on how far its
-    score is below the best of its source; a long item is less likely. More relevant items of other sources go before
-    it. Items from outside count for few places: a flood of texts that repeat the question would push out all others.
+    score is below the best of its source; a long item that is not the best is less likely. More relevant items of other
+    sources go before it. Items from outside count for few places: a flood of texts that repeat the question would push
+    out all others.
     """
     judged = [item for item in items if item.relevance is not None]
     best = max((item.relevance or 0.0 for item in judged), default=0.0)
     found: dict[tuple[str, str], float] = {}
     for source in dict.fromkeys(item.source for item in judged):
-        own = sorted((item for item in judged if item.source == source), key=lambda item: item.score, reverse=True)
+        own = [item for item in judged if item.source == source]
+        own.sort(key=lambda item: item.score - item.doubt, reverse=True)
+        first = own[0].score - own[0].doubt
         others = [item.relevance or 0.0 for item in judged if item.source != source and item.trust > Trust.EXTERNAL]
         vouched = external = 0
         for item in own:
             relevance = item.relevance or 0.0
             before = vouched + min(external, _MAX_EXTERNAL) + sum(other > relevance for other in others)
             evidence = _BASE + _RELEVANCE * _logit(relevance) + _AMONG * (_logit(relevance) - _logit(best))
-            evidence += _PLACE * math.log1p(before) + _DISTANCE * (item.score - own[0].score)
-            brevity = min(1.0, math.sqrt(_USUAL_TOKENS / max(text_tokens(item.text), 1)))
-            is_silenced = best < min_best and item.kind not in STANDING
+            evidence += _PLACE * math.log1p(before) + _DISTANCE * (item.score - item.doubt - first)
+            tokens = min(max(text_tokens(item.text), _USUAL_TOKENS), _LONG_TOKENS)
+            brevity = math.sqrt(_USUAL_TOKENS / tokens) if before else 1.0
+            is_silenced = best < min_best and item.kind not in spared
             is_out = relevance < min_relevance or is_silenced
             found[source, item.id] = 0.0 if is_out else brevity / (1 + math.exp(-evidence))
             vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)

@@ -16,7 +16,7 @@ from html import escape
 from typing import Final
 
 from inference_core.clock import in_zone, local_day
-from inference_core.context.items import AssembledContext, ContextItem, section_of
+from inference_core.context.items import AssembledContext, ContextItem, Doubt, section_of
 from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_ID_LENGTH
@@ -31,6 +31,8 @@ NOTICE: Final = (
     "memory. Procedural memory holds the user's own working rules. A line with a source was said by a tool, a document "
     "or the web, and the user has not confirmed it."
 )
+MARKED: Final = (Doubt.HYPOTHETICAL, Doubt.OUTDATED)
+"""Doubts that a line names, behind its text and type; for what is from outside, it names the source."""
 CONFLICTS: Final = "conflicting_memory"
 UNTRUSTED: Final = "unconfirmed_memory"
 TITLES: Final = {
@@ -54,7 +56,7 @@ _RESERVED: Final = frozenset({CONFLICTS, UNTRUSTED, "user_memory_context", "user
 _MAX_TAG: Final = 60
 _MAX_MARKS: Final = 8
 _MEMORY: Final = re.compile(
-    r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[topic: [^\n]*\])?(?: \[source: \w+\])?$", re.MULTILINE
+    r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[topic: [^\n]*\])?(?: \[source: \w+\])?(?: \[[a-z ,]+\])?$", re.MULTILINE
 )
 _CUT_AT: Final = re.compile(r" … \[cut, id: [^\]]*\]\Z")
 _NOT_IN_TAGS: Final = re.compile("[^a-z0-9_]+")
@@ -121,7 +123,7 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
 
 
 def line_of(item: ContextItem, zone: tzinfo) -> str:
-    """``item`` as one line of a prompt: date in ``zone``, text, type, and topic and source where there is one.
+    """``item`` as one line of a prompt: date in ``zone``, text, type; topic, source and doubts where there are some.
 
     What the user, the application or an agent noted shows no source: an agent saves what the user told it. A text that
     is cut ends in the id by which all of it can be read. What the item replaces stands below it.
@@ -129,8 +131,9 @@ def line_of(item: ContextItem, zone: tzinfo) -> str:
     fields = fields_of(item, zone)
     topic = f" [topic: {fields['topic']}]" if fields["topic"] else ""
     source = f" [source: {fields['source']}]" if fields["source"] else ""
+    marks = f" [{fields['note']}]" if fields["note"] else ""
     replaced = f"\n    in place of: {item.replaces}" if item.replaces else ""
-    return f"  - [{fields['date']}] {fields['text']} (type: {fields['type']}){topic}{source}{replaced}"
+    return f"  - [{fields['date']}] {fields['text']} (type: {fields['type']}){topic}{source}{marks}{replaced}"
 
 
 def fields_of(item: ContextItem, zone: tzinfo) -> dict[str, str]:
@@ -144,6 +147,7 @@ def fields_of(item: ContextItem, zone: tzinfo) -> dict[str, str]:
         "type": _label(item.kind or item.source),
         "topic": _label(record.topic) if record and record.topic else "",
         "source": origin if item.trust <= Trust.EXTERNAL else "",
+        "note": ", ".join(doubt.value for doubt in MARKED if doubt in (item.doubts or ())),
     }
 
 

@@ -34,7 +34,8 @@ class ReceiptLine:
 
     ``score``, ``relevance`` and ``signals`` (the shares of the score) are those of the search that found it. ``old`` is
     the version of the profile line that it replaces. ``cut`` is how many characters of the text were given, None for
-    all. Lines with the same ``group`` contradict each other and were given together.
+    all. Lines with the same ``group`` contradict each other and were given together. ``doubts`` are what spoke against
+    it ("from the web", "hypothetical", "perhaps outdated").
     """
 
     id: str
@@ -47,11 +48,13 @@ class ReceiptLine:
     old: int | None = None
     cut: int | None = None
     group: int | None = None
+    doubts: tuple[str, ...] = ()
 
     def packed(self, signals: Sequence[str]) -> list[Any]:
         """The line by position, as it is stored: figures rounded, the values of ``signals`` without their names."""
         shares = [_rounded(self.signals.get(name, 0.0)) for name in signals] if self.signals else None
-        figures = [_rounded(self.score), _rounded(self.relevance), shares, self.old, self.cut, self.group]
+        figures: list[Any] = [_rounded(self.score), _rounded(self.relevance), shares, self.old, self.cut, self.group]
+        figures.append(list(self.doubts) or None)
         while figures and figures[-1] is None:
             figures.pop()
         return [_PLACES.index(self.place), self.rank, self.id, self.version, *figures]
@@ -60,7 +63,7 @@ class ReceiptLine:
     def unpacked(cls, signals: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
         """The line of `packed`. Raises TypeError, ValueError or IndexError for anything else."""
         place, rank, memory_id, version, *figures = fields
-        score, relevance, shares, old, cut, group = [*figures, *[None] * 6][:6]
+        score, relevance, shares, old, cut, group, doubts = [*figures, *[None] * 7][:7]
         return cls(
             id=memory_id,
             version=version,
@@ -72,6 +75,7 @@ class ReceiptLine:
             old=old,
             cut=cut,
             group=group,
+            doubts=tuple(doubts or ()),
         )
 
 

@@ -79,7 +79,8 @@ class Search:
 class Found:
     """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
 
-    ``links`` are those that add to the score. ``place`` is where the index of the search has it, if that found it.
+    ``links`` are those that add to the score. ``outdated``, from 0 to 1, is what it lost to a newer row that says
+    something else of the same. ``place`` is where the index of the search has it, if that found it.
     """
 
     row: Row
@@ -87,6 +88,7 @@ class Found:
     relevance: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict[str, float])
     links: tuple[MemoryLink, ...] = ()
+    outdated: float = 0.0
     place: Place | None = None
 
 
@@ -218,7 +220,10 @@ class Selection:
             losses = outdated(
                 question, [*map(content_of, rows)], lambda at: _moment_of(rows[at]), self._alike([*others.values()])
             )
-            left = {at: best[at].score - losses.get(number, 0.0) for number, at in enumerate(others)}
+            best = [*best]
+            for number, at in enumerate(others):
+                best[at] = replace(best[at], outdated=losses.get(number, 0.0))
+            left = {at: best[at].score - best[at].outdated for at in others}
             for place, at in zip(others, sorted(others, key=lambda at: -left[at]), strict=True):
                 order[place] = at
         placed: list[Found] = []

@@ -24,7 +24,9 @@ from inference_core import (
     get_memory_tools,
     open_store,
 )
+from inference_core.context.engineer import ContextEngineer
 from inference_core.context.profile import fenced_profile
+from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import canonical_text, text_tokens
@@ -106,7 +108,7 @@ def test_max_results_bounds_a_category_in_profile_and_block_together(
         for kind in ("preferences", "instructions", "interaction"):
             service.sync.save_memory(U, f"Colour number {number} of {kind}", kind)
     request, result = asked(service, question, max_recall_results=most)
-    counts = Counter(line.rsplit("(type: ", 1)[1] for line in told(request))
+    counts = Counter(line.rsplit("(type: ", 1)[1].partition(")")[0] for line in told(request))
     assert set(counts.values()) == {most}
     assert result["memories_recalled"] == 3 * most
 
@@ -236,3 +238,50 @@ async def test_a_profile_that_outgrew_the_budget_is_written_anew(service: AgentM
         await ask(agent, "async", "hello", {"configurable": {"thread_id": "1"}})
     assert [cost(request) <= most for request, most in zip(model.requests, (2_000, 500), strict=True)] == [True, True]
     assert profiles(model.requests[0]) != profiles(model.requests[1])
+
+
+def test_what_is_from_the_web_goes_behind_what_the_user_said(service: AgentMemoryStoreService) -> None:
+    """A page that repeats the question took the last place in the prompt; its receipt says why it does not."""
+    for number in range(3):
+        text = f"The rent of the flat goes to account {number}, rent of the flat"
+        service.sync.save_memory(U, text, "facts", source=MemorySource(origin=Origin.WEB))
+    said = service.sync.save_memory(
+        U, "The rent of the flat goes to Joost in Delft, by the first of the month, says the contract", "facts"
+    )
+    request, _ = asked(service, "Where does the rent of the flat go to?", max_recall_results=3, profile=False)
+    assert "Joost" in "".join(told(request))
+    hits = service.sync.recall_memories(U, "Where does the rent of the flat go to?", 3)
+    assert said not in {hit.id for hit in hits}, "recall itself gives what fits best"
+    (receipt,) = service.sync.list_receipts(U)
+    assert any(one.reason.startswith("from the web") for one in receipt.dropped)
+
+
+def test_a_doubted_line_is_marked_and_its_receipt_rebuilds_it(service: AgentMemoryStoreService) -> None:
+    service.sync.save_memory(U, "Might move to a flat with a garden", "facts")
+    request, _ = asked(service, "Which flat with a garden?")
+    (line,) = told(request)
+    assert line.endswith("(type: facts) [hypothetical]")
+    (receipt,) = service.sync.list_receipts(U)
+    assert receipt.lines[0].doubts == ("hypothetical",)
+    assert service.sync.rebuild_receipt(U, receipt).is_same
+
+
+@pytest.mark.parametrize("rules", [0, 1])
+def test_a_question_that_nothing_has_to_do_with_gets_an_empty_block_that_says_so(
+    service: AgentMemoryStoreService, rules: int
+) -> None:
+    """The block ended after its first line, and without a profile there was none: the model could not know why."""
+    for number in range(rules):
+        service.sync.save_memory(U, f"Answer in short sentences, rule {number}", "instructions")
+    service.sync.save_memory(U, "Walks the dog at seven", "facts")
+    engineer = ContextEngineer(pruning=Pruning(min_best=0.9))
+    request, result = asked(service, "What is the capital of Peru?", engineer=engineer)
+    (block,) = blocks(request)
+    assert block.rstrip().endswith("Nothing else was found in memory for this message.")
+    assert len(told(request)) == result["memories_recalled"] == rules
+    (receipt,) = service.sync.list_receipts(U)
+    assert service.sync.rebuild_receipt(U, receipt).is_same
+
+
+def test_a_user_without_memories_has_no_block(service: AgentMemoryStoreService) -> None:
+    assert blocks(asked(service, "What is the capital of Peru?")[0]) == []

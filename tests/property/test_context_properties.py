@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from support import expanded, load
 
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.items import ContextItem
+from inference_core.context.items import ContextItem, Doubt
+from inference_core.context.relevance import Pruning
 from inference_core.context.render import FORMATS, NOTICE, UNTRUSTED
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -101,3 +103,16 @@ def test_no_hostile_text_breaks_out(form: str, trust: Trust):
         assert trust is not Trust.EXTERNAL or form == "markdown" or list(read) == [UNTRUSTED]
         marks = context.text.replace(NOTICE, "")
         assert [marks.count(mark) for mark in "<>"] == ([2, 2] if form == "xml" else [0, 0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(found=st.lists(items(), max_size=10, unique_by=lambda one: one.id), data=st.data())
+def test_a_doubt_drops_nothing_that_is_not_doubted(found: list[ContextItem], data: st.DataObject):
+    """What nothing speaks against is told whatever is doubted beside it, and keeps its own line."""
+    doubts = data.draw(st.lists(st.frozensets(st.sampled_from(Doubt)), min_size=len(found), max_size=len(found)))
+    plain = [replace(one, doubts=frozenset[Doubt]()) for one in found]
+    doubtful = [replace(one, doubts=some) for one, some in zip(found, doubts, strict=True)]
+    engineer = ContextEngineer(pruning=Pruning(min_chance=0.03))
+    before, after = (engineer.assemble(some, query="Where does the user live?", now=NOW) for some in (plain, doubtful))
+    sure = {one.id for one in doubtful if not one.doubts}
+    assert {one.id for one in before.items} & sure <= {one.id for one in after.items}

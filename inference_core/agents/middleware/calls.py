@@ -197,6 +197,7 @@ def _lines(turn: TurnContext) -> Iterator[ReceiptLine]:
             old=versions.get(item.id),
             cut=item.cut,
             group=groups.get(item.id),
+            doubts=tuple(sorted(doubt.value for doubt in item.doubts or ())),
         )
 
 

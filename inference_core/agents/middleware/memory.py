@@ -31,6 +31,7 @@ from inference_core.agents.middleware.calls import (
 )
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
+from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
@@ -42,7 +43,9 @@ from inference_core.stores.search import RecallMode
 
 _LOG = logging.getLogger(__name__)
 RECEIPT_DAYS: Final = 30.0
-DEFAULT_ENGINEER: Final = ContextEngineer()
+DEFAULT_ENGINEER: Final = ContextEngineer(pruning=Pruning(min_chance=0.025, keeps_standing=False))
+"""Of the few best of each category, more can be left out than of many (`docs/context-quality.md`), and what stands in
+every prompt comes by itself."""
 _WAIT_SHARE: Final = 0.7
 """Of the timeout, how long recall waits for the question's vectors from a server, or builds an index.
 

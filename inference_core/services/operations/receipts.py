@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inference_core.clock import time_zone
-from inference_core.context.items import AssembledContext, ContextItem
+from inference_core.context.items import AssembledContext, ContextItem, Doubt
 from inference_core.context.profile import Profile, beside_profile, line_in_profile
 from inference_core.context.render import FORMATS
 from inference_core.effects import Operation
@@ -137,7 +137,9 @@ def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, st
     for line in receipt.lines:
         if line.place is ReceiptPlace.PROFILE or line.id not in there:
             continue
-        item = replace(ContextItem.of(there[line.id], source="receipt"), cut=line.cut, replaces=replaced.get(line.id))
+        doubts = frozenset(doubt for doubt in Doubt if doubt.value in line.doubts)
+        item = ContextItem.of(there[line.id], source="receipt")
+        item = replace(item, cut=line.cut, replaces=replaced.get(line.id), doubts=doubts)
         if line.group is not None:
             conflicts.setdefault(line.group, []).append(item)
         elif item.trust > Trust.EXTERNAL:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Final
 
 from inference_core.clock import in_zone
+from inference_core.context.doubts import doubted
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
 from inference_core.context.items import STANDING, AssembledContext, ContextItem
 from inference_core.context.profile import (
@@ -35,7 +36,7 @@ from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.search import RecallMode, Search, SearchResult
+from inference_core.stores.search import LeftOut, RecallMode, Search, SearchResult
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
     from inference_core.stores.snapshot import Snapshot
@@ -44,6 +45,8 @@ DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
 _IN_PROFILE: Final = "in the profile already"
 _RECOUNTS: Final = 3
+_SPARE: Final = 3
+"""So many more memories of each category are found than are shown; some of them go before doubtful ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +247,7 @@ class _Turn:
         counts = Counter(record.category for record in given)
         room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
         ids, contents = {record.id for record in given}, {record.content for record in given}
+        spare = _SPARE if self.query and self.options.engineer else 0
 
         def reject(row: Row) -> str | None:
             # Before the cut: what the profile shows takes no place of what answers.
@@ -252,29 +256,42 @@ class _Turn:
         search = Search(
             groups=list(self.groups.values()),
             text=self.query,
-            limit=max(room.values(), default=0),
+            limit=max(room.values(), default=0) + spare,
             backfill=True,
             kinds=self.kinds,
             reject=reject,
             deduplicate=True,
+            prefers_newer=bool(spare),
             links=None,
             wait_seconds=self.options.wait_seconds,
             explains=self.options.explains,
             now=in_zone(self.now, self.zone),
         )
         result = snapshot.search(search)
-        found = {name: group[: room[name]] for name, group in zip(self.groups, result.groups, strict=True)}
-        limit = self.options.max_memories
-        while limit is not None and newer + sum(map(len, found.values())) > limit:
-            max(reversed(found.values()), key=len).pop()
         items = [
             ContextItem.of(
                 record_of(one.row), source=SOURCE, relevance=one.relevance, score=one.score, signals=one.shares
             )
-            for group in found.values()
+            for group in result.groups
             for one in group
         ]
-        return items, result
+        if spare:
+            items = doubted(items, self.query, [one.outdated for group in result.groups for one in group])
+        rest = iter(items)
+        found: dict[MemoryCategory, list[ContextItem]] = {}
+        for name, group in zip(self.groups, result.groups, strict=True):
+            own = list(islice(rest, len(group)))
+            order = _doubtful_later(own)
+            found[name] = [own[at] for at in order[: room[name]]]
+            result.left_out.extend(
+                LeftOut(group[at], ", ".join(sorted(doubts)))
+                for at in order[room[name] :]
+                if at < room[name] and (doubts := own[at].doubts)
+            )
+        limit = self.options.max_memories
+        while limit is not None and newer + sum(map(len, found.values())) > limit:
+            max(reversed(found.values()), key=len).pop()
+        return list(chain.from_iterable(found.values())), result
 
     def rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
         """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
@@ -294,7 +311,7 @@ class _Turn:
                 max_tokens=max(room, 0),
                 preamble=False if has_profile else None,
             )
-            block = block_of(context.text) if context.text or profile.lines else ""
+            block = block_of(context.text) if context.text or profile.lines or (items and has_profile) else ""
             over = used + self.count(fenced(block)) - budget if block else 0
             if over <= 0:
                 return context, block
@@ -305,3 +322,10 @@ class _Turn:
         if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
             return "of another type"
         return why_invalid(row.value, self.now)
+
+
+def _doubtful_later(items: Sequence[ContextItem]) -> list[int]:
+    """The positions of ``items`` in their order, whatever gave it, but the doubted ones as much later as they lose."""
+    scores = accumulate((item.score for item in items), min)
+    left = [score - item.doubt for item, score in zip(items, scores, strict=True)]
+    return sorted(range(len(items)), key=lambda at: -left[at])

@@ -184,6 +184,45 @@ def test_a_short_item_is_not_likelier_and_no_relevance_is_certain():
     assert chances([item("a", relevance=0.0)])["s", "a"] > 0
 
 
+def test_the_best_item_is_as_likely_however_long_and_the_others_are_not():
+    """A long memory was left out though recall ranked it first; behind others, from some length on no more matters."""
+
+    def chance(words: int, name: str) -> float:
+        items = [item(one, "tea " * words, relevance=0.1, score=score) for one, score in (("best", 2.0), ("next", 1.0))]
+        return chances(items)["s", name]
+
+    assert chance(5, "best") == chance(5_000, "best")
+    assert chance(5, "next") > chance(100, "next") > chance(2_000, "next") == chance(5_000, "next")
+
+
+def test_a_question_that_nothing_has_to_do_with_is_told_nothing():
+    """A question about somebody else's project was told the five best, whatever they were."""
+    beans = [item(f"b{at}", f"Row {at} holds beans", relevance=0.05, score=-at) for at in range(6)]
+    query, engineer = "Which port does our metrics gateway use now?", ContextEngineer()
+
+    def told(*items: ContextItem, query: str = query, engineer: ContextEngineer = engineer) -> list[str]:
+        return [one.id for one in engineer.assemble(items, query=query, now=NOW).items]
+
+    assert told(*beans) == []
+    assert told(*beans, item("rule"), engineer=engineer) == ["rule"], "what no source has judged is told"
+    assert told(*beans[:5]), "of a few, the best may be told"
+    assert told(*beans, item("gateway", "The gateway listens on 9464", relevance=0.08)), "one is near enough"
+    assert told(*beans, query="What should I do this weekend?"), "an open question may need anything"
+    assert told(*beans, query="Was soll ich am Wochenende mit den Kindern unternehmen?"), "relevance is for English"
+    assert told(*beans, engineer=ContextEngineer(pruning=Pruning(min_any=0)))
+
+
+@pytest.mark.parametrize(
+    ("query", "is_told"), [("Which port does our gateway use?", False), ("Deploy our change of the gateway port", True)]
+)
+def test_rules_are_kept_for_a_request_even_where_they_do_not_stand_in_every_prompt(query: str, is_told: bool):
+    rule = replace(item("rule", "Answer in short sentences", relevance=0.02), kind="instructions")
+    beans = [item(f"b{at}", f"Row {at} holds beans", relevance=0.02) for at in range(6)]
+    pruning = Pruning(min_best=0.5, min_any=0.5, keeps_standing=False, min_chance=0)
+    items = ContextEngineer(pruning=pruning).assemble([rule, *beans], query=query, now=NOW).items
+    assert [one.id for one in items] == (["rule"] if is_told else [])
+
+
 def test_pinned_and_unjudged_items_are_always_likely():
     known = {("s", "a"): 0.3, ("s", "b"): 0.0}
     assert [is_likely(item(name), known, 0.3) for name in "abc"] == [True, False, True]
@@ -200,7 +239,7 @@ def test_of_outside_items_the_likeliest_stay_and_none_if_none_may():
     assert [one.id for one in pruned(pages, known, 0.4, Pruning(max_external=0).max_external)[0]] == ["d"]
 
 
-@pytest.mark.parametrize("name", ["min_chance", "min_relevance", "min_best"])
+@pytest.mark.parametrize("name", ["min_chance", "min_relevance", "min_best", "min_any"])
 def test_a_share_may_be_none_or_all(name: str):
     for limit in (0, 1):
         assert getattr(replace(Pruning(), **{name: limit}), name) == limit
