@@ -88,15 +88,15 @@ def in_one(model: bytes, weights: bytes) -> bytes:
     return whole.SerializeToString()
 
 
-def _tensors(content: bytes, at: int) -> dict[str, bytes]:
-    tensors: dict[str, bytes] = {}
+def _tensors(content: bytes, at: int) -> dict[str, memoryview]:
+    tensors: dict[str, memoryview] = {}
     (count,) = struct.unpack_from("<i", content, at)
     at += 4
     for _ in range(count):
         (length,) = struct.unpack_from("<H", content, at)
         name = content[at + 2 : at + 2 + length].decode()
         _, _, start, size = _TENSOR.unpack_from(content, at + 2 + length)
-        tensors[name] = content[start : start + size]
+        tensors[name] = memoryview(content)[start : start + size]
         at += 2 + length + _TENSOR.size
     return tensors
 
@@ -107,7 +107,7 @@ class _Graph:
     Methods return the name of what they compute.
     """
 
-    def __init__(self, source: dict[str, bytes]) -> None:
+    def __init__(self, source: dict[str, memoryview]) -> None:
         self.weights = bytearray()
         self._source = source
         self._nodes: list[Any] = []
@@ -210,5 +210,5 @@ class _Graph:
         In the file, a block is a scale and 16 bytes of which byte i holds the numbers i and i + 16.
         """
         blocks = np.frombuffer(self._source[name], np.uint8).reshape(-1, 2 + _BLOCK // 2)
-        numbers = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)
-        return numbers[:, ::2] | numbers[:, 1::2] << 4, blocks[:, :2].copy().view("<f2")
+        pairs = [half[:, ::2] | half[:, 1::2] << 4 for half in (blocks[:, 2:] & 15, blocks[:, 2:] >> 4)]
+        return np.concatenate(pairs, axis=1), blocks[:, :2].copy().view("<f2")
