@@ -241,16 +241,14 @@ def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask, portion: in
 # superseded them (Collins and Loftus 1975; entity links as in HippoRAG, Gutierrez et al. 2024, but over the existing
 # postings, without a graph or a model).
 
-ABOUT: Final = 0.5
-"""What a memory gains if it is about somebody the query names."""
-ANSWERS: Final = 1.25
-"""What it gains in addition if no candidate is more relevant by itself."""
+ABOUT: Final = 2.5
+"""The most that a memory gains if it is about somebody whom the query names."""
 SHARED: Final = 1.5
 """The most it gains for what it shares with one of the best."""
 UNNAMED: Final = 0.33
 """The fraction of that it gains if the query names nobody a candidate is about."""
-_SURE: Final = 0.3
-"""The name in a query is trusted fully if memories about that person lead the others by these log odds."""
+_SURE: Final = 4.0
+"""The name in a query is trusted fully if the best memory about that person leads all others by this score."""
 _HALF: Final = 12.0
 """The shared idf that gives half of `SHARED`."""
 _SAME_FACT: Final = 12.0
@@ -260,7 +258,6 @@ _RARE_SHARE: Final = 100
 _RARE_IN_FEW: Final = 3
 _RARE_IN_MANY: Final = 64
 """A word is rare if it occurs in at most one of a hundred memories, or three of a few, but never in more than 64."""
-_EXTREME: Final = 0.001
 Bridges = dict[Place, tuple[float, str]]
 """For each document that shares something with another, how much it shares, and the name of the weightiest part."""
 
@@ -274,7 +271,6 @@ class Candidate:
 
     key: str
     score: float
-    relevance: float
     subjects: Mapping[str, str]
     marks: Mapping[str, str]
     asks: bool = False
@@ -307,12 +303,10 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
     own, others = [at for at in telling if at in about], [at for at in telling if at not in about]
     trust = float(bool(own))
     if own and others:
-        ahead = _best_odds(candidates, own) - _best_odds(candidates, others)
+        ahead = max(candidates[at].score for at in own) - max(candidates[at].score for at in others)
         trust = min(max(ahead / _SURE, 0.0), 1.0)
-    most = max(one.relevance for one in candidates) or 1.0
     for at in own if trust else ():
-        one = candidates[at]
-        one.gain(trust * (ABOUT + ANSWERS * one.relevance / most), MemoryLink(about[at]))
+        candidates[at].gain(trust * ABOUT, MemoryLink(about[at]))
     return trust
 
 
@@ -362,11 +356,6 @@ def bridges_of(
         for slot in views[owner].slots_of(neighbours):
             found[Place(owner, slot)] = (_SAME_FACT, "supersedes")
     return found
-
-
-def _best_odds(candidates: Sequence[Candidate], positions: Sequence[int]) -> float:
-    chance = min(max(_EXTREME, *(candidates[at].relevance for at in positions)), 1 - _EXTREME)
-    return math.log(chance / (1 - chance))
 
 
 def _heavier(known: tuple[float, str] | None, weight: float, name: str) -> tuple[float, str]:

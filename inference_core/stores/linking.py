@@ -132,8 +132,7 @@ def _candidates(search: Search, found: Mapping[K, Found]) -> dict[K, Candidate]:
             text = content_of(one.row)
             subjects = subjects_of(one.row.value, text)
             marks = subjects | by_canonical(tags_of(one.row.value))
-            relevance = one.relevance or 0.0
-            candidates[place] = Candidate(one.row.key, one.score, relevance, subjects, marks, asks_something(text))
+            candidates[place] = Candidate(one.row.key, one.score, subjects, marks, asks_something(text))
     return candidates
 
 

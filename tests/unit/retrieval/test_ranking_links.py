@@ -13,7 +13,6 @@ from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Named
 from inference_core.retrieval.ranking import (
     ABOUT,
-    ANSWERS,
     SHARED,
     UNNAMED,
     Candidate,
@@ -24,24 +23,34 @@ from inference_core.retrieval.ranking import (
 )
 
 
-def candidate(key: str, relevance: float = 0.5, about: str = "", *marks: str, asks: bool = False) -> Candidate:
+def candidate(key: str, score: float = 0.5, about: str = "", *marks: str, asks: bool = False) -> Candidate:
     subjects = {about.casefold(): about} if about else {}
-    return Candidate(key, 1.0, relevance, subjects, {mark.casefold(): mark for mark in marks}, asks)
+    return Candidate(key, score, subjects, {mark.casefold(): mark for mark in marks}, asks)
 
 
 def gained(candidates: list[Candidate]) -> dict[str, tuple[Any, list[MemoryLink]]]:
     return {one.key: (pytest.approx(one.share), one.links) for one in candidates}
 
 
-def test_what_is_about_whom_the_query_names_gains_by_its_relevance():
-    best, other, nobody = candidate("a", 0.8, "Ida"), candidate("b", 0.4, "Ida"), candidate("c", 0.1)
-    assert link_to_query([best, other, nobody], Named("Where does Ida live?")) == 1.0
+def test_what_is_about_whom_the_query_names_gains_by_its_lead():
+    best, other, nobody = candidate("a", 3.0, "Ida"), candidate("b", 0.4, "Ida"), candidate("c", 1.0)
+    assert link_to_query([best, other, nobody], Named("Where does Ida live?")) == 0.5
     assert gained([best, other, nobody]) == {
-        "a": (0.5 + 1.25, [MemoryLink("Ida")]),
-        "b": (0.5 + 1.25 / 2, [MemoryLink("Ida")]),
+        "a": (2.5 / 2, [MemoryLink("Ida")]),
+        "b": (2.5 / 2, [MemoryLink("Ida")]),
         "c": (0.0, []),
     }
-    assert (ABOUT, ANSWERS, SHARED, UNNAMED) == (0.5, 1.25, 1.5, 0.33)
+    assert (ABOUT, SHARED, UNNAMED) == (2.5, 1.5, 0.33)
+
+
+def test_a_name_in_another_case_counts_only_if_nobody_is_named_as_it_stands():
+    named = Named("Gdzie mieszka siostra Anny?")
+    anna, anny = candidate("a", 3.0, "Anna"), candidate("b", 3.0, "Anny")
+    assert link_to_query([anna], named) == 1.0
+    assert gained([anna]) == {"a": (2.5, [MemoryLink("Anna")])}
+    anna = candidate("a", 1.0, "Anna")
+    assert link_to_query([anna, anny], named) == 0.5
+    assert gained([anna, anny]) == {"a": (0.0, []), "b": (2.5 / 2, [MemoryLink("Anny")])}
 
 
 def test_a_query_that_names_nobody_raises_nothing():
@@ -50,13 +59,11 @@ def test_a_query_that_names_nobody_raises_nothing():
     assert gained([one]) == {"a": (0.0, [])}
 
 
-@pytest.mark.parametrize(("of_others", "trust"), [(0.8, 0.0), (0.5, 0.0), (0.45, 0.669), (0.2, 1.0), (0.0, 1.0)])
+@pytest.mark.parametrize(("of_others", "trust"), [(8.0, 0.0), (5.0, 0.0), (4.0, 0.25), (1.0, 1.0), (0.0, 1.0)])
 def test_if_others_answer_as_well_the_name_counts_less(of_others: float, trust: float):
-    about, other = candidate("a", 0.5, "Ida"), candidate("b", of_others, "Bob")
-    found = link_to_query([about, other], Named("Where does Ida live?"))
-    assert found == pytest.approx(trust, abs=0.001)
-    most = max(0.5, of_others)
-    assert about.share == pytest.approx(found * (0.5 + 1.25 * 0.5 / most) if found else 0.0)
+    about, other = candidate("a", 5.0, "Ida"), candidate("b", of_others, "Bob")
+    assert link_to_query([about, other], Named("Where does Ida live?")) == trust
+    assert about.share == trust * 2.5
 
 
 def test_a_question_answers_nothing():
