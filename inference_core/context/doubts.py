@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
@@ -45,9 +46,12 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
     doubts = [set[Doubt]() if item.relevance is None else _own_doubts(item) for item in items]
     for found, loss in zip(doubts, losses, strict=False):
         found.update({Doubt.OUTDATED} if loss >= _LOST else ())
-    notes = sorted((at for at, item in enumerate(items) if _is_note(item)), key=lambda at: _when(items[at]))
     asked = stems_of(query) if query and not asks_for_history(query) else frozenset[str]()
-    for old, new in combinations(notes if asked else (), 2):
+    telling = [
+        at for at, item in enumerate(items) if asked and _is_note(item) and not asked.isdisjoint(stems_of(item.text))
+    ]
+    telling.sort(key=lambda at: _when(items[at]))
+    for old, new in combinations(telling, 2):
         if not doubts[new] and _is_outdated(items[old], items[new], asked):
             doubts[old].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]
@@ -59,9 +63,14 @@ def _own_doubts(item: ContextItem) -> set[Doubt]:
     if record is not None and record.source.origin is Origin.WEB:
         found.add(Doubt.FROM_WEB)
     is_fact = _is_note(item) and item.section == section_of(MemoryCategory.SEMANTIC)
-    if is_fact and _HYPOTHETICAL.search(item.text):
+    if is_fact and _is_hypothetical(item.text):
         found.add(Doubt.HYPOTHETICAL)
     return found
+
+
+@lru_cache(maxsize=4_096)  # the same memories are found in turn after turn
+def _is_hypothetical(text: str) -> bool:
+    return _HYPOTHETICAL.search(text) is not None
 
 
 def _is_outdated(old: ContextItem, new: ContextItem, asked: frozenset[str]) -> bool:
@@ -70,7 +79,7 @@ def _is_outdated(old: ContextItem, new: ContextItem, asked: frozenset[str]) -> b
         return False
     said, says = stems_of(old.text), stems_of(new.text)
     held = said & asked
-    return bool(held) and len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ALIKE
+    return len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ALIKE
 
 
 def _is_note(item: ContextItem) -> bool:
