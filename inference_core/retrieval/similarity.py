@@ -22,6 +22,8 @@ _EMPTY_WORDS: Final = frozenset(WORDS["empty_words"].split())
 """English words without which a note says the same; no negation, quantity or modal verb is among them."""
 _PAST_WORDS: Final = frozenset(WORDS["past"].split())
 _UNSPACED_PAST: Final = tuple(WORDS["past_in_unspaced"].split())
+_SHORT: Final = 500
+"""The words of longer texts are not kept: a few thousand of them would take more memory than all indexes."""
 Moment = tuple[float, float]
 """When something happened and when it was stored, in seconds since 1970."""
 WINDOW: Final = 10
@@ -44,16 +46,19 @@ _PAST: Final = re.compile(
 )
 
 
-@lru_cache(maxsize=4_096)
 def words_of(text: str) -> frozenset[str]:
     """The words of ``text``, in lower case, without punctuation. Other symbols count: C is not C#."""
-    return frozenset(filter(None, (word.strip(_SENTENCE_MARKS) for word in text.casefold().split())))
+    return _words(text) if len(text) <= _SHORT else _words.__wrapped__(text)
 
 
-@lru_cache(maxsize=4_096)
 def gist(text: str) -> frozenset[str]:
     """The words of ``text`` without empty ones. Texts with the same, non-empty gist say the same."""
     return words_of(text) - _EMPTY_WORDS
+
+
+@lru_cache(maxsize=4_096)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (word.strip(_SENTENCE_MARKS) for word in text.casefold().split())))
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:
