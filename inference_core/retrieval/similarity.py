@@ -149,6 +149,6 @@ def _held(words: Sequence[Collection[str]], text: str) -> set[int]:
     return {at for at, forms in enumerate(words) if not own.isdisjoint(forms)}
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=256)
 def _terms_of(text: str) -> frozenset[str]:
     return frozenset(analyze(text))
