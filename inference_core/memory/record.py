@@ -208,6 +208,15 @@ class MemoryLink(NamedTuple):
         return f"linked through {self.entity!r} to {target}"
 
 
+def turn_session_of(value: Mapping[str, Any]) -> str | None:
+    """The session that a memory is a turn of, by its stored value; None for semantic and procedural memories.
+
+    What happened belongs to its session. What was learned does not: the memory next to it says nothing about it.
+    """
+    is_turn = value.get("memory_category") == MemoryCategory.EPISODIC.value
+    return text_field(value, "session_id") if is_turn else None
+
+
 def entities_of(value: Mapping[str, Any]) -> list[str]:
     """The entities in a memory's stored value: those it lists, and both ends of its relations."""
     metadata = mapping_field(value, "extra_metadata")

@@ -39,7 +39,14 @@ from inference_core.retrieval.evidence import (
 from inference_core.retrieval.index import ScopeView
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Named, Query
-from inference_core.retrieval.vectors import MULTILINGUAL, Floats, dimensions_of, interact, space_of
+from inference_core.retrieval.vectors import (
+    MULTILINGUAL,
+    Floats,
+    dimensions_of,
+    interact,
+    space_and_dimensions,
+    space_of,
+)
 
 CANDIDATES: Final = 100
 FEW: Final = 4_000
@@ -197,12 +204,17 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, 
     tokens = {space: one.tokens for space, one in query.vectors.items() if one.tokens is not None and len(one.tokens)}
     if not tokens or not len(candidates):
         return None
-    usable: dict[int, dict[int, bytes]] = {}
     found = tokens_of([pool.place(at) for at in candidates.tolist()])
+    alike: dict[bytes, dict[int, bytes]] = {}
     for at, packed in zip(candidates.tolist(), found, strict=True):
-        own = None if packed is None else tokens.get(space_of(packed))
-        if packed is not None and own is not None and dimensions_of(packed) == own.shape[1]:
-            usable.setdefault(space_of(packed), {})[at] = packed
+        if packed is not None:
+            alike.setdefault(space_and_dimensions(packed), {})[at] = packed
+    usable: dict[int, dict[int, bytes]] = {}
+    for group in alike.values():
+        one = next(iter(group.values()))
+        own = tokens.get(space_of(one))
+        if own is not None and dimensions_of(one) == own.shape[1]:
+            usable[space_of(one)] = group
     if 2 * sum(map(len, usable.values())) < len(candidates):
         return None  # the few that have any would be ranked by other evidence than the rest
     late = np.zeros(len(pool), np.float32)

@@ -57,6 +57,11 @@ def shape_of(packed: bytes) -> bytes:
     return packed[: _HEADER.size]
 
 
+def space_and_dimensions(packed: bytes) -> bytes:
+    """The part of ``packed`` vectors or token vectors that encodes what they can be compared with."""
+    return packed[1 : _HEADER.size]
+
+
 def space_of(packed: bytes) -> int:
     """The space of packed vectors, or of packed token vectors."""
     return _HEADER.unpack_from(packed)[1]

@@ -13,7 +13,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 
 from inference_core.errors import InvalidFilter
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import MemoryLink
+from inference_core.memory.record import MemoryLink, turn_session_of
 from inference_core.memory.text import moment_field
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.retrieval.similarity import (
@@ -208,7 +208,7 @@ class Selection:
         others = {
             at: found.place
             for at, found in enumerate(best)
-            if self._alike is not None and found.place is not None and found.row.value.get("session_id") is None
+            if self._alike is not None and found.place is not None and turn_session_of(found.row.value) is None
         }
         turns = [at for at in order[:WINDOW_OF_TURNS] if at not in others]
         if turns and asks_for_present(question):

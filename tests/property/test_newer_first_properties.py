@@ -33,7 +33,7 @@ def test_only_the_order_of_the_best_without_a_session_changes(
     nearness = np.random.default_rng(seed).choice(np.array([-0.5, 0.3, 0.4, 0.9, np.nan], np.float32), (14, 14))
     found: list[Found] = []
     for at, (content, session, day, is_embedded) in enumerate(given_memories):
-        value = {"content": content} | ({"session_id": session} if session else {})
+        value = {"content": content, "memory_category": "episodic"} | ({"session_id": session} if session else {})
         moment = DAY + timedelta(days=day)
         row = Row(
             namespace=("ada", "semantic"),

@@ -17,7 +17,7 @@ from inference_core.clock import Clock, SystemClock, aware
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.memory.record import MemoryRecord, is_of_known_schema
+from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
 from inference_core.memory.text import (
     MAX_CONTENT_BYTES,
     canonical_id,
@@ -132,8 +132,9 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     source = record.source
     # A reply to what a tool said has the tool's origin, and names its message. What an agent saved by tool is no reply.
     is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
+    value = record.to_value()
     situation = DocumentMetadata(
-        session=record.session_id or "",
+        session=turn_session_of(value) or "",
         by_assistant=source.tool is None and (source.origin is Origin.AGENT or is_after_tool),
         happened_at=record.happened_at.timestamp(),
         importance=1.0 if record.pinned else record.importance,
@@ -141,7 +142,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     return Put(
         namespace=record.namespace,
         key=record.id,
-        value=encode_json(record.to_value(), what="memory"),
+        value=encode_json(value, what="memory"),
         document=Document.soon_of(record.indexed_text, situation),
         kind=record.memory_type.value,
         created_at=record.created_at,

@@ -101,7 +101,7 @@ def test_what_the_model_saved_for_the_user_counts_as_the_users(memory: SyncMemor
 @pytest.mark.parametrize("sessions", [("s", "s"), ("s", None), (None, "s")], ids=str)
 def test_turns_of_a_session_are_not_compared_by_vectors(memory: SyncMemoryService, sessions: tuple[str, str]):
     for content, day, session in zip((OLD, NEW), (1, 5), sessions, strict=True):
-        _save(memory, content, day, session_id=session)
+        _save(memory, content, day, session_id=session, category="episodic")
     assert _first_two(memory.recall_memories("ada", ASKED)) == [OLD, NEW]
 
 
@@ -109,3 +109,10 @@ def test_diversity_decides_alone(memory: SyncMemoryService):
     _save(memory, OLD, 1)
     _save(memory, NEW, 5)
     assert [one.content for one in memory.recall_memories("ada", ASKED, 1, diversity=0.1)] == [OLD]
+
+
+def test_what_was_learned_in_a_session_is_no_turn_of_it(memory: SyncMemoryService):
+    """Guards that memories saved by the tools, which name their conversation, were compared by words alone."""
+    for content, day in zip((OLD, NEW), (1, 5), strict=True):
+        _save(memory, content, day, session_id="s")
+    assert memory.recall_memories("ada", ASKED)[0].content == NEW
