@@ -40,7 +40,6 @@ except ImportError as missing:
     raise MissingExtra("A MongoDB store", "mongodb") from missing
 
 from inference_core.stores.backends.mongodb_documents import (
-    WITHOUT_TEXT,
     Scopes,
     fields_of,
     id_of,
@@ -49,6 +48,7 @@ from inference_core.stores.backends.mongodb_documents import (
     key_of,
     row_of,
     state_of,
+    without_text,
 )
 
 VERSION: Final = 1
@@ -103,7 +103,7 @@ class MongoBackend:
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         with self._open():
-            states = self._states(keys, is_alive(self._now()), WITHOUT_TEXT)
+            states = self._states(keys, is_alive(self._now()), without_text())
         return [states[key].row(*key) if key in states else None for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -122,7 +122,7 @@ class MongoBackend:
             behind = [{"created": {"$lt": created}}, *({"created": created, **one} for one in same_age)]
             conditions.append({"$or": behind})
         with self._open():
-            found = self._rows.find({"$and": conditions}, WITHOUT_TEXT)
+            found = self._rows.find({"$and": conditions}, without_text())
             found = found.sort([("created", -1), ("key", 1), ("scope", 1)]).skip(request.offset)
             # Rows that cannot be read are skipped, so more may be needed than the limit.
             return list(islice(filter(None, map(row_of, found.batch_size(request.limit))), request.limit))

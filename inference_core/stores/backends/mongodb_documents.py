@@ -31,12 +31,16 @@ from inference_core.stores.codec import (
 )
 
 Fields = dict[str, Any]
-WITHOUT_TEXT: Final = {"terms": 0, "text": 0, "vector": 0, "tokens": 0}
-"""The projection that reads a row without what its index needs."""
+_INDEXED: Final = ("terms", "text", "vector", "tokens")
 LEASE_S: Final = 30.0
 """A writer that takes longer loses its scopes. The clocks of all writers must agree much better than that."""
 _WAIT_S: Final = 10.0
 _PAUSE_S: Final = 0.005
+
+
+def without_text() -> dict[str, int]:
+    """The projection that reads a row without what its index needs; a new one, as drivers may change what they get."""
+    return dict.fromkeys(_INDEXED, 0)
 
 
 def id_of(key: Key) -> str:
