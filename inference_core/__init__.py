@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from inference_core.memory.document import MemoryStoreDocument
     from inference_core.memory.namespaces import MemoryNamespaceBuilder
     from inference_core.memory.record import MemoryRecord
+    from inference_core.memory.redaction import Guard, Redactor
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory
@@ -68,6 +69,7 @@ _HOMES = {
     "ExtractiveMemory": "inference_core.short_term.blocks.extractive",
     "ForgettingPolicy": "inference_core.lifecycle.policy",
     "FlushToLongTerm": "inference_core.short_term.strategies",
+    "Guard": "inference_core.memory.redaction",
     "InferenceCoreError": "inference_core.errors",
     "Memory": "inference_core.short_term.blocks.memory",
     "MemoryCategory": "inference_core.memory.types",
@@ -88,6 +90,7 @@ _HOMES = {
     "Origin": "inference_core.memory.trust",
     "OwnSource": "inference_core.services.context_builder.source",
     "Pruning": "inference_core.context.relevance",
+    "Redactor": "inference_core.memory.redaction",
     "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
@@ -124,6 +127,7 @@ __all__ = [
     "ExtractiveMemory",
     "FlushToLongTerm",
     "ForgettingPolicy",
+    "Guard",
     "InferenceCoreError",
     "Memory",
     "MemoryCategory",
@@ -144,6 +148,7 @@ __all__ = [
     "Origin",
     "OwnSource",
     "Pruning",
+    "Redactor",
     "RuleExtractor",
     "ShortTermMemoryEvent",
     "ShortTermMemoryMiddleware",

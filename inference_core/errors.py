@@ -3,7 +3,8 @@
 InferenceCoreError
 ├── InvalidInput (ValueError)            an argument is invalid
 │   ├── InvalidMemory                    content, metadata or id of a memory
-│   │   └── InvalidMemoryType            also an AssertionError: older callers catch either
+│   │   ├── InvalidMemoryType            also an AssertionError: older callers catch either
+│   │   └── SecretFound                  the text holds a secret, and the store is set to reject those
 │   ├── InvalidCategory
 │   ├── InvalidId                        a user id or an agent name
 │   ├── InvalidFilter
@@ -53,6 +54,14 @@ class InvalidMemory(InvalidInput):
 
 class InvalidMemoryType(InvalidMemory, AssertionError):
     """The memory type is not one of the known ones."""
+
+
+class SecretFound(InvalidMemory):
+    """The text holds a secret that the store is set to reject; nothing was stored. ``kinds`` names what it holds."""
+
+    def __init__(self, kinds: tuple[str, ...], what: str = "it") -> None:
+        super().__init__(f"Not stored: {what} contains a secret ({', '.join(kinds)}); leave that out")
+        self.kinds = kinds
 
 
 class InvalidCategory(InvalidInput):

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError
+from inference_core.memory.redaction import Guard
 from inference_core.memory.text import MAX_CONTENT_BYTES, did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_category
 
@@ -59,6 +60,15 @@ class MemorySettings(_Settings):
     )
     late_interaction: bool = Field(
         default=True, description="Keep and compare token vectors, if the model produces them."
+    )
+    secrets: Literal["redact", "reject", "off"] = Field(
+        default="redact",
+        description="What happens to credentials and card numbers before anything is stored: redact (each is replaced "
+        "by its kind), reject (the save fails) or off.",
+    )
+    pii: Literal["redact", "reject", "off"] = Field(
+        default="off",
+        description="The same for e-mail addresses, phone numbers, IBANs, IP addresses and US social security numbers.",
     )
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
@@ -165,6 +175,11 @@ class MemorySettings(_Settings):
     def encryption_key_text(self) -> str | None:
         """What `open_store` takes as ``encryption_key``."""
         return self.encryption_key.get_secret_value() or None if self.encryption_key else None
+
+    @property
+    def guard(self) -> Guard:
+        """What `open_store` takes as ``secrets``."""
+        return Guard(self.secrets, self.pii)
 
     @field_validator("categories", mode="before")
     @classmethod

@@ -40,6 +40,7 @@ for _name, _command in {
     "migrate": transfer.migrate,
     "doctor": doctor.doctor,
     "repair": maintenance.repair,
+    "scan": maintenance.scan,
     "eval": evaluate,
     "reembed": maintenance.reembed,
     "history": memories.history,

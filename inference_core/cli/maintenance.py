@@ -1,4 +1,4 @@
-"""``pin``, ``forget``, ``restore``, ``repair``, ``reembed``: the upkeep of a store."""
+"""``pin``, ``forget``, ``restore``, ``repair``, ``scan``, ``reembed``: the upkeep of a store."""
 
 from __future__ import annotations
 
@@ -159,6 +159,42 @@ def repair(
         summary = f"Removed {removed} of {len(found)}."
     document = {"found": [one.to_json() for one in found], "removed": removed}
     target.print(document, summary if found else "Everything can be read.")
+
+
+@on_store("url", "json")
+def scan(
+    target: Target,
+    users: Users = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Redact them; without, they are only listed.")] = False,
+    pii: Annotated[
+        bool, typer.Option("--pii", help="Also personal data: e-mail addresses, phone numbers, IBANs, IP addresses.")
+    ] = False,
+) -> None:
+    """Find secrets in memories and messages that are stored already: credentials, keys, passwords, card numbers.
+
+    Names their kinds and where they are, never the secrets. Items that your application put into the store are listed
+    and stay as they are.
+    """
+    from inference_core.lifecycle.scanning import find_secrets, redact
+    from inference_core.memory.redaction import Guard
+    from inference_core.stores.factory import open_backend
+
+    settings = target.settings()
+    guard = Guard("redact", "redact" if pii else "off")
+    with closing(open_backend(settings.store_url, encryption_key=settings.encryption_key_text)) as backend:
+        with progress_bar("Rows") as advance:
+            found = list(find_secrets(backend, guard, users or (), advance))
+        fixed = redact(backend, guard, found) if fix else 0
+    for one in [] if target.json else found[:_SHOWN]:
+        note(str(one))
+    if len(found) > _SHOWN and not target.json:
+        note(f"… and {len(found) - _SHOWN} more; --json shows all")
+    ours = sum(not one.is_item for one in found)
+    summary = f"{ours} of {len(found)} would be redacted: run it again with --fix."
+    if fix:
+        summary = f"Redacted {fixed} of {len(found)}."
+    document = {"found": [one.to_json() for one in found], "redacted": fixed}
+    target.print(document, summary if found else "No secrets found.")
 
 
 @on_store("url", "json")

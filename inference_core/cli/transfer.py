@@ -19,6 +19,7 @@ from inference_core.ingestion import FORMATS
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
     from inference_core.stores.backend import Backend
     from inference_core.transfer.copying import TransferReport
     from inference_core.transfer.migration_report import MigrationReport
@@ -86,7 +87,7 @@ def import_(
         return
     settings = target.settings(creates=True)
     if chosen == "export":
-        _import_export(target, Path(file), settings.store_url, conflicts)
+        _import_export(target, Path(file), settings, conflicts)
         return
     with progress_bar("Memories") as advance:
         report = import_items(
@@ -96,6 +97,7 @@ def import_(
             max_content_bytes=settings.max_content_bytes,
             progress=advance,
             encryption_key=settings.encryption_key_text,
+            secrets=settings.guard,
         )
     _show(target, report)
 
@@ -141,6 +143,7 @@ def migrate(
             max_content_bytes=settings.max_content_bytes,
             progress=advance,
             encryption_key=settings.encryption_key_text,
+            secrets=settings.guard,
         )
     _show(target, report)
 
@@ -173,13 +176,14 @@ def _form_of_memories(file: str) -> str | None:
     return "mem0" if is_mem0(first) else None
 
 
-def _import_export(target: Target, file: Path, url: str, conflicts: str) -> None:
+def _import_export(target: Target, file: Path, settings: MemorySettings, conflicts: str) -> None:
     from inference_core.transfer.copying import ConflictPolicy
     from inference_core.transfer.json_lines import import_store
 
-    with _opened(url) as backend, progress_bar("Memories") as advance:
-        report = import_store(file, backend, policy=ConflictPolicy(conflicts), progress=advance)
-    target.print(report.to_json(), _summary(report, str(file), url))
+    policy, guard = ConflictPolicy(conflicts), settings.guard
+    with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
+        report = import_store(file, backend, policy=policy, progress=advance, secrets=guard)
+    target.print(report.to_json(), _summary(report, str(file), settings.store_url))
 
 
 @on_store("json")
@@ -193,9 +197,9 @@ def copy(
     """Copy a store into another one. Safe to repeat: existing memories are not written again."""
     from inference_core.transfer.copying import ConflictPolicy, copy_store
 
-    Target(url=source).settings()
+    guard, policy = Target(url=source).settings().guard, ConflictPolicy(conflicts)
     with _opened(source) as read, _opened(destination) as written, progress_bar("Memories") as advance:
-        report = copy_store(read, written, user_ids=users or (), policy=ConflictPolicy(conflicts), progress=advance)
+        report = copy_store(read, written, user_ids=users or (), policy=policy, progress=advance, secrets=guard)
     target.print(report.to_json(), _summary(report, shown_url(source), destination))
 
 

@@ -186,6 +186,7 @@ def _record(
 ) -> MemoryRecord:
     """``candidate`` as a memory. Raises InvalidMemory, UntrustedWrite."""
     content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
+    content = scope.engine.guard.text(content)  # before an id is made of it
     category = get_category_for_type(candidate.memory_type.value)
     source = _source(candidate, messages)
     check_write(source, category)

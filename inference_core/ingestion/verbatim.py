@@ -66,13 +66,13 @@ class Drafts:
         The author's name goes before the text unless it takes half the room; a text that is too long is split.
         """
         try:
-            text = canonical_text(mended(message.text), max_bytes=_NO_LIMIT)
+            text = self._scope.engine.guard.text(canonical_text(mended(message.text), max_bytes=_NO_LIMIT))
         except InvalidMemory:
             return None
         name = message.position if message.id is None else mended(message.id)
         key = digest_of([*self._namespace, message.session_id and mended(message.session_id), name, text])
         limit = self._scope.max_content_bytes
-        author = optional_text(mended(message.author or ""), what="author")
+        author = optional_text(self._scope.engine.guard.text(mended(message.author or "")), what="author")
         head = f"{author}: " if author and 2 * len(author.encode()) < limit else ""
         contents = [head + part for part in split_text(text, limit - len(head.encode()))]
         if len(contents) == 1:

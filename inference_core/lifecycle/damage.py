@@ -55,11 +55,11 @@ def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progre
         if progress:
             progress(done, max(total, done))
         if isinstance(found, Unreadable):
-            user, place = _user(found.root), "/".join((found.namespace or ())[1:])
+            user, place = user_of(found.root), "/".join((found.namespace or ())[1:])
             keeps_row = found.only_index
             yield Damage(user, place, found.key, found.reason, is_newer=False, keeps_row=keeps_row, found=found)
         elif holds_memories(found.namespace) and not is_known(found):
-            user, place = _user(found.namespace[0]), "/".join(found.namespace[1:])
+            user, place = user_of(found.namespace[0]), "/".join(found.namespace[1:])
             reason = "a newer version of this package wrote it"
             yield Damage(user, place, found.key, reason, is_newer=True, keeps_row=False, found=found)
 
@@ -75,7 +75,7 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
         if isinstance(found, Row):
             write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
         elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
-            write = _reindexed(backend, row)
+            write = reindexed(backend, row)
         else:
             mended += backend.discard([found])
             continue
@@ -84,7 +84,7 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
     return mended
 
 
-def _reindexed(backend: Backend, row: Row) -> Put:
+def reindexed(backend: Backend, row: Row) -> Put:
     """``row`` with a text that waits for its vector: the one that was indexed, or a memory's if that is damaged too."""
     change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
     if change and change.document:
@@ -107,7 +107,8 @@ def _reindexed(backend: Backend, row: Row) -> Put:
     )
 
 
-def _user(label: str | None) -> str | None:
+def user_of(label: str | None) -> str | None:
+    """The user with this first label of a namespace; the label itself if no user has it."""
     try:
         return None if label is None else decode_label(label)
     except (InvalidInput, ValueError):

@@ -29,6 +29,8 @@ _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byt
 _GLOBAL = "~global"
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that list users with pending work. No user id encodes to it."""
+_TEXTS: Final = frozenset({"forgotten", "outbox", "outbox_dead", "messages", "short_term", "jobs"})
+"""Second labels of namespaces with texts beside memories: what was deleted, messages, reports of jobs."""
 USAGE: Final = "usage"
 """Second label of the namespaces that count how often memories were recalled."""
 FORGOTTEN: Final = "forgotten"
@@ -92,6 +94,11 @@ def global_namespace(category: MemoryCategory | str, name: str) -> Namespace:
 def holds_memories(namespace: Namespace) -> bool:
     """Whether ``namespace`` holds a user's memories of some category."""
     return len(namespace) > 1 and namespace[1] in MEMORY_CATEGORIES
+
+
+def is_item(namespace: Namespace) -> bool:
+    """Whether ``namespace`` is none of this package's places for texts, but perhaps for an application's own items."""
+    return not (namespace[1:2] and namespace[1] in _TEXTS) and not holds_memories(namespace)
 
 
 def sidecar_namespace(namespace: Namespace, place: str) -> Namespace:

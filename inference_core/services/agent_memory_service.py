@@ -20,6 +20,7 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, encode_label
 from inference_core.memory.record import INDEXED_FIELDS
+from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
@@ -143,6 +144,7 @@ class AgentMemoryStoreService(ServiceBase):
         agent_name: Episodic and procedural memories are stored under this name, separate from other agents'.
         embeddings: For stores that are not from `open_store`, which takes its own: "auto", "provider:model", or an
             embeddings object of LangChain.
+        secrets: What happens to credentials, for the same stores: "redact", "reject", "off" or a `Guard`.
         agent_scope_enabled: False: agents share all memories.
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
@@ -179,6 +181,7 @@ class AgentMemoryStoreService(ServiceBase):
         agent_name: str | None = None,
         *,
         embeddings: EmbeddingsSpec = None,
+        secrets: Policy | Guard | None = None,
         agent_scope_enabled: bool = True,
         max_content_bytes: int = MAX_CONTENT_BYTES,
         timezone: str | tzinfo = UTC,
@@ -195,7 +198,7 @@ class AgentMemoryStoreService(ServiceBase):
         self.agent_name = agent_name
         self.ns_builder = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
         scope = MemoryScope(
-            engine=engine_of(store, embeddings),
+            engine=engine_of(store, embeddings, secrets),
             namespaces=self.ns_builder,
             clock=clock or SystemClock(),
             zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
@@ -214,6 +217,7 @@ class AgentMemoryStoreService(ServiceBase):
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,
             "embeddings": settings.embeddings_spec,
+            "secrets": settings.guard,
             "agent_scope_enabled": settings.agent_scope_enabled,
             "max_content_bytes": settings.max_content_bytes,
             "timezone": settings.timezone,

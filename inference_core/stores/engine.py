@@ -7,7 +7,7 @@ inside a lock or a transaction. A text that could not be embedded is stored all 
 from __future__ import annotations
 
 import logging
-import secrets
+import secrets as random_numbers
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -23,6 +23,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.redaction import Guard, Policy
 from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
@@ -36,6 +37,7 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_sidecars,
 )
+from inference_core.stores.redacting import redacted
 from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
@@ -48,6 +50,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
 _SMALLEST_PAGE: Final = 50
+_REDACTED_AT_ONCE: Final = 20_000
+"""Characters. Searching more for secrets takes milliseconds, too long for an event loop's thread."""
 _FIRST_PAGE: Final = 500
 _LARGEST_PAGE: Final = 2_000
 CONTENT_KEY_META: Final = "content_key"
@@ -108,8 +112,10 @@ class StoreEngine:
         access_interval_s: float = ACCESS_INTERVAL_S,
         may_block: Callable[[], None] = any_thread,
         lifetimes: MemoryLifetimes | None = None,
+        secrets: Policy | Guard | None = None,
     ) -> None:
         self.backend = backend
+        self.guard = Guard.of(secrets)
         self.embedder = embedder
         self.late_interaction = late_interaction
         self._lifetimes = lifetimes
@@ -150,8 +156,12 @@ class StoreEngine:
         else:
             embedder.warm()
 
-    def write(self, batch: Sequence[Write], *, embeds: bool = True, ages: bool = True) -> Operation[list[int]]:
+    def write(
+        self, batch: Sequence[Write], *, embeds: bool = True, ages: bool = True, is_clean: bool = False
+    ) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durable when it returns; the versions after it.
+
+        Secrets in it are redacted, as the store's ``guard`` says, unless the caller has seen to it: ``is_clean``.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
@@ -160,6 +170,9 @@ class StoreEngine:
         if it did, and did not confirm.
         """
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
+        if not is_clean:
+            size = sum(len(one.value) for one in lasting if isinstance(one, Put))
+            lasting = yield from self.redacting(partial(self._without_secrets, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         written = yield from self._written(with_sidecars(embedded))
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
@@ -167,6 +180,15 @@ class StoreEngine:
         if embeds and any(document.vector is None for _, document in texts):
             self.embed_later()
         return written[: len(batch)]
+
+    def _without_secrets(self, batch: Sequence[Write]) -> Sequence[Write]:
+        return [redacted(self.guard, one) if isinstance(one, Put) else one for one in batch]
+
+    def redacting(self, redact: Callable[[], T], size: int = 0) -> Operation[T]:
+        """What ``redact`` returns; from a worker for many characters, and with an application's own redactor."""
+        if size > _REDACTED_AT_ONCE or self.guard.redactor:
+            return (yield from self.pool.call(redact))
+        return redact()
 
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
         """Queues ``batch`` as it is, without vectors, for who hands over many at once. Raises StoreUnavailable."""
@@ -179,7 +201,7 @@ class StoreEngine:
             def known() -> bytes:
                 with self._content_key_lock:  # two that made one each would know different names
                     if not self.backend.get_meta(CONTENT_KEY_META):
-                        self.backend.set_meta(CONTENT_KEY_META, secrets.token_hex(32))
+                        self.backend.set_meta(CONTENT_KEY_META, random_numbers.token_hex(32))
                     return bytes.fromhex(self.backend.get_meta(CONTENT_KEY_META) or "")
 
             self._content_key = yield from self._read(known)
@@ -362,6 +384,7 @@ class StoreEngine:
         A model of this process embeds on that very worker, once it is known which vectors the texts have; for any other
         one the caller waits ``wait_seconds`` seconds.
         """
+        text = self.guard.text(text)
         if self.embedder is None or self.embedder.runs_in_process or not text.strip():
 
             @cache

@@ -26,6 +26,7 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra, StoreError
+from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
@@ -45,7 +46,7 @@ _INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}
 
 _open_engines: WeakSet[StoreEngine] = WeakSet()
 _foreign_engines: WeakKeyDictionary[BaseStore, dict[object, StoreEngine]] = WeakKeyDictionary()
-"""By their embeddings: None, a name, or the id of an object that the engine's embedder keeps alive."""
+"""By their embeddings (None, a name, or the id of an object that the engine's embedder keeps alive) and guard."""
 _given: WeakKeyDictionary[StoreEngine, object] = WeakKeyDictionary()
 """Of engines that were opened on an object of the caller's, that object."""
 _embedders: WeakValueDictionary[object, Embedder] = WeakValueDictionary()
@@ -77,6 +78,7 @@ def open_store(
     ttl: TTLConfig | MemoryTTLConfig | None = None,
     clock: Clock | None = None,
     encryption_key: str | bytes | None = None,
+    secrets: Policy | Guard = "redact",
     **options: Any,
 ) -> MemoryStore:
     """Opens the store at ``url`` and creates its tables if they are missing; safe for several processes at once.
@@ -94,10 +96,12 @@ def open_store(
     ``{"default_ttl": 1440, "categories": {"semantic": None}}``. Writing restarts the time; so does reading, unless
     ``refresh_on_read`` is False. Pinned memories and those with ``expires_at`` are exempt. ``clock`` returns the
     current time. ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other
-    stores refuse it. Instead of a URL you can pass a dict or another mutable mapping, such as a ``shelve``, or a
-    SQLAlchemy engine or a ``redis.Redis``, whose database the store then uses through its own connections. If you pass
-    the same object again, you get the same engine, with the options of the first call. Options are those of StoreEngine
-    and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed at exit.
+    stores refuse it. ``secrets`` says what happens to credentials in memories and messages: ``"redact"``, ``"reject"``
+    or ``"off"``; a `Guard` also takes a policy for personal data and a `Redactor`. Instead of a URL you can pass a dict
+    or another mutable mapping, such as a ``shelve``, or a SQLAlchemy engine or a ``redis.Redis``, whose database the
+    store then uses through its own connections. If you pass the same object again, you get the same engine, with the
+    options of the first call. Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store
+    that is not closed is closed at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
     cannot be reached, MissingExtra, EmbeddingMismatch.
@@ -121,7 +125,7 @@ def open_store(
     backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
     try:
         embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
-        engine = StoreEngine(backend, embedder, **options)
+        engine = StoreEngine(backend, embedder, secrets=secrets, **options)
     except BaseException:
         backend.close()
         raise
@@ -190,17 +194,20 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "index_bytes": settings.index_mb * _MEGABYTE,
         "encryption_key": settings.encryption_key_text,
         "ttl": parse_ttl(settings.ttl) if settings.ttl else None,
+        "secrets": settings.guard,
     }
     return open_store(settings.store_url, **chosen | options)
 
 
-def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngine:
+def engine_of(
+    store: BaseStore, embeddings: EmbeddingsSpec = None, secrets: Policy | Guard | None = None
+) -> StoreEngine:
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
-    ``embeddings`` is for such a store; a MemoryStore has its own. None: those of the store's ``index=``, if it has one,
-    else recall is lexical. Who asks again for the same store and the same embeddings gets the same engine, which does
-    not keep the store alive and is closed when that goes. Raises ConfigurationError for anything that is not a store,
-    and for one that mixes users up.
+    ``embeddings`` and ``secrets`` are for such a store; a MemoryStore has its own. None: the embeddings of the store's
+    ``index=``, if it has one, else recall is lexical; and a guard that redacts. Who asks again for the same store with
+    the same of both gets the same engine, which does not keep the store alive and is closed when that goes. Raises
+    ConfigurationError for anything that is not a store, and for one that mixes users up.
     """
     if isinstance(store, MemoryStore):
         return store.engine
@@ -211,15 +218,16 @@ def engine_of(store: BaseStore, embeddings: EmbeddingsSpec = None) -> StoreEngin
         )
     if embeddings is None and isinstance(own := getattr(store, "embeddings", None), Embeddings):
         embeddings = own
-    key = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
+    model = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
+    key = model, Guard.of(secrets)
     with _making:
         known = _foreign_engines.setdefault(store, {})
         if key not in known or known[key].is_closed:
             # One model for all foreign stores: a server may make a store object a run, and a model is loaded once.
-            embedder = None if embeddings is None else _embedders.get(key)
+            embedder = None if embeddings is None else _embedders.get(model)
             if embedder is None and (embedder := make_embedder(embeddings)) is not None:
-                _embedders[key] = embedder
-            known[key] = _foreign_engine(store, embedder)
+                _embedders[model] = embedder
+            known[key] = _foreign_engine(store, embedder, key[1])
         return known[key]
 
 
@@ -231,12 +239,12 @@ def any_engine_of(store: BaseStore) -> StoreEngine:
     return found or engine_of(store)
 
 
-def _foreign_engine(store: BaseStore, embedder: Embedder | None) -> StoreEngine:
+def _foreign_engine(store: BaseStore, embedder: Embedder | None, guard: Guard) -> StoreEngine:
     from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
 
     check_safe(store)
     backend = ForeignBackend(store, weakly=True)
-    engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=backend.check_may_block)
+    engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=backend.check_may_block, secrets=guard)
     _open_engines.add(engine)
 
     def close_soon() -> None:

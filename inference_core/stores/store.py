@@ -33,7 +33,7 @@ from langgraph.store.base.embed import get_text_at_path
 from inference_core.clock import Clock, SystemClock
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import InvalidFilter, InvalidMemory, StoreError
-from inference_core.memory.namespaces import Namespace, is_sidecar
+from inference_core.memory.namespaces import Namespace, holds_memories, is_sidecar
 from inference_core.memory.text import canonical_json, copied, is_encodable
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import (
@@ -47,6 +47,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.redacting import redacted
 from inference_core.stores.search import Search, predicate
 from inference_core.stores.time_to_live import FRESH, MemoryTTLConfig, expiry_in
 
@@ -131,7 +132,7 @@ class MemoryStore(BaseStore):
         for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
             if is_put:
                 writes = [self._write(op) for op in group if isinstance(op, PutOp)]
-                yield from self.engine.write(writes, ages=False)
+                yield from self.engine.write(writes, ages=False, is_clean=True)  # `_write` has redacted memories
                 results += [None] * len(writes)
             else:
                 for op in group:
@@ -212,11 +213,13 @@ class MemoryStore(BaseStore):
         if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidMemory(f"A value must be a dict, not {type(op.value).__name__}")
         value = canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES)
+        if holds_memories(op.namespace):  # any other item is the application's, and comes back as it was put
+            self.engine.guard.refuse(self.engine.guard.told(op.value))
         now = self._clock.now()
         kind = op.value.get("memory_type")
         paths = () if op.index is False else op.index or self._fields
         text = "\n".join(text for path in paths for text in get_text_at_path(op.value, path))[:_INDEXED_CHARS]
-        return Put(
+        put = Put(
             namespace=op.namespace,
             key=op.key,
             value=value,
@@ -226,6 +229,7 @@ class MemoryStore(BaseStore):
             updated_at=now,
             expiry=None if op.ttl is None else expiry_in(now, op.ttl),
         )
+        return redacted(self.engine.guard, put) if holds_memories(op.namespace) else put
 
 
 def _checked(op: Op) -> Op:

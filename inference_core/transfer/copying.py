@@ -13,14 +13,16 @@ from typing import Any, Final
 
 from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
-from inference_core.errors import ConfigurationError, InvalidInput, StoreError, VersionConflict
-from inference_core.memory.namespaces import encode_label
+from inference_core.errors import ConfigurationError, InvalidInput, SecretFound, StoreError, VersionConflict
+from inference_core.memory.namespaces import encode_label, is_item
+from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import EMBEDDING_META, Backend, Put, Row, Unreadable
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.factory import open_backend
+from inference_core.stores.redacting import redacted
 from inference_core.stores.writer import GroupWriter
 
 Progress = Callable[[int, int], None]
@@ -60,8 +62,11 @@ class TransferReport:
 class Writer:
     """Writes portions into ``backend``; with their vectors, if these are of its model or it has none yet."""
 
-    def __init__(self, backend: Backend, policy: ConflictPolicy, report: TransferReport) -> None:
+    def __init__(
+        self, backend: Backend, policy: ConflictPolicy, report: TransferReport, secrets: Policy | Guard | None = None
+    ) -> None:
         self._backend = backend
+        self._guard = Guard.of(secrets)
         self._policy = policy
         self._report = report
         self._model = backend.get_meta(EMBEDDING_META)
@@ -73,8 +78,12 @@ class Writer:
             self._model = model
 
     def write(self, puts: Sequence[Put]) -> None:
-        """Writes what the policy lets in. Raises InvalidInput for a conflict if the policy is ``FAIL``, StoreError."""
+        """Writes what the policy lets in, without secrets.
+
+        Raises InvalidInput for a conflict if the policy is ``FAIL``, SecretFound if secrets are rejected, StoreError.
+        """
         self._report.read += len(puts)
+        puts = [self._clean(put) for put in puts]
         while puts:
             rows = self._backend.get([(put.namespace, put.key) for put in puts])
             decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
@@ -86,6 +95,15 @@ class Writer:
                 if not isinstance(error, VersionConflict):
                     raise error if isinstance(error, StoreError) else StoreError(str(error))
             puts = [put for put, _ in failed]  # others changed these rows meanwhile: decide again
+
+    def _clean(self, put: Put) -> Put:
+        if is_item(put.namespace):
+            return put
+        try:
+            self._guard.refuse(self._guard.told(unpack_value(put.value)))
+        except SecretFound as error:
+            raise SecretFound(error.kinds, f"the memory {put.key!r}") from error
+        return redacted(self._guard, put)
 
     def _decided(self, put: Put, row: Row | None) -> Put | None:
         """The write, or None if the row stays as it is."""
@@ -147,17 +165,19 @@ def copy_store(
     user_ids: Sequence[str] = (),
     policy: ConflictPolicy = ConflictPolicy.NEWER,
     progress: Progress | None = None,
+    secrets: Policy | Guard | None = None,
 ) -> TransferReport:
     """Copies the rows of ``source``, of these users or of all, into ``target``.
 
     Times and expiry are kept, and vectors too if the target has the same model or none; versions start anew. What is
     written at the source meanwhile may be missed: run it again, which copies what differs. What is deleted at the
-    source stays in the target. Raises InvalidInput, StoreError; what was copied stays.
+    source stays in the target. Secrets are left out, or as ``secrets`` says. Raises InvalidInput, StoreError; what was
+    copied stays.
     """
     if source.name == target.name and source.capabilities.durable:
         raise InvalidInput("Source and target are the same store")
     report = TransferReport()
-    writer = Writer(target, policy, report)
+    writer = Writer(target, policy, report, secrets)
     writer.adopt_model(source.get_meta(EMBEDDING_META))
     for portion in puts_of(source, user_ids, report, with_vectors=True):
         writer.write(portion)

@@ -22,6 +22,7 @@ from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
 from inference_core.memory.namespaces import holds_forgotten
+from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json, is_encodable
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
@@ -153,9 +154,16 @@ def export_store(
 
 
 def import_store(
-    path: Path, backend: Backend, *, policy: ConflictPolicy = ConflictPolicy.NEWER, progress: Progress | None = None
+    path: Path,
+    backend: Backend,
+    *,
+    policy: ConflictPolicy = ConflictPolicy.NEWER,
+    progress: Progress | None = None,
+    secrets: Policy | Guard | None = None,
 ) -> TransferReport:
     """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
+
+    Secrets are left out, or as ``secrets`` says.
 
     Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
     a newer version; StoreError. What stood before the fault was written and stays.
@@ -163,7 +171,7 @@ def import_store(
     report = TransferReport()
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", newline="\n") as file:
-        writer = Writer(backend, policy, report)
+        writer = Writer(backend, policy, report, secrets)
         puts = _puts(cast("IO[str]", file), writer, path)
         while portion := list(islice(puts, PORTION)):
             writer.write(portion)

@@ -10,9 +10,10 @@ from hashlib import blake2b
 from typing import Any, Final, cast
 
 from inference_core.clock import aware
-from inference_core.errors import InvalidInput, InvalidMemory, UnsupportedSchema
+from inference_core.errors import InvalidInput, InvalidMemory, SecretFound, UnsupportedSchema
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.redaction import DEFAULT_GUARD, Guard
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
@@ -31,6 +32,7 @@ LEFTOVERS: Final = "legacy"
 NO_CONTENT: Final = "no content"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
 NOT_STORABLE: Final = "cannot be stored"
+REFUSED: Final = "contains a secret"
 NO_TEXT: Final = "the file holds no text"
 _MILLISECONDS_FROM: Final = 1e11
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -65,8 +67,25 @@ class Unusable(InvalidMemory):
         self.reason = reason
 
 
-def records_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int) -> list[MemoryRecord]:
-    """``item`` as a record, or a file of deepagents as several if it is longer than a memory. Raises Unusable."""
+def records_of(
+    item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int, guard: Guard = DEFAULT_GUARD
+) -> list[MemoryRecord]:
+    """``item`` as a record, or a file of deepagents as several if it is longer than a memory; without secrets.
+
+    Raises Unusable, also for secrets that ``guard`` rejects.
+    """
+    try:
+        records = _records(item, namespaces, max_content_bytes, guard)
+        for one in records:
+            guard.refuse(one.content, one.topic, one.tags, one.extra_metadata)
+    except SecretFound as error:
+        raise Unusable(REFUSED, f"{REFUSED} ({', '.join(error.kinds)})") from error
+    return [guard.record(one) for one in records]
+
+
+def _records(
+    item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int, guard: Guard
+) -> list[MemoryRecord]:
     if item.fault is not None:
         raise Unusable(item.fault)
     if not isinstance(item.value, Mapping):
@@ -75,7 +94,7 @@ def records_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
     if item.category and EXTRA in value:
         return [_own_record(item, item.category, value, max_content_bytes)]
     if "modified_at" in value and ("encoding" in value or isinstance(value.get("content"), list)):
-        parts = list(_parts_of_file(item, value, max_content_bytes))
+        parts = list(_parts_of_file(item, value, max_content_bytes, guard))
     else:
         parts = [replace(item, value=value | _text_and_rest(value.get("content")))]
     return [_record_of(part, namespaces, max_content_bytes) for part in parts]
@@ -112,7 +131,9 @@ def _text_and_rest(content: Any) -> dict[str, Any]:
     return {"content": "; ".join(texts), "fields": fields}
 
 
-def _parts_of_file(item: LegacyItem, value: dict[str, Any], max_content_bytes: int) -> Iterator[LegacyItem]:
+def _parts_of_file(
+    item: LegacyItem, value: dict[str, Any], max_content_bytes: int, guard: Guard
+) -> Iterator[LegacyItem]:
     """A file as a memory about its path, or as several if it is too long for one."""
     content: Any = value.pop("content")
     if isinstance(content, list):
@@ -121,7 +142,9 @@ def _parts_of_file(item: LegacyItem, value: dict[str, Any], max_content_bytes: i
         raise Unusable(NO_TEXT)
     modified = moment(value.pop("modified_at", None))
     item = replace(item, updated_at=modified or item.updated_at)
-    for part, text in enumerate(split_text(mended(content), max_content_bytes) or [""], 1):
+    guard.refuse(content)
+    clean = guard.text(mended(content))  # before a secret is split in two
+    for part, text in enumerate(split_text(clean, max_content_bytes) or [""], 1):
         key = item.key if part == 1 else f"{item.key}#{part}"
         yield replace(item, key=key, value=value | {"content": text, "topic": item.key})
 

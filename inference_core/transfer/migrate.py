@@ -19,6 +19,7 @@ from langgraph.store.base import BaseStore
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, MemoryNamespaceBuilder, Namespace
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import put_of
@@ -53,6 +54,7 @@ def migrate_memories(
     max_content_bytes: int = MAX_CONTENT_BYTES,
     progress: Progress | None = None,
     encryption_key: str | bytes | None = None,
+    secrets: Policy | Guard | None = None,
 ) -> MigrationReport:
     """Copies the memories that other applications keep in ``source`` to ``store``.
 
@@ -78,6 +80,7 @@ def migrate_memories(
         max_content_bytes: Memories with longer content are skipped.
         progress: Called with the number of memories done and the number of all.
         encryption_key: As for `open_store`.
+        secrets: As for `open_store`, unless that is the target. With "reject", memories with secrets are skipped.
 
     Raises:
         InvalidInput: An argument is invalid.
@@ -91,7 +94,9 @@ def migrate_memories(
         backend, report = _opened(opened, store, dry_run, encryption_key, creates=source is not None)
         sources = [*_own_scopes(opened, read, backend if read == store else None, encryption_key), *tables]
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
-        migration = Migration(backend, apply, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
+        guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
+        namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
+        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard)
         total = sum(space.rows for one in sources for space in one.spaces() if wanted.place_of(space.labels, one))
         with closing(located(sources, wanted, report)) as items:
             migration.migrate(items, total, progress)
@@ -108,13 +113,16 @@ def import_items(
     max_content_bytes: int = MAX_CONTENT_BYTES,
     progress: Progress | None = None,
     encryption_key: str | bytes | None = None,
+    secrets: Policy | Guard | None = None,
 ) -> MigrationReport:
     """Stores what ``items`` gives, which is called twice, first to count them; see `migrate_memories` for the rest."""
     total = sum(1 for _ in items())
     with ExitStack() as opened:
         backend, report = _opened(opened, store, False, encryption_key, creates=True)
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
-        migration = Migration(backend, apply, MemoryNamespaceBuilder(agent_name=agent_name), report, max_content_bytes)
+        guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
+        namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
+        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard)
         migration.migrate(items(), total, progress)
         if isinstance(store, MemoryStore):
             store.engine.embed_later()
@@ -220,8 +228,10 @@ class Migration:
         namespaces: MemoryNamespaceBuilder,
         report: MigrationReport,
         max_content_bytes: int,
+        guard: Guard,
     ) -> None:
         self._backend = backend
+        self._guard = guard
         self._apply = apply
         self._namespaces = namespaces
         self._report = report
@@ -243,7 +253,7 @@ class Migration:
             self._report.found += 1
             self._report.by_layout[item.layout] += 1
             try:
-                records = records_of(item, self._namespaces, self._max_content_bytes)
+                records = records_of(item, self._namespaces, self._max_content_bytes, self._guard)
             except Unusable as error:
                 self._report.count_skipped(item.user_id, item.key, error.reason, str(error))
                 continue

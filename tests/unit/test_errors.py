@@ -27,6 +27,7 @@ from inference_core.errors import (
     ReadOnlyMemory,
     ReadOnlyStore,
     ScopeTooLarge,
+    SecretFound,
     StoreError,
     StoreUnavailable,
     UnsupportedSchema,
@@ -39,7 +40,7 @@ from inference_core.errors import (
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass)]
-    assert len(classes) == 26
+    assert len(classes) == 27
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
@@ -49,6 +50,7 @@ def test_every_error_is_in_the_tree():
         (InvalidInput, (InferenceCoreError, ValueError)),
         (InvalidMemory, (InvalidInput,)),
         (InvalidMemoryType, (InvalidMemory, ValueError, AssertionError)),
+        (SecretFound, (InvalidMemory,)),
         (InvalidCategory, (InvalidInput,)),
         (InvalidId, (InvalidInput,)),
         (InvalidFilter, (InvalidInput,)),

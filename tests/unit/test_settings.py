@@ -27,6 +27,8 @@ def test_the_defaults_are_the_documented_ones():
         "enabled": True,
         "store_url": "sqlite:///memory.db",
         "encryption_key": None,
+        "secrets": "redact",
+        "pii": "off",
         "embeddings": "auto",
         "late_interaction": True,
         "index_mb": 512,

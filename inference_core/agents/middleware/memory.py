@@ -242,6 +242,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             "agent_scope_enabled": settings.agent_scope_enabled,
             "timezone": settings.timezone,
             "embeddings": settings.embeddings_spec,
+            "secrets": settings.guard,
             "recall_timeout": settings.recall_timeout,
             "placement": settings.placement,
             "profile": settings.profile,

@@ -137,6 +137,10 @@ class Call(NamedTuple):
     session_id: str | None
 
 
+def _left_out(kinds: Sequence[str]) -> str:
+    return f". Secrets are not stored; redacted: {', '.join(kinds)}" if kinds else ""
+
+
 def _explained(error: ValidationError | Any) -> str:
     problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
     return f"✗ {problems}"
@@ -235,9 +239,8 @@ class SaveMemoryStoreTool(MemoryTool):
             source=call.source,
         )
         category = category_of(MemoryType(given.memory_type), given.category)
-        if memory_id.was_stored:
-            return f"✓ Memory already stored (id: {memory_id}, category: {category.value})"
-        return f"✓ Memory saved (id: {memory_id}, category: {category.value})"
+        done = "already stored" if memory_id.was_stored else "saved"
+        return f"✓ Memory {done} (id: {memory_id}, category: {category.value}){_left_out(memory_id.redacted)}"
 
 
 class RecallMemoryStoreTool(MemoryTool):
@@ -286,7 +289,8 @@ class UpdateMemoryStoreTool(MemoryTool):
             given.category,
             source=call.source,
         )
-        return self._outcome(given.memory_id, "updated", was_found=changed)
+        kinds = call.scope.engine.guard.kinds({"content": given.content, "topic": given.topic}) if changed else ()
+        return self._outcome(given.memory_id, "updated", was_found=changed) + _left_out(kinds)
 
 
 class DeleteMemoryStoreTool(MemoryTool):

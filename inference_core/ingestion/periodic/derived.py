@@ -127,6 +127,7 @@ def derived_record(
 ) -> MemoryRecord:
     """A memory that the job of ``claim`` derives; its id names the job, so that a repetition finds it again."""
     category = get_category_for_type(kind.value)
+    content = scope.engine.guard.text(content)  # before an id is made of it
     namespace = scope.namespaces.namespace_for(claim.partition.user_id, category)
     now = scope.clock.now()
     return MemoryRecord(

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, Final, Self
 
 from inference_core.effects import Operation
-from inference_core.errors import VersionConflict
+from inference_core.errors import InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
+from inference_core.memory.redaction import Guard
 from inference_core.memory.text import (
     canonical_id,
     canonical_metadata,
@@ -47,14 +48,17 @@ _SAME: Final = 3
 
 
 class SavedId(str):
-    """The id of a saved memory. ``was_stored``: it had been saved before in the same words."""
+    """The id of a saved memory. ``was_stored``: it had been saved before in the same words.
 
-    __slots__ = ("was_stored",)
+    ``redacted`` are the kinds of secrets that were left out, such as ``github_token``.
+    """
 
-    def __new__(cls, memory_id: str, *, was_stored: bool = False) -> Self:
+    __slots__ = ("redacted", "was_stored")
+
+    def __new__(cls, memory_id: str, *, was_stored: bool = False, redacted: Sequence[str] = ()) -> Self:
         """The id ``memory_id``."""
         made = super().__new__(cls, memory_id)
-        made.was_stored = was_stored
+        made.was_stored, made.redacted = was_stored, tuple(redacted)
         return made
 
 
@@ -80,7 +84,8 @@ def save(  # noqa: D417 - callers of the service pass no scope
 
     If a current memory has the same words, type, agent and time, no second one is stored. The returned id is that of
     the stored memory, with ``was_stored`` set, and new tags, topic, metadata, pin and importance are added to it. After
-    WriteUnknown (the write was not confirmed) you can safely repeat the call with the same ``memory_id``.
+    WriteUnknown (the write was not confirmed) you can safely repeat the call with the same ``memory_id``. Secrets are
+    left out; ``redacted`` of the returned id names their kinds.
 
     Args:
         user_id: The user.
@@ -100,6 +105,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
 
     Raises:
         InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
+        SecretFound: The text holds a secret, and the store rejects those.
         UntrustedWrite: The source may not write rules.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
     """
@@ -129,13 +135,32 @@ def save(  # noqa: D417 - callers of the service pass no scope
         valid_from=checked_moment(valid_from, "valid_from"),
         expires_at=checked_moment(expires_at, "expires_at"),
     )
+    guard = scope.engine.guard
+    if kinds := guard.kinds(record.id):
+        raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
+    clean, kinds = yield from scope.engine.redacting(partial(_without_secrets, guard, record))
+    saved = yield from _saved(scope, user_id, clean)
+    return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
+
+
+def _without_secrets(guard: Guard, record: MemoryRecord) -> tuple[MemoryRecord, tuple[str, ...]]:
+    """``record`` without secrets, and their kinds. Raises SecretFound."""
+    told = {"content": record.content, "topic": record.topic}, record.tags, record.extra_metadata
+    guard.refuse(*told)
+    clean = guard.record(record)
+    return clean, guard.kinds(*told) if clean is not record else ()
+
+
+def _saved(scope: MemoryScope, user_id: UserId, record: MemoryRecord) -> Operation[SavedId]:
+    """Stores ``record``, under the id that it has or, without one, that follows from what it says."""
     others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != record.namespace]
-    if memory_id is None:
+    if not record.id:
         return (yield from _stored_once(scope, record, others))
     old = yield from find(scope, user_id, record.id)
     kept = record if old is None else replace(record, created_at=old.created_at)
     # It alone stands under its id afterwards, whatever others write there at the same time.
-    yield from scope.engine.write([*(Delete(namespace=one, key=kept.id) for one in others), put_of(kept)])
+    removed = [Delete(namespace=one, key=kept.id) for one in others]
+    yield from scope.engine.write([*removed, put_of(kept)], is_clean=True)
     return SavedId(record.id)
 
 
@@ -154,14 +179,14 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Name
         named = replace(record, id=hmac.new(key, told, "sha256").hexdigest()[:32])
         try:
             absent = [Check(namespace=one, key=named.id, expected=0) for one in others]
-            yield from scope.engine.write([*absent, put_of(named, expected=0)])
+            yield from scope.engine.write([*absent, put_of(named, expected=0)], is_clean=True)
         except VersionConflict:
             if (yield from retried(partial(_added_to, scope, named))):
                 return SavedId(named.id, was_stored=True)
         else:
             return SavedId(named.id)
     named = replace(record, id=new_id())
-    yield from scope.engine.write([put_of(named, expected=0)])
+    yield from scope.engine.write([put_of(named, expected=0)], is_clean=True)
     return SavedId(named.id)
 
 

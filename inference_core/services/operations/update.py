@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from inference_core.effects import Operation
@@ -69,6 +70,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
 
     Raises:
         InvalidInput: An argument is invalid, there is nothing to change, or the id is taken where it would move to.
+        SecretFound: What you give holds a secret, and the store rejects those.
         UntrustedWrite: The source may not write rules.
         VersionConflict: The memory is not at ``expected_version``, or other callers keep changing it.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the change may be made or not.
@@ -83,10 +85,15 @@ def update(  # noqa: D417 - callers of the service pass no scope
             "or expires_at"
         )
     change = _Change(*changes, source)
+    guard = scope.engine.guard
+    yield from scope.engine.redacting(
+        partial(guard.refuse, {"content": content, "topic": topic}, labels, extra_metadata)
+    )
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)
-        new = change.applied(scope, user_id, old)
+        changed = change.applied(scope, user_id, old)
+        new = yield from scope.engine.redacting(partial(guard.record, changed))
         try:
             yield from scope.engine.write((yield from _writes(scope, old, new)))
         except VersionConflict:

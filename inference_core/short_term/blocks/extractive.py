@@ -163,11 +163,12 @@ class ExtractiveMemory(Block):
         """Asks the model for facts in new messages, and stores them with marks of these messages."""
         marks = marks_of(conversation.user_id)
         said: dict[str, AnyMessage] = {}
+        clean = scope.engine.guard.text
         for one in messages:
             if isinstance(one, HumanMessage | AIMessage) and one.text.strip():
-                what = passage(one, conversation.session_id).text
+                what = clean(passage(one, conversation.session_id).text)
                 key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
-                said[key] = HumanMessage(one.text) if isinstance(one, HumanMessage) else AIMessage(one.text)
+                said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
         fresh = yield from unmarked(scope.engine, marks, said)
         for portion in _portions({key: said[key] for key in fresh}):
             text = get_buffer_string(list(portion.values()), format="xml")
@@ -215,6 +216,7 @@ class ExtractiveMemory(Block):
             content = canonical_text("".join(parts[:1]), max_bytes=scope.max_content_bytes)
         except InvalidMemory:
             return None
+        content = scope.engine.guard.text(content)  # before an id is made of it
         namespace = scope.namespaces.namespace_for(conversation.user_id, MemoryCategory.SEMANTIC)
         now = scope.clock.now()
         source = MemorySource(origin=Origin.AGENT, tool=self.name, thread_id=conversation.session_id)

@@ -259,7 +259,7 @@ class CustomBlock(Block):
         """Gives the block each message that is not marked as taken in, and marks it. Raises BlockFailed, StoreError."""
         marks = marks_of(conversation.user_id)
         for message in messages:
-            key = digest_of([self.name, conversation.session_id, message.id, message.text])
+            key = digest_of([self.name, conversation.session_id, message.id, scope.engine.guard.text(message.text)])
             if (yield from unmarked(scope.engine, marks, [key])):
                 yield from called(self.name, self._memory.update, conversation.session_id, message)
                 yield from scope.engine.write([mark(marks, key, scope.clock)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, ClassVar, Final, NoReturn
 from weakref import WeakSet
 
@@ -16,6 +17,7 @@ from inference_core.errors import ReadOnlyMemory
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, global_namespace
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.redaction import DEFAULT_GUARD
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_id, canonical_text
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.list import all_of
@@ -68,7 +70,7 @@ class StaticMemory(Block):
     ) -> None:
         super().__init__(store, name=name, max_tokens=max_tokens, owner=lambda _: "anyone", timeout=timeout)
         self._namespace: Namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
-        self._facts = None if facts is None else dict(map(_identified, facts))
+        self._facts = None if facts is None else dict(map(_identified, facts, count()))
         self._loaded: WeakSet[StoreEngine] = WeakSet()
 
     def _load(self) -> Operation[None]:
@@ -127,7 +129,8 @@ class StaticMemory(Block):
                 if record.id not in facts
             ]
             now = scope.clock.now()
-            for position, (fact_id, content) in enumerate(facts.items()):
+            for position, (fact_id, said) in enumerate(facts.items()):
+                content = scope.engine.guard.text(said)
                 old = known.get(fact_id)
                 if old is None or old.content != content or _position(old) != position:
                     record = MemoryRecord(
@@ -147,8 +150,8 @@ class StaticMemory(Block):
         self._loaded.add(scope.engine)
 
 
-def _identified(fact: StaticFact) -> tuple[str, str]:
-    """The id and the text of ``fact``; the id is a hash of the text if it has none."""
+def _identified(fact: StaticFact, position: int) -> tuple[str, str]:
+    """The id and the text of ``fact``; if it has no id, that is a hash of the text, without secrets."""
     if isinstance(fact, str):
         given, text = None, fact
     elif not isinstance(fact, Mapping):
@@ -160,7 +163,11 @@ def _identified(fact: StaticFact) -> tuple[str, str]:
     else:
         given, text = None, _as_text(fact)
     content = canonical_text(text)
-    return canonical_id(given) if given is not None else hashlib.sha256(content.encode()).hexdigest()[:32], content
+    if given is not None:
+        return canonical_id(given), content
+    clean = DEFAULT_GUARD.text(content)
+    named = content if clean is content else f"{clean}{position}"
+    return hashlib.sha256(named.encode()).hexdigest()[:32], content
 
 
 def _as_text(value: object) -> str:

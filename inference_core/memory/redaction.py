@@ -1,0 +1,185 @@
+"""Guard: what a store does with secrets in what is written to it: it redacts them, rejects the text, or keeps them.
+
+Every write passes a guard, and every text whose hash becomes an id, before a model or the embedder sees it. What was
+found is named by its kind alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Any, Final, Literal, Protocol, TypeVar, cast
+
+from inference_core.errors import ConfigurationError, SecretFound
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.secrets import Finding, credentials_in, is_assigned, merged, personal_in
+from inference_core.memory.text import encode_json
+
+T = TypeVar("T")
+Policy = Literal["redact", "reject", "off"]
+POLICIES: Final = ("redact", "reject", "off")
+_IDENTIFIERS: Final = frozenset({"session_id", "session"})
+"""Fields at the top of a stored value that applications choose, and find it by; they must not put secrets there."""
+
+
+class Redactor(Protocol):
+    """Finds what this package does not, for example with Presidio or LangChain's detectors.
+
+    Is called from several threads at once, for every text that is stored, and should take milliseconds.
+    """
+
+    def find(self, text: str) -> Iterable[tuple[int, int, str]]:
+        """What is to be left out of ``text``: where it begins and ends, and a name of its kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What is done with credentials (``secrets``), personal data (``pii``), and with what ``redactor`` finds.
+
+    The last is redacted, whatever the others say. Raises ConfigurationError for an unknown policy.
+    """
+
+    secrets: Policy = "redact"
+    pii: Policy = "off"
+    redactor: Redactor | None = None
+
+    @classmethod
+    def of(cls, given: Policy | Guard | None) -> Guard:
+        """The guard that an argument ``secrets`` means: itself, one with this policy for credentials, or the default.
+
+        Raises ConfigurationError.
+        """
+        return given if isinstance(given, Guard) else cls() if given is None else cls(given)
+
+    def __post_init__(self) -> None:
+        for name, policy in (("secrets", self.secrets), ("pii", self.pii)):
+            if policy not in POLICIES:
+                raise ConfigurationError(f"{name} must be one of {', '.join(POLICIES)}, not {policy!r:.40}")
+
+    @property
+    def is_off(self) -> bool:
+        """Whether everything is stored as it comes."""
+        return self.secrets == "off" and self.pii == "off" and self.redactor is None
+
+    def find(self, text: str) -> list[Finding]:
+        """What is not to be stored of ``text``, in its order."""
+        found = credentials_in(text) if self.secrets != "off" else []
+        if self.pii != "off":
+            found = merged([*found, *personal_in(text)])
+        if self.redactor:
+            more = [Finding(start, end, kind) for start, end, kind in self.redactor.find(text) if start < end]
+            found = merged([*found, *more])
+        return found
+
+    def text(self, text: str) -> str:
+        """``text`` with ``[redacted: kind]`` in the place of each secret."""
+        found = self.find(text)
+        if not found:
+            return text
+        parts: list[str] = []
+        at = 0
+        for one in found:
+            parts += [text[at : one.start], f"[redacted: {one.kind}]"]
+            at = one.end
+        return "".join([*parts, text[at:]])
+
+    def value(self, value: T) -> T:
+        """JSON data with all its texts, names of fields included, likewise; ``value`` itself if nothing is found."""
+        return _walked(value, self.text, self._is_assigned)
+
+    def stored(self, encoded: str) -> str:
+        """The JSON text of a row's value likewise; its top-level identifiers stay."""
+        value: Any = json.loads(encoded)
+        if not isinstance(value, dict):
+            return encoded
+        fields = cast("dict[str, Any]", value)
+        rest = self.told(fields)
+        clean = self.value(rest)
+        if clean is rest:
+            return encoded
+        return encode_json({name: part for name, part in fields.items() if name in _IDENTIFIERS} | clean, what="value")
+
+    @staticmethod
+    def told(value: Mapping[str, Any]) -> dict[str, Any]:
+        """A row's ``value`` without the identifiers at its top."""
+        return {name: part for name, part in value.items() if name not in _IDENTIFIERS}
+
+    def record(self, record: MemoryRecord) -> MemoryRecord:
+        """``record`` without secrets in content, topic, tags, metadata and source; itself if nothing is found."""
+        source = record.source
+        given = {"content": record.content, "topic": record.topic}
+        more = [record.tags, record.extra_metadata, [source.tool, source.thread_id, source.message_ids]]
+        told = self.value([given, *more])
+        if told[0] is given and all(map(is_, told[1:], more)):
+            return record
+        clean, tags, metadata, (tool, thread_id, message_ids) = cast("list[Any]", told)
+        return replace(
+            record,
+            content=clean["content"],
+            topic=clean["topic"],
+            tags=tuple(dict.fromkeys(tags)),
+            extra_metadata=metadata,
+            source=replace(source, tool=tool, thread_id=thread_id, message_ids=tuple(message_ids)),
+        )
+
+    def kinds(self, *values: Any) -> tuple[str, ...]:
+        """The kinds of what is not to be stored of JSON data, each once."""
+        found: dict[str, None] = {}
+
+        def noted(text: str) -> str:
+            found.update(dict.fromkeys(one.kind for one in self.find(text)))
+            return text
+
+        def is_assigned_to(name: str, text: str) -> bool:
+            if self._is_assigned(name, text):
+                found["secret_key"] = None
+            return False
+
+        _walked(values, noted, is_assigned_to)
+        return tuple(found)
+
+    def refuse(self, *values: Any) -> None:
+        """Raises SecretFound if JSON data holds what a policy rejects; the error names kinds and no values."""
+        if "reject" not in (self.secrets, self.pii):
+            return
+        strict = replace(
+            self,
+            secrets="reject" if self.secrets == "reject" else "off",
+            pii="reject" if self.pii == "reject" else "off",
+            redactor=None,
+        )
+        if kinds := strict.kinds(*values):
+            raise SecretFound(kinds)
+
+    def _is_assigned(self, name: str, text: str) -> bool:
+        return self.secrets != "off" and is_assigned(name, text)
+
+
+DEFAULT_GUARD: Final = Guard()
+"""What a store has unless it is given another."""
+
+
+def _walked(value: Any, change: Callable[[str], str], is_assigned_to: Callable[[str, str], bool]) -> Any:
+    """JSON data with its texts changed; the very same where nothing changes."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        new = [_walked(item, change, is_assigned_to) for item in items]
+        return items if all(map(is_, items, new)) else new
+    if not isinstance(value, Mapping):
+        return value
+    fields = cast("Mapping[str, Any]", value)
+    changed: dict[str, Any] = {}
+    topic = fields.get("topic")
+    for name, part in fields.items():
+        said = topic if name == "content" and isinstance(topic, str) else name  # a topic says what a content is
+        if isinstance(part, str) and is_assigned_to(said, part):
+            changed[change(name)] = "[redacted: secret_key]"
+        else:
+            changed[change(name)] = _walked(part, change, is_assigned_to)
+    is_same = all(map(is_, fields.keys(), changed.keys())) and all(map(is_, fields.values(), changed.values()))
+    return fields if is_same else changed

@@ -1,0 +1,278 @@
+"""Finds credentials, payment cards and, if asked for, personal data in texts; ``secrets.toml`` has the formats.
+
+A text is first searched for the formats' literals. Only where one stands, its expression is tried, and all expressions
+take time linear in the text's length.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import log2
+from typing import Any, Final, NamedTuple
+
+_SHORTEST: Final = 8
+"""No shorter text holds a secret that can be told from other words."""
+_LONG_TOKEN: Final = 32
+_HIDDEN: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
+_PLAIN: Final = {**_HIDDEN, **{wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}}
+"""Invisible characters go, and full-width forms become ASCII, as a model reads them."""
+_TOKEN: Final = re.compile(
+    r"(?<![A-Za-z0-9_/.+=-])[A-Za-z][A-Za-z0-9]{1,15}[_-](?:[A-Za-z0-9]{2,12}[_-]){0,2}(?P<random>[A-Za-z0-9]{30,200}+)"
+    r"(?![A-Za-z0-9_/+=-])"
+)
+"""A prefix and a long random part, as newer providers form their tokens."""
+_CARD: Final = re.compile(
+    r"(?<![0-9.+])(?:[0-9]{4}(?P<gap>[ -]?)[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{1,7}"
+    r"|3[47][0-9]{2}(?P<space>[ -]?)[0-9]{6}(?P=space)[0-9]{5})(?![0-9]|\.[0-9])"
+)
+_LONG_NUMBER: Final = re.compile("[0-9]{4}[ -]?[0-9]{4}")
+_ISSUERS: Final = re.compile("4|5[1-5]|2[2-7]|3[0-8]|6")
+_IN_IBAN: Final = re.compile("[a-z]{2}[0-9]{2} ")
+"""What stands before the digits of an IBAN."""
+_CARD_DIGITS: Final = range(13, 20)
+_NEAR: Final = 48
+"""Characters before and after a number in which a card's words count."""
+_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_VALUE: Final = re.compile(
+    r"(?:[_ -](?:prod|production|dev|staging|test|live|value|[0-9]{1,2}))?[\"'`\\]{0,3}\s{0,3}"
+    r"(?::=|=>|==?|:|\bis\b:?|\bwas\b|\bist\b|\bes\b|\best\b|\bé\b|\bto\b|は|是|为)\s{0,3}[\"'`\\]{0,3}"
+    r"(?P<secret>[^\s\"'`\\,;<>(){}\[\]\u2e80-\uffef]{6,256}+)",
+    re.IGNORECASE,
+)
+_SIGNS: Final = frozenset("!@#$%^&*?+~=")
+_PASSWORD: Final = 6
+_KEY: Final = 12
+_MIXED_KEY: Final = 20
+_BITS: Final = 2.8
+"""Bits a character of a key has at least; words and repetitions have fewer."""
+
+
+class Finding(NamedTuple):
+    """A secret in a text, from ``start`` to ``end``. ``kind`` names its format, such as ``github_token``."""
+
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of credentials that begin with ``trigger``, behind what ``before`` matches."""
+
+    kind: str
+    trigger: str
+    follows: str
+    before: str
+
+    def find(self, text: str) -> Iterator[Finding]:
+        """The credentials of this format in ``text``."""
+        expression = _compiled(self)
+        group = "secret" if "secret" in expression.groupindex else "lead" if self.before else 0
+        for found in expression.finditer(text):
+            yield Finding(found.start(group), found.end("secret" if group == "secret" else 0), self.kind)
+
+
+class Formats(NamedTuple):
+    """The data of ``secrets.toml``, its credentials by a character that their triggers hold.
+
+    Most texts lack these characters, and need no look at the triggers with them. ``any_unmarked`` finds those without.
+    ``stems`` are parts of the ``words`` that passwords and keys are assigned to, each with its words, the longest
+    first, and where it stands in them.
+    """
+
+    by_mark: tuple[tuple[str, tuple[Format, ...]], ...]
+    unmarked: tuple[Format, ...]
+    any_unmarked: re.Pattern[str]
+    words: tuple[str, ...]
+    passwords: frozenset[str]
+    stems: Mapping[str, tuple[tuple[str, int], ...]]
+    placeholders: tuple[str, ...]
+    card_words: tuple[str, ...]
+    personal: tuple[tuple[str, str, re.Pattern[str]], ...]
+
+
+def credentials_in(text: str) -> list[Finding]:
+    """The credentials and payment cards in ``text``, in their order, without overlaps."""
+    if len(text) < _SHORTEST:
+        return []
+    return _placed(text, _credentials)
+
+
+def personal_in(text: str) -> list[Finding]:
+    """The e-mail addresses, phone numbers, IBANs, IP addresses and social security numbers in ``text``, likewise."""
+    return _placed(text, _personal)
+
+
+def is_assigned(name: str, value: str) -> bool:
+    """Whether ``value`` under the ``name`` of a field, such as "api_key", is a password or key."""
+    if len(value) < _PASSWORD or any(mark.isspace() for mark in value):
+        return False
+    known, word = formats(), name.lower()
+    names = [one for one in known.words if one in word]
+    return bool(names) and _is_strong(value, known, is_password=not known.passwords.isdisjoint(names))
+
+
+def merged(found: Iterable[Finding]) -> list[Finding]:
+    """``found`` in the order of the text; of those that overlap one, with the kind of the first."""
+    joined: list[Finding] = []
+    for one in sorted(found, key=lambda one: (one.start, -one.end)):
+        if joined and one.start < joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, one.end))
+        else:
+            joined.append(one)
+    return joined
+
+
+@cache
+def formats() -> Formats:
+    """The formats, read when the first text is searched."""
+    data: dict[str, Any] = tomllib.loads((files(str(__package__)) / "secrets.toml").read_text("utf-8"))
+    all_of_them = [
+        Format(one["kind"], trigger, one["follows"], one.get("before", ""))
+        for one in data["credentials"]
+        for trigger in one["triggers"]
+    ]
+    by_mark: dict[str, list[Format]] = {"_": [], "-": [], "://": [], ".": [], "": []}
+    for one in all_of_them:
+        by_mark[next(mark for mark in by_mark if mark in one.trigger)].append(one)
+    unmarked = by_mark.pop("")
+    given = data["assignments"]
+    words = sorted({*given["passwords"], *given["keys"]}, key=len, reverse=True)
+    stems: dict[str, list[tuple[str, int]]] = {}
+    for word in words:
+        stem = next((one for one in given["stems"] if one in word), word)
+        stems.setdefault(stem, []).append((word, word.index(stem)))
+    return Formats(
+        tuple((mark, tuple(some)) for mark, some in by_mark.items()),
+        tuple(unmarked),
+        re.compile("|".join(re.escape(one.trigger) for one in unmarked)),
+        tuple(words),
+        frozenset(given["passwords"]),
+        {stem: tuple(some) for stem, some in stems.items()},
+        tuple(given["placeholders"]),
+        tuple(data["cards"]["words"]),
+        tuple((one["kind"], one["hint"], re.compile(one["expression"])) for one in data["personal"]),
+    )
+
+
+@cache
+def _compiled(one: Format) -> re.Pattern[str]:
+    """The expression of ``one``; it starts with the literal, as ``re`` then finds its places quickly."""
+    trigger = re.escape(one.trigger)
+    place = f"(?<=(?P<lead>{one.before}){trigger})" if one.before else f"(?<![A-Za-z0-9]{trigger})"
+    return re.compile(f"{trigger}{place}(?:{one.follows})(?![A-Za-z0-9])")
+
+
+def _placed(text: str, find: Callable[[str], Iterator[Finding]]) -> list[Finding]:
+    """What ``find`` finds in ``text`` as it is read, at its places in ``text`` as it is written."""
+    if text.isascii():
+        return merged(find(text))
+    plain = text.translate(_PLAIN)
+    found = merged(find(plain))
+    if not found or len(plain) == len(text):
+        return found
+    places = [at for at, mark in enumerate(text) if ord(mark) not in _HIDDEN]
+    return [Finding(places[one.start], places[one.end - 1] + 1, one.kind) for one in found]
+
+
+def _credentials(text: str) -> Iterator[Finding]:
+    known = formats()
+    possible = [one for mark, some in known.by_mark if mark in text for one in some if one.trigger in text]
+    if known.any_unmarked.search(text):
+        possible += [one for one in known.unmarked if one.trigger in text]
+    for one in possible:
+        yield from one.find(text)
+    lower = text.lower()
+    for stem in known.stems:
+        if stem in lower:
+            yield from _assigned(text, lower if len(lower) == len(text) else text, stem, known)
+    if _LONG_NUMBER.search(text):
+        cards = (found for found in _CARD.finditer(text) if _is_card(found, lower, known.card_words))
+        yield from (Finding(found.start(), found.end(), "payment_card") for found in cards)
+    if len(text) > _LONG_TOKEN and ("_" in text or "-" in text) and max(map(len, text.split())) > _LONG_TOKEN:
+        yield from (Finding(found.start(), found.end(), "token") for found in _TOKEN.finditer(text) if _is_token(found))
+
+
+def _assigned(text: str, lower: str, stem: str, known: Formats) -> Iterator[Finding]:
+    """What ``text`` says or assigns passwords and keys to be, as in "password: …" and "my password is …"."""
+    at = lower.find(stem)
+    while at >= 0:
+        after = at + len(stem)
+        for word, offset in known.stems[stem]:
+            if not lower.startswith(word, at - offset) or at < offset:
+                continue
+            after = at - offset + len(word)
+            found = _VALUE.match(text, after)
+            value = found["secret"].rstrip(".:") if found else ""
+            is_password = word in known.passwords
+            if found and _is_strong(value, known, is_password=is_password):
+                after = found.start("secret") + len(value)
+                yield Finding(after - len(value), after, "password" if is_password else "secret_key")
+            break
+        at = lower.find(stem, after)
+
+
+def _personal(text: str) -> Iterator[Finding]:
+    for kind, hint, expression in formats().personal:
+        if hint in text:
+            for found in expression.finditer(text):
+                if kind != "iban" or _is_iban(found[0]):
+                    yield Finding(found.start(), found.end(), kind)
+
+
+def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
+    """Whether ``value`` may be a password or key: it is no word, date, address or placeholder, and a key looks random.
+
+    A password has a letter and a digit or sign, or is a number; people choose no better ones.
+    """
+    lower = value.lower()
+    if "://" in value or _DATE.match(value) or any(one in lower for one in known.placeholders):
+        return False
+    has_letter, has_digit = any(map(str.isalpha, value)), any(map(str.isdecimal, value))
+    if is_password:
+        return len(value) >= _PASSWORD and (has_digit or (has_letter and not _SIGNS.isdisjoint(value)))
+    is_mixed = _is_mixed(value) if has_digit else len(value) >= _MIXED_KEY and lower != value != value.upper()
+    return len(value) >= _KEY and has_letter and (is_mixed or has_digit) and _bits(value) > _BITS
+
+
+def _is_token(found: re.Match[str]) -> bool:
+    return _is_mixed(found["random"]) and _bits(found["random"]) > _BITS
+
+
+def _is_mixed(text: str) -> bool:
+    """Whether ``text`` has capitals, small letters and digits."""
+    return text.lower() != text != text.upper() and any(map(str.isdecimal, text))
+
+
+def _bits(text: str) -> float:
+    """The entropy of ``text``, in bits a character."""
+    size = len(text)
+    return -sum(count / size * log2(count / size) for count in Counter(text).values())
+
+
+def _is_card(found: re.Match[str], lower: str, words: Iterable[str]) -> bool:
+    """Whether a number is a payment card's: by issuer and check digit, and grouped as on a card or beside its words."""
+    digits = re.sub("[ -]", "", found[0])
+    if (
+        len(digits) not in _CARD_DIGITS
+        or not _ISSUERS.match(digits)
+        or _IN_IBAN.match(lower[max(0, found.start() - 5) : found.start()])
+    ):
+        return False
+    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
+    if (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10:
+        return False
+    around = lower[max(0, found.start() - _NEAR) : found.end() + _NEAR]
+    return digits != found[0] or any(word in around for word in words)
+
+
+def _is_iban(text: str) -> bool:
+    """Whether the check digits of an IBAN are right (ISO 13616)."""
+    plain = text.replace(" ", "")
+    return int("".join(str(int(mark, 36)) for mark in plain[4:] + plain[:4])) % 97 == 1
