@@ -15,6 +15,7 @@ from secret_texts import benign, held_out, hostile, known
 from inference_core import AgentMemoryStoreService, Guard, open_store
 from inference_core.memory.redaction import Policy
 from inference_core.memory.secrets import credentials_in
+from inference_core.services.agent_memory_service import SyncMemoryService
 
 MIN_FOUND, MAX_FALSE, MAX_MS, MAX_SAVE = 0.95, 0.01, 60.0, 1.03
 ROUNDS = 40
@@ -75,7 +76,7 @@ def _saves() -> list[Row]:
     took: dict[Policy, list[float]] = {"off": [], "redact": []}
     number = 0
     with TemporaryDirectory() as folder, ExitStack() as opened:
-        services = {
+        services: dict[Policy, SyncMemoryService] = {
             name: AgentMemoryStoreService(
                 opened.enter_context(open_store(f"sqlite:///{folder}/{name}.db", embeddings=None, secrets=name))
             ).sync
