@@ -18,8 +18,8 @@ from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
 from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
+from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import (
-    Grounding,
     Message,
     Role,
     label,
@@ -189,7 +189,7 @@ def _record(
     content = scope.engine.guard.text(content)  # before an id is made of it
     category = get_category_for_type(candidate.memory_type.value)
     source = _source(candidate, messages)
-    check_write(source, category)
+    check_write(source, category, candidate.memory_type)
     namespace = scope.namespaces.namespace_for(user_id, category)
     now = scope.clock.now()
     sources = [message for message in messages if message.id in candidate.message_ids] or messages

@@ -33,7 +33,8 @@ from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, show
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import GUIDING_TYPES, IDEA, MemoryTypeDescription
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Grounding, Message, Role, traced
+from inference_core.outbox.grounding import Grounding
+from inference_core.outbox.messages import Message, Role, traced
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)
@@ -82,10 +83,10 @@ class Batch:
         return list(found.values())
 
     def grounding(self, sources: Sequence[Message]) -> Grounding:
-        """Tells words of the user, from ``sources`` alone, from words of tools and documents in the whole batch."""
+        """Tells words of the user, from ``sources`` alone, from all others in the batch."""
         others = [one.content for one in self.offered.values() if one.is_external]
-        external = [one for one in self.messages.values() if one.origin is Origin.TOOL]
-        return Grounding([*external, *(one for one in sources if one.role is Role.USER)], others)
+        by_others = [one for one in self.messages.values() if one.role is not Role.USER]
+        return Grounding([*by_others, *(one for one in sources if one.role is Role.USER)], others)
 
     @property
     def problems(self) -> list[str]:
@@ -229,13 +230,13 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
     action, target = _effect(memory, batch, problems, is_stated=is_stated)
     if action is None:
         return None
-    if memory.type.value in GUIDING_TYPES and not is_stated:
+    if memory.type.value in GUIDING_TYPES and not (is_stated and grounding.may_guide(memory.content)):
         problems.append(f"was left out: {memory.type.value} without a word of the user")
         return None
 
     def is_kept(label: str) -> bool:
         """A label from a tool's words must not describe the user's."""
-        return is_external or not grounding.is_external(label)
+        return is_external or grounding.keeps(label)
 
     is_from_tool = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))
     entities, relations = memory.graph(is_kept)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, cast
 
 from inference_core.errors import InvalidInput, UntrustedWrite
 from inference_core.memory.text import text_field, texts_field
-from inference_core.memory.types import MemoryCategory
+from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
 
 
 class Origin(str, Enum):
@@ -74,13 +74,29 @@ class MemorySource:
         )
 
 
-def check_write(source: MemorySource, category: MemoryCategory) -> None:
-    """Raises UntrustedWrite if ``source`` may not write ``category``: external text never becomes a rule."""
+def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:
+    """Raises UntrustedWrite if ``source`` may not write ``category``: external text never becomes a rule.
+
+    With the ``kind`` that a model chose, it never becomes anything that guides an agent, such as a preference.
+    """
     if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
-    if category is MemoryCategory.PROCEDURAL and source.trust is Trust.EXTERNAL:
+    if source.trust is not Trust.EXTERNAL:
+        return
+    if category is MemoryCategory.PROCEDURAL or (kind is not None and kind.value in GUIDING_TYPES):
+        what = "procedural memory" if category is MemoryCategory.PROCEDURAL else "a preference of the user"
         place = "the web" if source.origin is Origin.WEB else f"a {source.origin.value}"
         raise UntrustedWrite(
-            f"Text from {place} cannot become procedural memory; "
+            f"Text from {place} cannot become {what}; "
             "save it as 'facts', or let the user or the application state the rule"
         )
+
+
+def lowered(value: Any) -> Any:
+    """A memory's stored ``value`` from outside, with no more trust than its source earns; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    fields = cast("dict[str, Any]", value)
+    given, level = fields.get("source"), fields.get("trust")
+    earned = MemorySource.from_value(cast("dict[str, Any]", given) if isinstance(given, dict) else {}).trust
+    return fields if not isinstance(level, int) or level <= earned else {**fields, "trust": int(earned)}

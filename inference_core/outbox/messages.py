@@ -1,6 +1,6 @@
 """Message: one message of a conversation, whatever its source. Transcript: the messages of a file.
 
-Also here is what is asked of their text: which words are the user's own, and how to split it into memories.
+Also here is what is asked of their text: which part of it the user wrote, and how to split it into memories.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from functools import lru_cache
 from typing import Final
 
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 from inference_core.memory.trust import Origin
-from inference_core.retrieval.analysis import analyze
 
 NO_THREAD: Final = "threadless"
 """The session of runs without a thread, whose callers pass the whole history each time."""
@@ -40,8 +38,6 @@ _TO_WORK_ON: Final = re.compile(
     r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
     re.IGNORECASE,
 )
-_STEM: Final = 5
-"""Letters of a word that are compared, so that inflection and a wrongly guessed language do not matter."""
 _ENDS: Final = (
     re.compile(r"\n{2,}"),
     re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
@@ -140,35 +136,6 @@ def own_words(text: str) -> str:
     signs = [sign.start() for sign in (_PASTED.search(text, start),) if sign]
     signs += [sign.end() for sign in (_TO_WORK_ON.search(text),) if sign]
     return text[: min(signs, default=len(text))]
-
-
-class Grounding:
-    """The users' own words in ``messages``, and the words that only tools, pasted text or ``others`` have.
-
-    A model that obeys an injected text may name the user as its source. So sources are checked against the words of
-    the messages themselves.
-    """
-
-    def __init__(self, messages: Sequence[Message], others: Iterable[str] = ()) -> None:
-        users = [message.text for message in messages if message.role is Role.USER]
-        self._own = _words_of(own_words(text) for text in users)
-        external = [message.text for message in messages if message.origin is Origin.TOOL]
-        pasted = [text[len(own) :] if text.startswith(own := own_words(text)) else text for text in users]
-        self._others = _words_of([*external, *pasted, *others]) - self._own
-
-    def is_external(self, text: str) -> bool:
-        """Whether ``text`` has more words from outside than of the user's own."""
-        words = _words(text)
-        return len(words & self._others) > len(words & self._own)
-
-
-def _words_of(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset[str]().union(*map(_words, texts))
-
-
-@lru_cache(maxsize=256)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(term[:_STEM] for term in analyze(text))
 
 
 def split_text(text: str, max_bytes: int) -> list[str]:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
-from inference_core.memory.namespaces import holds_forgotten
+from inference_core.memory.namespaces import holds_forgotten, holds_memories
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json, is_encodable
+from inference_core.memory.trust import lowered
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
 from inference_core.stores.codec import expiry_micros, from_micros, to_micros, unpack_value
@@ -58,17 +59,22 @@ def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
 
 
 def put_from_json(stored: Any) -> Put:
-    """The put that `put_to_json` wrote. Raises InvalidInput for anything else."""
+    """The put that `put_to_json` wrote. Raises InvalidInput for anything else.
+
+    A memory that claims more trust than its source earns gets the source's.
+    """
     try:
         created = stored["created_at"]
         expiry: Expiry | None = None
         if stored.get("expiry") is not None:
             ends, lasts = stored["expiry"]
             expiry = Expiry(from_micros(ends), timedelta(microseconds=lasts))
+        namespace = tuple(_label(label) for label in stored["namespace"][: _MAX_LABELS + 1])
+        is_memory = holds_memories(namespace) or holds_forgotten(namespace)
         put = Put(
-            namespace=tuple(_label(label) for label in stored["namespace"][: _MAX_LABELS + 1]),
+            namespace=namespace,
             key=_label(stored["key"]),
-            value=_value(stored["value"]),
+            value=_value(lowered(stored["value"]) if is_memory else stored["value"]),
             document=_document(stored),
             kind=_text(stored["kind"]),
             created_at=None if created is None else from_micros(created),

@@ -12,7 +12,7 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
-from inference_core.memory.trust import MemorySource, check_write
+from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
 from inference_core.memory.types import MemoryType, validate_memory_type
 from inference_core.services.operations.archive import archive_keys, earlier_of, keep_write, replaced
 from inference_core.services.operations.scope import (
@@ -62,7 +62,8 @@ def update(  # noqa: D417 - callers of the service pass no scope
         category: A `MemoryCategory` by name.
         extra_metadata: Merged into the existing metadata.
         pinned: Whether it is always in the prompt's profile and never forgotten.
-        source: Who says so. It replaces the memory's source if you give content or type.
+        source: Who says so. It replaces the memory's source if you give content or type; an agent, a tool, a document
+            or the web does not replace one that is trusted less.
         expected_version: Changes the memory only at this version, and then does not retry.
         tags: Replaces all tags; an empty list removes them.
         importance: From 0 to 1.
@@ -179,4 +180,8 @@ class _Change:
             check_write(old.source, new.category)
             return new
         check_write(self.source, new.category)
+        if self.source.trust < Trust.STATED and old.trust < self.source.trust:  # rewording it vouches for nothing
+            said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
+            check_write(said_by, new.category, None if kind is old.memory_type else kind)
+            return new
         return replace(new, source=self.source, trust=self.source.trust)  # whoever rewrites it answers for it

@@ -107,7 +107,7 @@ def test_words_for_no_time_are_no_problem(word: str):
     ids=str,
 )
 def test_types(given: Any, kind: str):
-    assert only(memories({"content": DOG, "type": given})).memory_type.value == kind
+    assert only(memories({"content": DOG, "type": given}), messages=(said(DOG),)).memory_type.value == kind
 
 
 def test_a_category_is_a_type_and_all_types_have_names():
