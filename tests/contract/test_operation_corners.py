@@ -16,6 +16,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.profile import fenced_profile
 from inference_core.effects import run
+from inference_core.errors import InvalidMemory
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, tells
 from inference_core.memory.record import why_invalid
 from inference_core.memory.text import is_id, text_tokens
@@ -154,3 +155,10 @@ def test_a_profile_is_written_anew_when_what_corrects_it_does_not_fit(service: S
     told = run(build_turn_context(service.scope, U, "drinks?", tight, frozen))
     assert "Likes tea" not in told.profile.text
     assert "Likes coffee" in told.profile.text
+
+
+def test_an_id_that_is_a_secret_is_refused_without_saying_it(service: Any) -> None:
+    secret = "AKIA" + "CANARY7CANARY7CA"
+    with pytest.raises(InvalidMemory, match=r"memory_id contains a secret \(aws_access_key\)") as caught:
+        service.save_memory(U, "x", memory_id=secret)
+    assert secret not in str(caught.value)
