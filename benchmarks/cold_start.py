@@ -15,8 +15,9 @@ from corpus import SESSION_TURNS, Turn
 from report import Row, publish
 from timing import scratch
 
-from inference_core.embeddings.embedder import Embedder, TextEncoding
+from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
+from inference_core.embeddings.models import TextEncoding
 
 MEMORIES = 10_000
 RUNS = 5

@@ -7,7 +7,8 @@ from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
 from inference_core.effects import Operation
-from inference_core.embeddings.embedder import Embedder, Passage, TextEncoding
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.models import Passage, TextEncoding
 from inference_core.retrieval.analysis import is_content_token
 from inference_core.retrieval.documents import QueryVectors, passages
 from inference_core.retrieval.languages import language_of

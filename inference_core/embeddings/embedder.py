@@ -19,17 +19,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
 
 from inference_core.effects import Effect, Operation, WorkerPool
+from inference_core.embeddings.models import Encodings, Passage, SpacedEmbeddings, TextEncoding, TokenEmbeddings
 from inference_core.errors import EmbeddingError, EmbeddingMismatch
-
-if TYPE_CHECKING:
-    from inference_core.retrieval.vectors import Floats
-
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -52,59 +49,11 @@ _READ_CHARS: Final = 20_000
 """So much of a text is embedded: models read less, or refuse what is longer."""
 
 
-class TextEncoding(NamedTuple):
-    """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
-
-    Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
-    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. Of a model with
-    several vector spaces, ``space`` says which one the vectors are in.
-    """
-
-    vector: Floats
-    tokens: Floats | None = None
-    pieces: tuple[str, ...] = ()
-    space: int = 0
-
-
-@runtime_checkable
-class TokenEmbeddings(Protocol):
-    """What a LangChain ``Embeddings`` object needs in addition for late interaction."""
-
-    def encode(self, texts: list[str]) -> list[TextEncoding]:
-        """The encoding of each text."""
-        ...
-
-    def encode_query(self, text: str) -> TextEncoding:
-        """The encoding of a query."""
-        ...
-
-
-@runtime_checkable
-class SpacedEmbeddings(Protocol):
-    """A model with a vector space for each group of languages."""
-
-    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
-        """The encoding of each text, in the space of its language (ISO 639-1; "" if unknown)."""
-        ...
-
-    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
-        """The encoding of a query in each of ``spaces``."""
-        ...
-
-
-class Passage(NamedTuple):
-    """A text to embed, and the language of the whole that it is part of (ISO 639-1; "" if unknown)."""
-
-    text: str
-    language: str = ""
-
-
 class _Question(NamedTuple):
     text: str
     spaces: frozenset[int]
 
 
-Encodings = list[TextEncoding]
 _Waiting = tuple[Sequence[Passage], "Future[Encodings]"]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-from inference_core.embeddings.embedder import TextEncoding
+from inference_core.embeddings.models import TextEncoding
 from inference_core.retrieval.vectors import PLAIN
 
 TOKENS_AT_ONCE: Final = 256

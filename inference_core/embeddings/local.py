@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from langchain_core.embeddings import Embeddings
 
-from inference_core.embeddings.embedder import TextEncoding
 from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session
 from inference_core.embeddings.files import check_file, find_package, package_folder
+from inference_core.embeddings.models import TextEncoding
 from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 from inference_core.retrieval.languages import language_of

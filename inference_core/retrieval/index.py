@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.columns import NEVER, ColumnName, Columns, Postings, PostingsView, Vectors, VectorsView
+from inference_core.retrieval.columns import NEVER, ColumnName, Columns, Postings, PostingsView
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
-from inference_core.retrieval.vectors import Floats, is_packed
+from inference_core.retrieval.vectors import Floats, Vectors, VectorsView, is_packed
 
 K1: Final = 1.2
 B: Final = 0.75

@@ -11,8 +11,9 @@ Khattab and Zaharia, ColBERT, 2020).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,3 +141,193 @@ def interact(query: Floats, packed: Sequence[bytes], words: Sequence[int] = ()) 
 def dimensions_of(packed: bytes) -> int:
     """The number of dimensions of packed vectors, or of packed token vectors."""
     return _HEADER.unpack_from(packed)[2]
+
+
+# The vectors of an index.
+
+_FEW: Final = 64
+_BLOCK: Final = 2_048
+"""Rows in a block of vectors. Further rows go into new blocks, so nothing is copied and at most one is partly empty."""
+
+
+class Vectors:
+    """Vectors in blocks of rows: the first of each slot, and, apart, those of further passages with their slots.
+
+    ``counts`` (spaces,) and ``totals`` (spaces, dimensions) are those of living vectors, by space. Written by one
+    thread; readers share what `view` returns.
+    """
+
+    def __init__(self) -> None:
+        self.counts: NDArray[np.int64] = np.zeros(SPACES, np.int64)
+        self.totals: NDArray[np.float64] = np.zeros((SPACES, 0))
+        self._spaces: NDArray[np.uint8] = np.zeros(_FEW, np.uint8)
+        self._first = _Blocks()
+        self._further = _Blocks()
+        self._owners: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._passages = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all blocks, in bytes."""
+        return self._first.nbytes + self._further.nbytes + self._owners.nbytes + self._spaces.nbytes
+
+    def set(self, packed: Mapping[int, bytes]) -> list[int]:
+        """Sets the vectors of slots that have none. Returns those it set; vectors of another size are left out."""
+        alike: dict[bytes, list[int]] = {}
+        for slot, blob in sorted(packed.items()):
+            alike.setdefault(shape_of(blob), []).append(slot)
+        known: list[int] = []
+        for slots in alike.values():
+            space, size = space_of(packed[slots[0]]), dimensions_of(packed[slots[0]])
+            if not self.totals.size:
+                self.totals = np.zeros((SPACES, size))
+            if size != self.totals.shape[1]:
+                continue
+            known += slots
+            if slots[-1] >= len(self._spaces):
+                self._spaces = grown(self._spaces, slots[-1] + 1)
+            self._spaces[slots] = space
+            first = unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32)
+            self._first.put(slots, first)
+            self._count(1, space, first)
+            for slot in slots:
+                further = unpack_vectors(packed[slot])[1:].astype(np.float32)
+                if not len(further):
+                    break  # none of them has any, as all have the same shape
+                start, self._passages = self._passages, self._passages + len(further)
+                if self._passages > len(self._owners):
+                    self._owners = grown(self._owners, self._passages)
+                self._owners[start : self._passages] = slot
+                self._further.put(range(start, self._passages), further)
+                self._count(1, space, further)
+        return known
+
+    def forget(self, slot: int) -> None:
+        """Takes the vectors of ``slot`` out of the mean. Existing views keep showing them."""
+        further = np.flatnonzero(self._owners[: self._passages] == slot)
+        space = self._spaces.item(slot)
+        self._count(-1, space, self._first.rows([slot]))
+        if len(further):
+            self._count(-1, space, self._further.rows(further))
+
+    def view(self) -> VectorsView:
+        """The present state."""
+        return VectorsView(
+            size=self.totals.shape[1],
+            counts=self.counts.copy(),
+            totals=self.totals.copy(),
+            spaces=self._spaces,
+            first=tuple(self._first.blocks),
+            further=tuple(self._further.blocks),
+            owners=self._owners[: self._passages],
+        )
+
+    def _count(self, sign: int, space: int, vectors: Floats) -> None:
+        self.counts[space] += sign * len(vectors)
+        self.totals[space] += sign * vectors.sum(axis=0, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorsView:
+    """A snapshot of vectors: ``size`` is their dimensions (0 for none), ``counts`` and ``totals`` cover living ones.
+
+    ``spaces`` has the space of each slot that has vectors.
+    """
+
+    size: int
+    counts: NDArray[np.int64]
+    totals: NDArray[np.float64]
+    spaces: NDArray[np.uint8]
+    first: tuple[Floats, ...]
+    further: tuple[Floats, ...]
+    owners: NDArray[np.int64]
+
+    @property
+    def held_spaces(self) -> frozenset[int]:
+        """The spaces that living vectors are in."""
+        return frozenset(np.flatnonzero(self.counts).tolist())
+
+    def products(self, queries: Mapping[int, Floats], known: NDArray[np.bool_]) -> Floats:
+        """The largest inner product of each slot's vectors and the query of their space; NaN for slots without either.
+
+        ``known`` marks the slots that have vectors.
+        """
+        scores = np.full(len(known), np.nan, np.float32)
+        held = self.held_spaces
+        for space in [space for space in held & queries.keys() if len(queries[space]) == self.size]:
+            if len(held) == 1:
+                self._multiply(queries[space], scores)
+            else:
+                in_space = np.flatnonzero(self.spaces[: len(known)] == space)
+                products = np.full(len(known), np.nan, np.float32)
+                self._multiply(queries[space], products)
+                scores[in_space] = products[in_space]
+        scores[~known] = np.nan
+        return scores
+
+    def _multiply(self, query: Floats, scores: Floats) -> None:
+        """Writes the largest product of each slot's vectors and ``query`` into ``scores``."""
+        _fill(scores, self.first, query)
+        if len(self.owners):
+            further = np.empty(len(self.owners), np.float32)
+            _fill(further, self.further, query)
+            np.maximum.at(scores, self.owners, further)
+
+    def rows(self, slots: NDArray[np.intp]) -> Floats:
+        """The first vector of each of ``slots``, all of which have vectors."""
+        return _gathered(self.first, slots, self.size)
+
+
+class _Blocks:
+    """Numbered rows of one length, in blocks. Only the first block is ever replaced, by a larger one."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Floats] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
+
+    def put(self, numbers: Sequence[int], rows: Floats) -> None:
+        """Sets the rows with these ``numbers``, which ascend."""
+        room, size = numbers[-1] + 1, rows.shape[1]
+        if not self.blocks:
+            self.blocks.append(np.zeros((_FEW, size), np.float32))
+        if (first := len(self.blocks[0])) < min(room, _BLOCK):
+            # Views keep the smaller block, which holds all the rows that they show.
+            larger = np.zeros((min(_BLOCK, max(room, 2 * first)), size), np.float32)
+            larger[:first] = self.blocks[0]
+            self.blocks[0] = larger
+        while len(self.blocks) * _BLOCK < room:
+            self.blocks.append(np.zeros((_BLOCK, size), np.float32))
+        where = np.asarray(numbers, np.intp)
+        for block in range(int(where[0]) // _BLOCK, int(where[-1]) // _BLOCK + 1):
+            here = where // _BLOCK == block
+            self.blocks[block][where[here] - block * _BLOCK] = rows[here]
+
+    def rows(self, numbers: Sequence[int] | NDArray[np.intp]) -> Floats:
+        return _gathered(self.blocks, numbers, self.blocks[0].shape[1] if self.blocks else 0)
+
+
+def _gathered(blocks: Sequence[Floats], numbers: Sequence[int] | NDArray[np.intp], size: int) -> Floats:
+    where = np.asarray(numbers, np.intp)
+    result = np.empty((len(where), size), np.float32)
+    owners = where // _BLOCK
+    for number in set(owners.tolist()):
+        here = owners == number
+        result[here] = blocks[number][where[here] - number * _BLOCK]
+    return result
+
+
+def _fill(scores: Floats, blocks: Sequence[Floats], query: Floats) -> None:
+    """Writes the product of each row of ``blocks`` and ``query`` into ``scores``, as far as both reach."""
+    for number, block in enumerate(blocks):
+        target = scores[number * _BLOCK : (number + 1) * _BLOCK]
+        inner_products(block[: len(target)], query, target[: len(block)])
+
+
+def grown(values: NDArray[Any], room: int) -> NDArray[Any]:
+    """``values`` in an array of at least ``room`` entries, and at least a quarter larger than before."""
+    result = np.zeros((max(room, len(values) + len(values) // 4), *values.shape[1:]), values.dtype)
+    result[: len(values)] = values
+    return result

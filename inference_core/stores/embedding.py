@@ -13,7 +13,8 @@ from typing import Final
 
 from inference_core.effects import Operation, WorkerPool
 from inference_core.embeddings.documents import DocumentVectors, embed_documents, embed_documents_now, embed_query
-from inference_core.embeddings.embedder import Embedder, Passage
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.models import Passage
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.languages import language_of

@@ -7,13 +7,13 @@ inside a lock or a transaction. A text that could not be embedded is stored all 
 from __future__ import annotations
 
 import logging
-import secrets as random_numbers
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
@@ -37,7 +37,7 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_sidecars,
 )
-from inference_core.stores.redacting import redacted
+from inference_core.stores.redacting import without_secrets
 from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
@@ -131,9 +131,9 @@ class StoreEngine:
         # These import numpy, which is slow, so the package is imported without them. They are imported here, before the
         # model loads in a thread of its own: the first recall has only 0.3 s.
         from inference_core.stores.indexes import IndexCache  # noqa: PLC0415
-        from inference_core.stores.snapshot import Snapshot  # noqa: PLC0415
+        from inference_core.stores.snapshot import Snapshot, search_each_user  # noqa: PLC0415
 
-        self._snapshot_type = Snapshot
+        self._snapshot_type, self._search_each_user = Snapshot, search_each_user
         self._indexes = IndexCache(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
         self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, DEFERRED_INTERVAL_S))
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
@@ -172,7 +172,7 @@ class StoreEngine:
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         if not is_clean:
             size = sum(len(one.value) for one in lasting if isinstance(one, Put))
-            lasting = yield from self.redacting(partial(self._without_secrets, lasting), size)
+            lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         written = yield from self._written(with_sidecars(embedded))
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
@@ -180,9 +180,6 @@ class StoreEngine:
         if embeds and any(document.vector is None for _, document in texts):
             self.embed_later()
         return written[: len(batch)]
-
-    def _without_secrets(self, batch: Sequence[Write]) -> Sequence[Write]:
-        return [redacted(self.guard, one) if isinstance(one, Put) else one for one in batch]
 
     def redacting(self, redact: Callable[[], T], size: int = 0) -> Operation[T]:
         """What ``redact`` returns; from a worker for many characters, and with an application's own redactor."""
@@ -201,7 +198,7 @@ class StoreEngine:
             def known() -> bytes:
                 with self._content_key_lock:  # two that made one each would know different names
                     if not self.backend.get_meta(CONTENT_KEY_META):
-                        self.backend.set_meta(CONTENT_KEY_META, random_numbers.token_hex(32))
+                        self.backend.set_meta(CONTENT_KEY_META, token_hex(32))
                     return bytes.fromhex(self.backend.get_meta(CONTENT_KEY_META) or "")
 
             self._content_key = yield from self._read(known)
@@ -305,8 +302,12 @@ class StoreEngine:
 
     def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
         """Like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
-        first = searches[0]
-        found = yield from self._asked(partial(self._searched, searches), first.text, first.wait_seconds)
+        text, wait_seconds = searches[0].text, searches[0].wait_seconds
+
+        def searched(ask_model: AskModel) -> list[SearchResult]:
+            return self._search_each_user(searches, lambda scopes: self._snapshot(scopes, ask_model, wait_seconds))
+
+        found = yield from self._asked(searched, text, wait_seconds)
         self._embed_what_was_read()
         return found
 
@@ -384,33 +385,16 @@ class StoreEngine:
         A model of this process embeds on that very worker, once it is known which vectors the texts have; for any other
         one the caller waits ``wait_seconds`` seconds.
         """
-        text = self.guard.text(text)
         if self.embedder is None or self.embedder.runs_in_process or not text.strip():
 
             @cache
             def ask_model(spaces: frozenset[int]) -> QuestionVectors:
-                return run(self._texts.question(text, None, spaces))
+                return run(self._texts.question(self.guard.text(text), None, spaces))
 
             return (yield from self._read(body, ask_model))
-        question = yield from self._texts.question(text, wait_seconds, frozenset())
+        clean = yield from self.redacting(partial(self.guard.text, text), len(text))
+        question = yield from self._texts.question(clean, wait_seconds, frozenset())
         return (yield from self._read(body, lambda _: question))
 
     def _snapshot(self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float) -> Snapshot:
         return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker)
-
-    def _searched(self, searches: Sequence[Search], ask_model: AskModel) -> list[SearchResult]:
-        """What each search finds; the scopes of several users are ranked one user after the other."""
-        from inference_core.stores.indexes import one_user_at_a_time  # noqa: PLC0415 - see __init__
-        from inference_core.stores.snapshot import merged, within  # noqa: PLC0415
-
-        asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
-        users = one_user_at_a_time(asked) or [[]]
-        parts = [
-            self._snapshot(one, ask_model, searches[0].wait_seconds).search_together(
-                [within(search, one) for search in searches]
-            )
-            for one in users
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return [merged(search, found) for search, *found in zip(searches, *parts, strict=True)]

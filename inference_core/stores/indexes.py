@@ -251,11 +251,3 @@ class RowCache:
                     _, (_, size) = self._rows.popitem(last=False)
                     self.nbytes -= size
         return [found[key] for key, _, _ in wanted]
-
-
-def one_user_at_a_time(scopes: Iterable[Namespace]) -> list[list[Namespace]]:
-    """``scopes`` grouped by user, so that each group can be asked of an IndexCache."""
-    groups: dict[str, list[Namespace]] = {}
-    for scope in scopes:
-        groups.setdefault(scope[0], []).append(scope)
-    return list(groups.values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from inference_core.memory.namespaces import is_item
 from inference_core.memory.redaction import Guard
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Put
+from inference_core.stores.backend import Put, Write
 
 
 def redacted(guard: Guard, put: Put) -> Put:
@@ -21,3 +22,8 @@ def redacted(guard: Guard, put: Put) -> Put:
     if document and (text := guard.text(document.text)) is not document.text:
         document = Document.soon_of(text, document.situation)
     return put if value is put.value and document is put.document else replace(put, value=value, document=document)
+
+
+def without_secrets(guard: Guard, batch: Sequence[Write]) -> list[Write]:
+    """``batch`` with each row to be put `redacted`."""
+    return [redacted(guard, one) if isinstance(one, Put) else one for one in batch]

@@ -257,13 +257,26 @@ def reranked(
     return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)], None
 
 
-def within(search: Search, scopes: Sequence[Namespace]) -> Search:
-    """``search`` in those of its scopes that are among ``scopes``."""
-    own = frozenset(scopes)
-    return replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+def search_each_user(
+    searches: Sequence[Search], snapshot_of: Callable[[Sequence[Namespace]], Snapshot]
+) -> list[SearchResult]:
+    """What each of ``searches`` finds; the scopes of several users are ranked one user after the other."""
+    users: dict[str, dict[Namespace, None]] = {}
+    for scope in chain.from_iterable(chain.from_iterable(search.groups) for search in searches):
+        users.setdefault(scope[0], {})[scope] = None
+    parts: list[list[SearchResult]] = []
+    for own in list(users.values()) or [{}]:
+        searched = [
+            replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+            for search in searches
+        ]
+        parts.append(snapshot_of(list(own)).search_together(searched))
+    if len(parts) == 1:
+        return parts[0]
+    return [_merged(search, found) for search, *found in zip(searches, *parts, strict=True)]
 
 
-def merged(search: Search, results: Sequence[SearchResult]) -> SearchResult:
+def _merged(search: Search, results: Sequence[SearchResult]) -> SearchResult:
     """What several users' snapshots gave for one search: the best of each group."""
     first = results[0]
     groups = [

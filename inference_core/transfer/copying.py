@@ -11,8 +11,8 @@ from enum import Enum
 from itertools import chain, islice
 from typing import Any, Final
 
-from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
+from inference_core.embeddings.models import Passage
 from inference_core.errors import ConfigurationError, InvalidInput, SecretFound, StoreError, VersionConflict
 from inference_core.memory.namespaces import encode_label, is_item
 from inference_core.memory.redaction import Guard, Policy

@@ -129,7 +129,8 @@ def check(watch: Watch, users: list[str], results: list[tuple[str, Any]], store:
 
 
 def agent_with(watch: Watch, store: BaseStore, full: bool) -> tuple[Any, MemoryMiddleware]:
-    middleware = patient_memory(max_recall_results=1, tool_instructions_enabled=False)
+    patient = AgentMemoryStoreService(store, timeout=None)
+    middleware = patient_memory(patient, max_recall_results=1, tool_instructions_enabled=False)
     agent = make_agent(
         scripted(watch),
         store=store,

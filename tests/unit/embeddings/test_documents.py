@@ -17,7 +17,8 @@ from inference_core.embeddings.documents import (
     embed_query,
     word_numbers,
 )
-from inference_core.embeddings.embedder import Embedder, Passage, TextEncoding
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.models import Passage, TextEncoding
 from inference_core.errors import EmbeddingError
 from inference_core.retrieval.documents import QueryVectors, passages
 from inference_core.retrieval.vectors import (

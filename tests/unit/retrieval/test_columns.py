@@ -14,9 +14,9 @@ from retrieval_support import EAST, NORTH, WEST, Vector, floats, packed
 
 from inference_core.retrieval import columns
 from inference_core.retrieval import columns as postings
-from inference_core.retrieval.columns import NEVER, Columns, Postings, PostingsView, Vectors, VectorsView
+from inference_core.retrieval.columns import NEVER, Columns, Postings, PostingsView
 from inference_core.retrieval.documents import Term
-from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN
+from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, Vectors, VectorsView
 
 NONE = float("nan")
 

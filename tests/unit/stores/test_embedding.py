@@ -11,7 +11,8 @@ import pytest
 from langchain_core.embeddings import Embeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.embeddings.embedder import Embedder, Passage
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.models import Passage
 from inference_core.errors import EmbeddingMismatch
 from inference_core.stores.embedding import DIMENSIONS_META
 from inference_core.stores.factory import open_backend

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import InvalidFilter
-from inference_core.stores.search import MAX_CONDITIONS, MAX_DEPTH, predicate
+from inference_core.stores.store import MAX_CONDITIONS, MAX_DEPTH, predicate
 
 scalars = st.sampled_from([None, True, False, 0, 1, 1.0, 2.5, -3, 10, 9, "", "a", "ab", "b", "10", "é"])
 values = st.recursive(

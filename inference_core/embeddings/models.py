@@ -1,0 +1,58 @@
+"""What embedding models are given and give, beyond LangChain's ``Embeddings``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from inference_core.retrieval.vectors import Floats
+
+
+class TextEncoding(NamedTuple):
+    """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
+
+    Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
+    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. Of a model with
+    several vector spaces, ``space`` says which one the vectors are in.
+    """
+
+    vector: Floats
+    tokens: Floats | None = None
+    pieces: tuple[str, ...] = ()
+    space: int = 0
+
+
+@runtime_checkable
+class TokenEmbeddings(Protocol):
+    """What a LangChain ``Embeddings`` object needs in addition for late interaction."""
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each text."""
+        ...
+
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query."""
+        ...
+
+
+@runtime_checkable
+class SpacedEmbeddings(Protocol):
+    """A model with a vector space for each group of languages."""
+
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        """The encoding of each text, in the space of its language (ISO 639-1; "" if unknown)."""
+        ...
+
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        """The encoding of a query in each of ``spaces``."""
+        ...
+
+
+class Passage(NamedTuple):
+    """A text to embed, and the language of the whole that it is part of (ISO 639-1; "" if unknown)."""
+
+    text: str
+    language: str = ""
+
+
+Encodings = list[TextEncoding]
