@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from retrieval_support import MODEL, asked, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
-from inference_core.retrieval import columns
 from inference_core.retrieval import columns as postings
+from inference_core.retrieval import vectors
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.retrieval.evidence import (
@@ -188,7 +188,8 @@ USUAL = (
 def _small_arrays() -> Generator[None]:
     """Arrays have so little room that they are replaced all the time."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(columns, "_FEW", 4)
+        patched.setattr(postings, "_FEW", 4)
+        patched.setattr(vectors, "_FEW", 4)
         patched.setattr(postings, "_SMALL_TAIL", 2)
         patched.setattr(postings, "_TAIL_SHARE", 2)
         yield
@@ -363,12 +364,12 @@ def _weight(texts: Sequence[Text], query: Query, space: int) -> float:
 
 
 def _set_meaning(texts: Sequence[Text], query: Query) -> None:
-    for space, vectors in query.vectors.items():
+    for space, question in query.vectors.items():
         known = _in_space(texts, space)
         if not known:
             continue
         mean = _centre([vector for text in known for vector in text.passages])
-        wanted = [number - other for number, other in zip(vectors.vector.tolist(), mean, strict=True)]
+        wanted = [number - other for number, other in zip(question.vector.tolist(), mean, strict=True)]
         for text in known:
             text.closeness = max(_dot(vector, wanted) for vector in text.passages)
         for text, dense in zip(known, _standard([text.closeness or 0.0 for text in known], 4), strict=True):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retrieval_support import EAST, NORTH, WEST, Vector, floats, packed
 
-from inference_core.retrieval import columns
 from inference_core.retrieval import columns as postings
+from inference_core.retrieval import vectors
 from inference_core.retrieval.columns import NEVER, Columns, Postings, PostingsView
 from inference_core.retrieval.documents import Term
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, Vectors, VectorsView
@@ -97,8 +97,8 @@ def test_vectors_that_come_later(slots: int):
 
 def test_blocks_keep_their_rows_when_others_are_added(monkeypatch: pytest.MonkeyPatch):
     """Of a portion of rows some may be of one block and some of the next."""
-    monkeypatch.setattr(columns, "_BLOCK", 8)
-    monkeypatch.setattr(columns, "_FEW", 2)
+    monkeypatch.setattr(vectors, "_BLOCK", 8)
+    monkeypatch.setattr(vectors, "_FEW", 2)
     directions = [EAST, NORTH, WEST]
     for portion in (1, 3, 7, 30):
         made = Vectors()
@@ -117,8 +117,8 @@ def test_blocks_keep_their_rows_when_others_are_added(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("portion", [1, 2, 30])
 def test_vectors_come_in_any_order(portion: int, monkeypatch: pytest.MonkeyPatch):
     """Texts that waited for their vectors get them in another order than that of their slots."""
-    monkeypatch.setattr(columns, "_BLOCK", 8)
-    monkeypatch.setattr(columns, "_FEW", 2)
+    monkeypatch.setattr(vectors, "_BLOCK", 8)
+    monkeypatch.setattr(vectors, "_FEW", 2)
     made = Vectors()
     slots = np.random.default_rng(0).permutation(30).tolist()
     for start in range(0, 30, portion):
