@@ -6,57 +6,66 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from inference_core.agents.identity import field_of
 from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import Message, Role
-from inference_core.short_term.window import is_said_by_user
+from inference_core.short_term.window import is_summary
 
 MEMORY_TOOLS: Final = frozenset(
     f"{name}_store" for name in ("save_memory", "recall_memories", "update_memory", "delete_memory", "list_memories")
 )
 _FROM_OUTSIDE: Final = re.compile(r"\[source: (?:tool|document|web|external)\]")
 """The mark of a memory of external trust, in a prompt or in what a memory tool gave."""
-_RESULT_BLOCKS: Final = re.compile("tool_result|search_result|search_call|citation")
-"""Parts of an assistant's message that hold what a provider's own tools found."""
+_FROM_ELSEWHERE: Final = re.compile("tool_result|search_result|search_call|citation|image|file|document|video")
+"""Parts of a message that hold what a provider's own tools found, or files that the user has not written."""
+_UNREADABLE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
 def grounding_of(runtime: Any) -> Grounding | None:
     """The words of the conversation that a tool is called in; None if the tool knows of none, as outside of an agent.
 
-    Outside text is what tools other than the memory tools returned, what the user pasted, and memories of external
-    trust that stand in the prompt or that a memory tool showed.
+    Outside text is what tools other than the memory tools returned, what the user pasted or attached, summaries, and
+    memories of external trust that stand in the prompt or that a memory tool showed. ``memory_outside`` in the state
+    says that there was some which has left the conversation since.
     """
     state = getattr(runtime, "state", None)
     messages: Sequence[Any] | None = field_of(state, "messages")
     if not isinstance(messages, list | tuple):
         return None
     said = [_message(one) for one in messages if isinstance(one, BaseMessage)]
-    recalled = field_of(state, "memory_context")
-    return Grounding([one for one in said if one], [recalled] if _is_outside(recalled) else [])
+    recalled: Any = field_of(state, "memory_context")
+    others = [recalled] if _is_marked(recalled) else []
+    if field_of(state, "memory_outside") or any(map(_has_file, messages)):
+        others.append(_UNREADABLE)
+    return Grounding([one for one in said if one], others)
+
+
+def has_outside(messages: Sequence[BaseMessage], recalled: str | None) -> bool:
+    """Whether something from outside is among ``messages`` or the memories ``recalled``; pasted text does not count."""
+    said = map(_message, messages)
+    is_said = any(one and one.role is Role.TOOL for one in said)
+    return is_said or _is_marked(recalled) or any(map(_has_file, messages))
 
 
 def _message(message: BaseMessage) -> Message | None:
     """``message`` with the role of whose words it holds; None if they are nobody's, such as a memory tool's own."""
     if isinstance(message, ToolMessage):
-        is_own = message.name in MEMORY_TOOLS and not _is_outside(message.text)
-        role = None if is_own else Role.TOOL
+        role = None if message.name in MEMORY_TOOLS and not _is_marked(message.text) else Role.TOOL
     elif isinstance(message, AIMessage):
-        role = Role.TOOL if _RESULT_BLOCKS.search(_block_types(message)) else Role.ASSISTANT
+        role = Role.TOOL if _has_file(message) else Role.ASSISTANT
+    elif is_summary(message):
+        role = Role.TOOL  # nobody knows of what it was made
     else:
-        role = Role.USER if is_said_by_user(message) else None
-    return (
-        None
-        if role is None
-        else Message(session_id=None, role=role, text=message.text or "\N{OBJECT REPLACEMENT CHARACTER}")
-    )
+        role = Role.USER if isinstance(message, HumanMessage) else None
+    return role and Message(session_id=None, role=role, text=message.text or _UNREADABLE)
 
 
-def _is_outside(text: Any) -> bool:
+def _is_marked(text: Any) -> bool:
     return isinstance(text, str) and bool(_FROM_OUTSIDE.search(text))
 
 
-def _block_types(message: BaseMessage) -> str:
+def _has_file(message: BaseMessage) -> bool:
     blocks: Any = message.content if isinstance(message.content, list) else []
-    return " ".join(str(field_of(block, "type")) for block in blocks)
+    return any(_FROM_ELSEWHERE.search(str(field_of(block, "type"))) for block in blocks)

@@ -85,8 +85,8 @@ class Batch:
     def grounding(self, sources: Sequence[Message]) -> Grounding:
         """Tells words of the user, from ``sources`` alone, from all others in the batch."""
         others = [one.content for one in self.offered.values() if one.is_external]
-        by_others = [one for one in self.messages.values() if one.role is not Role.USER]
-        return Grounding([*by_others, *(one for one in sources if one.role is Role.USER)], others)
+        said = [one for one in self.messages.values() if one.role is not Role.USER or one in sources]
+        return Grounding(said, others)
 
     @property
     def problems(self) -> list[str]:

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from inference_core.memory.trust import Origin
@@ -33,6 +34,29 @@ _LOOK_ALIKES: Final = str.maketrans(
     "АВЕЅІЈКМНОРСТХУԛԜаеѕіјкмнорсухԁһԛԝցոυαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
     "ABESIJKMHOPCTXYQWaesijkmhopcyxdhqwgnuabeikvoptuxABEZHIKMNOPTYX",
 )
+_HIDING: Final = re.compile("[<>\\[\\]{}\U000e0000-\U000e007f]")
+"""Of a question: what a client may not show to the user."""
+_MAX_QUESTION: Final = 300
+_SHOWN_SHARE: Final = 0.9
+"""Of the words of a text that the user confirms, the question has to show so many."""
+_ABOUT_SHARE: Final = 0.5
+"""Of the words of that question, so many have to be the text's, so that the question is about it."""
+_MAX_ANSWER: Final = 6
+_YES: Final = (
+    "yes yep yeah sure ok okay right correct exactly agreed ja jawohl klar genau gerne oui ouais bien si sí vale claro "
+    "correcto sì certo esatto sim isso tak jasne zgoda да конечно верно так ano igen evet tamam kyllä joo "
+    "はい ええ うん はいお願いします お願いします 是 是的 好 好的 对 可以 行 네 예 응 네부탁해요 نعم أجل हाँ हां जी כן"
+)
+_KINDLY: Final = (
+    "please do it that thanks thank you bitte danke mach das merci svp gracias hazlo por favor grazie prego per favore "
+    "obrigado obrigada proszę dzięki пожалуйста спасибо lütfen 请 谢谢 ありがとう 감사합니다 شكرا من فضلك"
+)
+_FORGET: Final = re.compile(
+    r"\b(?:forget|delet|remov|eras|vergiss|vergess|lösch|entfern|oubli|suppr|effac|olvid|borra|elimin|esque|apag|remov"
+    r"|dimentic|cancell|zapomni|usuń|usun|skasuj|forglem|glem|slet|radera|unut|sil\b)|забуд|удали|сотри|стер|видали"
+    r"|忘れ|消して|削除|忘记|忘掉|删除|删掉|잊어|지워|삭제|انس|احذف|امسح|भूल|हटा",
+    re.IGNORECASE,
+)
 _OF_NOBODY: Final = (
     "user users wants want wanted prefers prefer likes like said says told mentioned asked remember please "
     "Nutzer Benutzer möchte usuario usuária quiere utilisateur utilisatrice veut utente vuole gebruiker użytkownik "
@@ -44,7 +68,8 @@ class Grounding:
     """The users' own words in ``messages``, and the words that only tools, pasted text or ``others`` have.
 
     A model that obeys an injected text may name the user as its source. So what it says is checked against the words of
-    the messages themselves; a question states nothing. Where nothing from outside is among them, nothing was injected.
+    the messages themselves; a question states nothing, but the user's "yes" to the assistant's question states what it
+    asks. Where nothing from outside is among them, nothing was injected. ``messages`` are in their order.
     """
 
     def __init__(self, messages: Sequence[Message], others: Iterable[str] = ()) -> None:
@@ -56,6 +81,8 @@ class Grounding:
         self.has_outside = bool(outside)
         self._own = [_words(_stated(text)) for text in own]
         self._outside = _words_of(outside) - _words_of(own)
+        self._sentences = [part for text in own for part in _END.split(_stated(text))]
+        self._confirmed = [asked for one, after in pairwise(messages) if (asked := _confirmed(one, after))]
         self._others = [_words(message.text) for message in messages if message.origin is Origin.AGENT]
 
     def is_external(self, text: str) -> bool:
@@ -76,6 +103,17 @@ class Grounding:
         """Whether the user has said most of ``text``, whatever else is in the conversation."""
         return self._is_said(text, FACT_SHARE)
 
+    def asks_to_forget(self, text: str) -> bool:
+        """Whether the user has asked to forget ``text``, in one sentence or by a yes to a question."""
+        words = _words(text)
+        asked = [part for part in self._sentences if len(words & _words(part)) >= max(len(words) * FACT_SHARE, 1)]
+        asked += [one for one in self._confirmed if _shows(one, words)]
+        return any(map(_FORGET.search, asked))
+
+    def has_confirmed(self, text: str) -> bool:
+        """Whether the user has said yes to a question of the assistant that showed ``text``."""
+        return any(_shows(one, _words(text)) for one in self._confirmed)
+
     def keeps(self, label: str) -> bool:
         """Whether ``label`` may describe what the user said: it has more of his words than from outside."""
         words = _words(label)
@@ -88,6 +126,8 @@ class Grounding:
 
         More would not do: a long conversation has nearly every word somewhere.
         """
+        if self.has_confirmed(text):
+            return True
         words = _words(text)
         found = [words & said for said in self._own]
         best = max(found, key=len, default=words - words)
@@ -107,6 +147,29 @@ def canonical(text: str) -> str:
 def _stated(text: str) -> str:
     """``text`` without its questions: of a sentence that ends in one, the last clause."""
     return "\n".join(_LAST_CLAUSE.sub("", part) if _QUESTION.search(part) else part for part in _END.split(text))
+
+
+def _confirmed(asked: Message, answer: Message) -> str:
+    """The question at the end of ``asked`` if the user says nothing but yes to it; else ""."""
+    said = re.findall(r"\w+", answer.text.casefold())
+    if (asked.role, answer.role) != (Role.ASSISTANT, Role.USER) or not 0 < len(said) <= _MAX_ANSWER:
+        return ""
+    if set(_YES.split()).isdisjoint(said) or not set(said) <= {*_YES.split(), *_KINDLY.split()}:
+        return ""
+    question = _END.split(asked.text.strip())[-1]
+    is_plain = len(question) <= _MAX_QUESTION and not _HIDING.search(question)
+    return question if is_plain and _QUESTION.search(question) else ""
+
+
+def _shows(question: str, words: frozenset[str]) -> bool:
+    shown = _words(question)
+    found = len(words & shown)
+    return 0 < len(words) * _SHOWN_SHARE <= found >= len(shown) * _ABOUT_SHARE
+
+
+def same_subject(one: str, other: str) -> bool:
+    """Whether two texts share a word that tells something."""
+    return not _words(one).isdisjoint(_words(other))
 
 
 def _words_of(texts: Iterable[str]) -> frozenset[str]:
