@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import background, chat, doctor, maintenance, memories, transfer
+from inference_core.cli import background, chat, doctor, maintenance, mcp, memories, transfer
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -38,6 +38,7 @@ for _name, _command in {
     "import": transfer.import_,
     "copy": transfer.copy,
     "migrate": transfer.migrate,
+    "mcp": mcp.mcp,
     "doctor": doctor.doctor,
     "repair": maintenance.repair,
     "scan": maintenance.scan,

@@ -209,6 +209,20 @@ def _explained(error: ValidationError | Any) -> str:
     return f"✗ {problems}"
 
 
+def reason_of(error: Exception) -> str:
+    """Why memory failed, in words for a model.
+
+    Where the store lies, what a provider said and how to set it up is the operator's affair.
+    """
+    match error:
+        case StoreUnavailable():
+            return "the memory store does not answer"
+        case StoreError() | InvalidInput():
+            return str(error)
+        case _:
+            return "memory does not work at the moment"
+
+
 class MemoryTool(BaseTool):
     """Base of the memory tools, on ``memory_service`` (a service or a binding), for ``user_id`` or the run's user."""
 
@@ -267,15 +281,7 @@ class MemoryTool(BaseTool):
             )
         except Exception as error:  # noqa: BLE001 - a tool answers, whatever happens
             _LOG.warning("%s failed: %s", self.name, error)
-            # Where the store lies, what a provider said and how to set it up is the operator's affair, not the model's.
-            match error:
-                case StoreUnavailable():
-                    reason = "the memory store does not answer"
-                case StoreError():
-                    reason = str(error)
-                case _:
-                    reason = "memory does not work at the moment"
-            return f"✗ Failed to {self.verb}: {reason}"
+            return f"✗ Failed to {self.verb}: {reason_of(error)}"
 
 
 class SaveMemoryStoreTool(MemoryTool):

@@ -1,0 +1,1 @@
+"""Memory served to other programs. Importing it needs the extras that its modules name."""
