@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from inference_core.effects import Effect, Operation, in_thread
-from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, in_one_line
+from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, in_one_line, raised_as
 
 MODEL_TIMEOUT_S: Final = 30.0
 _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
@@ -24,12 +24,13 @@ def ask(
     """What ``model`` answers to ``messages``. Raises ModelError, also if it takes longer than ``timeout`` (s)."""
     call = partial(model.invoke, list(messages), _UNHEARD)
     wait: Effect[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
-    try:
-        answer: Any = yield wait
-    except DeadlineExceeded as error:
-        raise ModelError("The chat model did not answer in time") from error
-    except InferenceCoreError:
-        raise
-    except Exception as error:  # each provider raises errors of its own
-        raise ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}") from error
-    return answer
+    with raised_as(_failure, but=InferenceCoreError):
+        try:
+            answer: Any = yield wait
+        except DeadlineExceeded as error:
+            raise ModelError("The chat model did not answer in time") from error
+        return answer
+
+
+def _failure(error: Exception) -> ModelError:
+    return ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}")

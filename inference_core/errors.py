@@ -31,7 +31,10 @@ InferenceCoreError
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 _MAX_REASON: Final = 200
@@ -157,6 +160,31 @@ class StoreBusy(StoreUnavailable):
 
 class WriteUnknown(StoreUnavailable):
     """The write was sent and not confirmed: it may or may not be stored. Retry it under the same id."""
+
+
+@contextmanager
+def raised_as(
+    ours: Callable[[Exception], InferenceCoreError], *, but: type[Exception] | tuple[type[Exception], ...] = ()
+) -> Generator[None]:
+    """Somebody else's code runs inside: whatever it raises, but for ``but``, is raised as ``ours`` makes of it.
+
+    Providers and applications have errors of their own; callers of this package get its kinds, with those as causes.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, but):
+            raise
+        raise ours(error) from error
+
+
+@contextmanager
+def only_warned(log: logging.Logger, message: str) -> Generator[None]:
+    """What runs inside may fail: ``message``, with the error for its ``%s``, is logged as a warning."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - what runs outside goes on, whatever it is
+        log.warning(message, error)
 
 
 def in_one_line(error: BaseException) -> str:

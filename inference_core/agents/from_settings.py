@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 import weakref
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -19,7 +19,14 @@ from langgraph.errors import GraphBubbleUp
 from inference_core.agents.middleware.calls import AsyncHandler, Handler
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
-from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra, ModelError, in_one_line
+from inference_core.errors import (
+    ConfigurationError,
+    InferenceCoreError,
+    MissingExtra,
+    ModelError,
+    in_one_line,
+    raised_as,
+)
 from inference_core.ingestion.periodic.insights import ModelInsights
 from inference_core.ingestion.periodic.sessions import Summarizer
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -118,25 +125,19 @@ class ModelErrors(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
         """Asks the model. Raises ModelError."""
-        with self._typed(request.model):
+        with raised_as(partial(self._explained, request.model), but=(GraphBubbleUp, InferenceCoreError)):
             return handler(request)
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """Like `wrap_model_call`."""
-        with self._typed(request.model):
+        with raised_as(partial(self._explained, request.model), but=(GraphBubbleUp, InferenceCoreError)):
             return await handler(request)
 
-    @contextmanager
-    def _typed(self, model: BaseChatModel) -> Generator[None]:
-        try:
-            yield
-        except (GraphBubbleUp, InferenceCoreError):
-            raise
-        except Exception as error:  # each provider raises errors of its own; callers get one kind
-            explained = explain(model, error)
-            if self._are_logged:
-                _LOG.warning("%s", explained)
-            raise ModelError(explained) from error
+    def _explained(self, model: BaseChatModel, error: Exception) -> ModelError:
+        explained = explain(model, error)
+        if self._are_logged:
+            _LOG.warning("%s", explained)
+        return ModelError(explained)
 
 
 def explain(model: BaseChatModel, error: Exception) -> str:
@@ -177,22 +178,23 @@ def _named(name: str, *, shares_connections: bool = True) -> BaseChatModel:
         from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - an extra
 
         options["http_async_client"] = DefaultAsyncHttpxClient()
-    try:
-        return cast("BaseChatModel", init_chat_model(name, **options))
-    except ImportError as error:
-        if provider in _EXTRAS:
-            raise MissingExtra(f"The chat model {name!r}", provider) from error
-        raise ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}") from error
-    except Exception as error:  # LangChain and each provider refuse a name in their own ways
-        problem = f"The chat model {name!r} cannot be made: {in_one_line(error)}"
+
+    def refusal(error: Exception) -> ConfigurationError:
+        if isinstance(error, ImportError):
+            if provider in _EXTRAS:
+                return MissingExtra(f"The chat model {name!r}", provider)
+            return ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}")
         if "model provider" in str(error):
-            problem = unknown
-        elif provider == "openai" and _KEY_MISSING.search(str(error)):
-            problem = (
+            return ConfigurationError(unknown)
+        if provider == "openai" and _KEY_MISSING.search(str(error)):
+            return ConfigurationError(
                 f"The chat model {name!r} needs a key: set OPENAI_API_KEY. "
                 "For a compatible server set OPENAI_BASE_URL too, and whatever key it wants"
             )
-        raise ConfigurationError(problem) from error
+        return ConfigurationError(f"The chat model {name!r} cannot be made: {in_one_line(error)}")
+
+    with raised_as(refusal):
+        return cast("BaseChatModel", init_chat_model(name, **options))
 
 
 def make_extractor(settings: MemorySettings) -> Extractor:

@@ -18,7 +18,7 @@ from langgraph.store.base import BaseStore
 from inference_core.clock import Clock, SystemClock, time_zone
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec
-from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
+from inference_core.errors import ConfigurationError, IdentityError, InvalidInput, raised_as
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES
@@ -138,12 +138,8 @@ def _authenticated(runtime: RunContext | None) -> str | None:
 
 def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
     """The user as named by sources that are not authenticated, in their order."""
-    try:
+    with raised_as(lambda error: IdentityError(f"user_id failed: {error}"), but=(IdentityError, InvalidInput)):
         given = source(runtime) if callable(source) else source
-    except (IdentityError, InvalidInput):
-        raise
-    except Exception as error:  # the application's function; without an answer, memory is closed
-        raise IdentityError(f"user_id failed: {error}") from error
     for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
         if isinstance(claim, str | UUID):
             yield str(claim) if isinstance(claim, UUID) else claim

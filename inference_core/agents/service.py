@@ -164,7 +164,8 @@ class AgentService:
             "auto_recall": memory_session_context_enabled,
             "tool_instructions_enabled": memory_tool_instructions_enabled,
         }
-        try:
+        with ExitStack() as undo:  # also an interrupt must not leave the store open
+            undo.callback(self.close)
             if use_memory:
                 self._remember({name: value for name, value in given.items() if value is not None})
             self._middleware += self._short_term(short_term, use_memory)
@@ -172,9 +173,7 @@ class AgentService:
                 self._checkpointer = open_checkpointer(self._agent_settings.checkpoint_url)
                 if isinstance(self._checkpointer, OnWorkers):
                     self._owned.callback(self._checkpointer.close)
-        except BaseException:  # also an interrupt must not leave the store open
-            self.close()
-            raise
+            undo.pop_all()
 
     async def create_agent(
         self, system_prompt: str | SystemMessage | None = None, **kwargs: Any

@@ -26,7 +26,7 @@ from langchain_core.embeddings import Embeddings
 
 from inference_core.effects import Effect, Operation, WorkerPool
 from inference_core.embeddings.models import Encodings, Passage, SpacedEmbeddings, TextEncoding, TokenEmbeddings
-from inference_core.errors import EmbeddingError, EmbeddingMismatch
+from inference_core.errors import EmbeddingError, EmbeddingMismatch, raised_as
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -246,11 +246,8 @@ class Embedder:
             return self._encoded(given)
 
     def _encoded(self, given: list[Passage] | _Question) -> Encodings:
-        try:
-            with _native_call() if self._is_native else nullcontext():
-                found = self._call(given)
-        except Exception as error:  # each provider raises errors of its own
-            raise EmbeddingError(f"The embedding model failed: {error}") from error
+        with raised_as(_failure), _native_call() if self._is_native else nullcontext():
+            found = self._call(given)
         return self._normalized_all(found, given)
 
     def _call(self, given: list[Passage] | _Question) -> Any:
@@ -270,20 +267,20 @@ class Embedder:
     ) -> Encodings:
         with self._judged():
             self._silence.note(1)
+            is_answered = True
             try:
-                if isinstance(given, _Question):
-                    found = [await embed(given.text)]
-                else:
-                    found = await embed([passage.text for passage in given])
+                with raised_as(_failure):
+                    if isinstance(given, _Question):
+                        found = [await embed(given.text)]
+                    else:
+                        found = await embed([passage.text for passage in given])
             except asyncio.CancelledError:
-                if self._silence.note(-1) >= _SILENCE_S:
+                is_answered = False
+                raise
+            finally:
+                if self._silence.note(-1, is_answered=is_answered) >= _SILENCE_S:
                     self._silence.note(0, is_answered=True)
                     self._failed(f"The embedding model has not answered for {_SILENCE_S:g} s", pauses=True)
-                raise
-            except Exception as error:  # each provider raises errors of its own
-                self._silence.note(-1, is_answered=True)
-                raise EmbeddingError(f"The embedding model failed: {error}") from error
-            self._silence.note(-1, is_answered=True)
             return self._normalized_all(found, given)
 
     def _normalized_all(self, found: Any, given: list[Passage] | _Question) -> Encodings:
@@ -314,6 +311,10 @@ class Embedder:
             raise EmbeddingMismatch(self._expected[1])
         self.dimensions = len(values)
         return given if isinstance(found, TextEncoding) else TextEncoding(values / norm)
+
+
+def _failure(error: Exception) -> EmbeddingError:
+    return EmbeddingError(f"The embedding model failed: {error}")
 
 
 def _readable(passages: Sequence[Passage]) -> list[Passage]:
@@ -357,16 +358,9 @@ class JoinedCalls:
     def submit(self, texts: Sequence[Passage]) -> Future[Encodings]:
         """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
         future: Future[Encodings] = Future()
-        waiting = (texts, future)
-        with self._lock:
-            self._waiting.append(waiting)
-        try:
+        with self._lock:  # held meanwhile: whoever serves finds the texts
             self._pool.submit(self._serve)
-        except BaseException:
-            with self._lock:
-                if waiting in self._waiting:
-                    self._waiting.remove(waiting)
-            raise
+            self._waiting.append((texts, future))
         return future
 
     def _serve(self) -> None:

@@ -13,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.base.embed import AEmbeddingsFunc, EmbeddingsFunc, EmbeddingsLambda
 
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.errors import ConfigurationError, MissingExtra, raised_as
 
 _LOG = logging.getLogger(__name__)
 _said_lexical: Final = threading.Event()
@@ -104,16 +104,17 @@ def _provider(spec: str) -> Embedder:
     if name.startswith("openai:"):
         # Else it counts tokens, for which it loads a file from the internet. Texts come here in passages of 90 words.
         options["check_embedding_ctx_length"] = False
-    try:
-        model = init_embeddings(name, **options)
-    except ImportError as error:
+
+    def refusal(error: Exception) -> ConfigurationError:
+        if not isinstance(error, ImportError):
+            return ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}")
         provider = name.partition(":")[0]
         if provider in _EXTRAS:
-            raise MissingExtra(f"embeddings={spec!r}", provider) from error
-        raise ConfigurationError(f"embeddings={spec!r} needs a package. {error}") from error
-    except Exception as error:  # LangChain and each provider refuse a name in their own ways
-        raise ConfigurationError(f"Embeddings {spec!r} cannot be made: {error}") from error
-    return Embedder(model, spec)
+            return MissingExtra(f"embeddings={spec!r}", provider)
+        return ConfigurationError(f"embeddings={spec!r} needs a package. {error}")
+
+    with raised_as(refusal):
+        return Embedder(init_embeddings(name, **options), spec)
 
 
 def _fingerprint(model: Embeddings) -> str:

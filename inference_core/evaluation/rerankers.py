@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from langchain_core.documents import BaseDocumentCompressor
 
-from inference_core.errors import ConfigurationError
+from inference_core.errors import ConfigurationError, raised_as
 from inference_core.stores.search import Reranker
 from inference_core.stores.snapshot import RERANKED
 
@@ -43,16 +43,12 @@ def make_reranker(name: str) -> Reranker | BaseDocumentCompressor:
         raise ConfigurationError(f"The re-ranker {name!r} cannot be imported: {error}{advice}") from error
     options: dict[str, Any] = {kept: RERANKED} if kept else {}
     options |= {"model": wanted} if kept and wanted else {}
-    try:
-        made = cast("Callable[..., Any]", found)(**options) if isinstance(found, type) or _is_function(found) else found
-    except Exception as error:
-        raise ConfigurationError(f"The re-ranker {name!r} cannot be made: {error}") from error
+    made = found
+    if isinstance(found, type) or (callable(found) and not isinstance(found, BaseDocumentCompressor | Reranker)):
+        with raised_as(lambda error: ConfigurationError(f"The re-ranker {name!r} cannot be made: {error}")):
+            made = cast("Callable[..., Any]", found)(**options)
     if isinstance(made, BaseDocumentCompressor | Reranker):
         return made
     raise ConfigurationError(
         f"{name!r} is no re-ranker: {type(made).__name__} is no BaseDocumentCompressor and has no rerank(query, texts)"
     )
-
-
-def _is_function(found: object) -> bool:
-    return callable(found) and not isinstance(found, BaseDocumentCompressor | Reranker)

@@ -20,7 +20,7 @@ from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
 from inference_core.embeddings.factory import make_embedder
-from inference_core.errors import EmbeddingError, InvalidInput, MissingExtra
+from inference_core.errors import EmbeddingError, InvalidInput, MissingExtra, raised_as
 from inference_core.evaluation import SYSTEMS
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
 from inference_core.memory.document import MemoryStoreDocument
@@ -247,10 +247,8 @@ def _model(spec: str | None, system: str) -> Embeddings:
 
 def _vectors(embed: Callable[[T], V], given: T) -> V:
     """What the model makes of ``given``. Raises EmbeddingError for whatever it raises."""
-    try:
+    with raised_as(lambda error: EmbeddingError(f"The embedding model failed: {error}")):
         return embed(given)
-    except Exception as error:  # each provider raises errors of its own
-        raise EmbeddingError(f"The embedding model failed: {error}") from error
 
 
 def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], k: int) -> list[Hit]:

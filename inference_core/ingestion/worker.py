@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from inference_core.effects import WorkerPool, run
-from inference_core.errors import StoreError
+from inference_core.errors import StoreError, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Extractor, Pipeline
 from inference_core.outbox.outbox import Limits
@@ -219,11 +219,9 @@ class Worker:
         """Works on one batch of a partition; what fails because of the store is worked on again later."""
         if self._rests:
             return BatchReport(BatchOutcome.LATER)
-        try:
+        report = BatchReport(BatchOutcome.LATER)
+        with only_warned(_LOG, "Work on messages stopped: %s"):
             report = run(self._pipeline.process(*found, alone=alone))
-        except Exception as error:  # noqa: BLE001 - the other messages are worked on
-            _LOG.warning("Work on messages stopped: %s", error)
-            report = BatchReport(BatchOutcome.LATER)
         with self._lock:
             self.progress.batches += report.outcome is BatchOutcome.DONE
             self.progress.messages += report.messages

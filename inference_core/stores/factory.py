@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import MutableMapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -123,12 +123,11 @@ def open_store(
     if minutes := (ttl or {}).get("sweep_interval_minutes"):
         options.setdefault("sweep_interval_s", minutes * 60)
     backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
-    try:
+    with ExitStack() as undo:
+        undo.callback(backend.close)
         embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
         engine = StoreEngine(backend, embedder, secrets=secrets, **options)
-    except BaseException:
-        backend.close()
-        raise
+        undo.pop_all()
     _open_engines.add(engine)
     _point_at_unmigrated(backend)
     if not isinstance(url, str):

@@ -289,14 +289,14 @@ class AccessCounts:
                 if not of_user:
                     del self._noted[user]
                 self._count -= len(noted)
+            is_written = False
             try:
                 is_written = self._write(noted)
-            except BaseException:
-                self._put_back(noted)
-                raise
+            finally:
+                if not is_written:
+                    self._put_back(noted)
             if not is_written:
                 _LOG.info("Others write the same access counts; %d are written later", len(noted))
-                self._put_back(noted)
             return is_written and self._count > 0
 
     def _add(self, key: Key, usage: Usage) -> None:

@@ -259,6 +259,5 @@ def _new_file(path: Path) -> Generator[IO[str]]:
                 raw.flush()
                 os.fsync(raw.fileno())
         part.replace(path)
-    except BaseException:
+    finally:
         part.unlink(missing_ok=True)
-        raise

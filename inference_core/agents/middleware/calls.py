@@ -23,6 +23,7 @@ from langgraph.types import Command
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.context.profile import PROFILE
 from inference_core.effects import Operation, arun, run
+from inference_core.errors import only_warned
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, evidence, text_hash
 from inference_core.memory.text import new_id, text_tokens
 from inference_core.services.operations.receipts import keep_receipt
@@ -150,7 +151,7 @@ def note_receipt(
     """
     if not state.get("memory_evidence"):
         return
-    try:
+    with only_warned(_LOG, "No receipt of this model call was kept: %s"):
         block: str = state.get("memory_context") or ""
         now, run = scope.clock.now(), getattr(request.runtime, "execution_info", None)
         run_id = getattr(run, "run_id", None) or current_config().get("run_id")
@@ -176,8 +177,6 @@ def note_receipt(
         if days is not None:
             keep_receipt(scope, state["memory_owner"], receipt)
         annotate(receipt)
-    except Exception as error:  # noqa: BLE001 - a note never breaks a run
-        _LOG.warning("No receipt of this model call was kept: %s", error)
 
 
 def _lines(turn: TurnContext) -> Iterator[ReceiptLine]:

@@ -16,7 +16,7 @@ from langgraph.store.base import BaseStore
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
 from inference_core.effects import Operation, arun, run
-from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
+from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
@@ -171,10 +171,8 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             _LOG.warning("Messages wait for the next run to be captured: %s", error)
             return None
         if self._dispatch and count:
-            try:
+            with only_warned(_LOG, "No worker was called: %s"):  # the messages are in the outbox
                 yield from scope.engine.pool.call(self._dispatch, partition)
-            except Exception as error:  # noqa: BLE001 - whatever it raises, the messages are in the outbox
-                _LOG.warning("No worker was called: %s", error)
         return {"captured": {"user": user, "id": _last_id(messages[:end])}}
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:

@@ -18,7 +18,14 @@ from langchain_core.messages import AnyMessage, BaseMessage, MessageLikeRepresen
 from langgraph.store.base import BaseStore
 
 from inference_core.effects import Operation, arun, in_thread, run
-from inference_core.errors import BlockFailed, ConfigurationError, IdentityError, InferenceCoreError, in_one_line
+from inference_core.errors import (
+    BlockFailed,
+    ConfigurationError,
+    IdentityError,
+    InferenceCoreError,
+    in_one_line,
+    raised_as,
+)
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import digest_of
@@ -229,14 +236,13 @@ def text_of(message: BaseMessage | None) -> str:
 
 def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
     """What ``function`` returns, which is called on a separate thread for ``block``. Raises BlockFailed."""
-    try:
+
+    def failure(error: Exception) -> BlockFailed:
+        return BlockFailed(f"The block {block!r} failed: {type(error).__name__}: {in_one_line(error)}")
+
+    with raised_as(failure, but=InferenceCoreError):
         result: T = yield in_thread(partial(function, *args, **kwargs))
-    except InferenceCoreError:
-        raise
-    except Exception as error:  # the application's block; the conversation goes on without it
-        reason = f"{type(error).__name__}: {in_one_line(error)}"
-        raise BlockFailed(f"The block {block!r} failed: {reason}") from error
-    return result
+        return result
 
 
 class CustomBlock(Block):

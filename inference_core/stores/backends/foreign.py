@@ -33,6 +33,7 @@ from inference_core.errors import (
     StoreError,
     StoreUnavailable,
     VersionConflict,
+    raised_as,
     without_quotes,
 )
 from inference_core.memory.namespaces import Namespace
@@ -308,11 +309,11 @@ class ForeignBackend:
                     f"{self.name}: its event loop has been blocked for {_LOOP_S:g} s. If a synchronous call such as "
                     "agent.invoke blocks it, await agent.ainvoke"
                 )
-        try:
-            with _in_memory_lock if isinstance(store, InMemoryStore) else nullcontext():
-                return store.batch(ops)
-        except Exception as error:  # whatever a store of another package raises, it did not answer
-            raise StoreUnavailable(f"{self.name}: {without_quotes(error)}") from error
+        with (
+            raised_as(lambda error: StoreUnavailable(f"{self.name}: {without_quotes(error)}")),
+            _in_memory_lock if isinstance(store, InMemoryStore) else nullcontext(),
+        ):
+            return store.batch(ops)
 
 
 def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Generator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 
 from inference_core.clock import Clock
-from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, in_one_line
+from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, in_one_line, raised_as
 from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
 from inference_core.stores.backends.file_format import pack_row, unpack_row
 from inference_core.stores.backends.rows import RowState, Table, TableBackend, WriteSet
@@ -131,16 +131,19 @@ class MappingBackend(InMemoryBackend):
         for key, state in states.items():
             root = key[0][0]
             changed.setdefault(root, dict(self._entries.get(root, {})))[key] = json.loads(pack_row(key, state))
-        stored: list[str] = []
-        try:
+
+        def refusal(error: Exception) -> StoreUnavailable:
+            return StoreUnavailable(f"The mapping does not take the write: {in_one_line(error)}")
+
+        with raised_as(refusal), ExitStack() as undo:  # the batch is refused as a whole
             for root, entries in changed.items():
                 self._mapping[root] = list(entries.values())
-                stored.append(root)
-        except Exception as error:  # the application's mapping; the batch is refused as a whole
-            for root in stored:
-                if root in self._entries:
-                    self._mapping[root] = list(self._entries[root].values())
-                else:
-                    self._mapping.pop(root, None)
-            raise StoreUnavailable(f"The mapping does not take the write: {in_one_line(error)}") from error
+                undo.callback(self._restore, root)
+            undo.pop_all()
         self._entries |= changed
+
+    def _restore(self, root: str) -> None:
+        if root in self._entries:
+            self._mapping[root] = list(self._entries[root].values())
+        else:
+            self._mapping.pop(root, None)
