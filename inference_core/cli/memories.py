@@ -32,6 +32,7 @@ from inference_core.cli.output import (
     note,
     one_line,
     print_figures,
+    print_history,
     print_json,
     print_memories,
     print_numbered,
@@ -285,7 +286,7 @@ def update(
 
 @on_store("user", "agent", "url", "json")
 def history(target: Target, memory_id: Id) -> None:
-    """Show the earlier and later versions of a memory, the oldest first."""
+    """Show the earlier and later versions of a memory, the oldest first, and which words each of them changed."""
     with target.open() as memory:
         found = memory.sync.get_memory_history(target.user, memory_id)
     if not found:
@@ -293,7 +294,7 @@ def history(target: Target, memory_id: Id) -> None:
     if target.json:
         print_json({"memories": [as_json(one) for one in found]})
     else:
-        print_memories(found, memory.zone)
+        print_history(found, memory.zone)
 
 
 @on_store("user", "agent", "url", "json")

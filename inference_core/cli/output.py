@@ -23,6 +23,10 @@ _STEERING: Final = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _TAB: Final = 4
+_UNCHANGED: Final = 12
+"""So many unchanged words in a row are shown; of more, the first and the last."""
+_MOST_WORDS: Final = 3_000
+"""Longer texts are not compared word by word, which would take seconds."""
 _ALWAYS: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
 _IF_SET: Final = (
     *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
@@ -121,6 +125,36 @@ def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
         **{name: value[name] for name in _IF_SET if name in value},
         **{name: figure for name, figure in ranking.items() if figure is not None},
     }
+
+
+def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None:
+    """Versions of memories, the oldest first; each line below tells which words it replaced and added."""
+    rows: list[tuple[str, list[str]]] = []
+    last = ""
+    for one in versions:
+        when = stamp(one.updated_at, zone)
+        facts = [f"{one.memory_type} · version {one.version} · {when}", f"id {one.id}"]
+        rows.append((one.content, [*([word_diff(last, one.content)] if last else []), *facts]))
+        last = one.content
+    print_numbered(rows)
+
+
+def word_diff(old: str, new: str) -> str:
+    """``new`` with the words of ``old`` that it lacks as [-old-], and those that it adds as {+new+}."""
+    from difflib import SequenceMatcher
+
+    before, after = old.split(), new.split()
+    if max(len(before), len(after)) > _MOST_WORDS:
+        return f"{len(before)} words replaced by {len(after)}"
+    parts: list[str] = []
+    for operation, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if operation == "equal":
+            is_short = end - start <= _UNCHANGED
+            parts += before[start:end] if is_short else [*before[start : start + 3], "…", *before[end - 3 : end]]
+        else:
+            parts += [f"[-{' '.join(before[start:end])}-]"] if end > start else []
+            parts += [f"{{+{' '.join(after[first:last])}+}}"] if last > first else []
+    return " ".join(parts)
 
 
 def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:

@@ -89,7 +89,7 @@ def undo(
             if (one.source.message_ids or one.source.thread_id) and sessions & {one.session_id, one.source.thread_id}
         ]
         if left:
-            yield from scope.engine.write(left)
+            yield from scope.write(left, "undo")
         removed += len(left)
     return removed
 
@@ -110,7 +110,7 @@ def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Opera
         elif name[1] == OUTBOX and gone:
             writes.append(Delete(namespace=(*name, STATE), key=RESULT))
         if writes:
-            yield from scope.engine.write(writes)
+            yield from scope.write(writes, "undo")
 
 
 def _undo_job(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
@@ -125,7 +125,7 @@ def _undo_job(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         rows = yield from scope.engine.get([(name, key) for name in names if holds_memories(name) for key in linked])
         records |= {record.id: record for record in records_of(rows)}
-    yield from scope.engine.write([*_undo_writes(job, records), Delete(namespace=job.namespace, key=job.key)])
+    yield from scope.write([*_undo_writes(job, records), Delete(namespace=job.namespace, key=job.key)], "undo")
     return len(added)
 
 

@@ -17,8 +17,9 @@ from inference_core.ingestion.consolidation import MemoryChanges, consolidated, 
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import Message, session_name
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
@@ -172,7 +173,8 @@ class Pipeline:
 
     def _apply(self, scope: MemoryScope, work: TaskHandler, claim: Claim, extraction: Extraction) -> Operation[None]:
         """Writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
-        user = claim.partition.user_id
+        user, name = claim.partition.user_id, claim.partition.task or "consolidate"
+        source = MemorySource(origin=Origin.AGENT, thread_id=session_name(claim.batch[0].message.session_id))
         for attempt in range(1, _ATTEMPTS + 1):
             settled = yield from work.completion_writes(scope, claim, extraction)
             if (yield from is_done(scope, user, claim.job_id)):
@@ -185,10 +187,10 @@ class Pipeline:
                 writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))
             try:
                 if self.outbox.engine is scope.engine:
-                    yield from scope.engine.write([*settled, *writes])
+                    yield from scope.write([*settled, *writes], name, source=source, job=claim.job_id)
                 else:
                     # Memories and the note first: after a crash in between the note says that they are written.
-                    yield from scope.engine.write(writes)
+                    yield from scope.write(writes, name, source=source, job=claim.job_id)
                     yield from self.outbox.engine.write(settled)
             except VersionConflict:
                 if attempt == _ATTEMPTS:

@@ -98,7 +98,7 @@ class Drafts:
         if keys:
             puts = embed(puts) if embed else puts
             marks = [mark(self._marks, key, self._scope.clock) for key in keys]
-            yield from self._scope.engine.write([*puts, *marks], embeds=False)
+            yield from self._scope.write([*puts, *marks], "ingest", embeds=False)
         return len(keys), puts
 
     def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:

@@ -98,7 +98,7 @@ def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Docum
             back.append(key)
             writes += restore_writes(row, known.get(key), now)
     if writes:
-        yield from scope.engine.write(writes, embeds=False)
+        yield from scope.write(writes, "restore", embeds=False)
     return back
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -22,6 +22,7 @@ from inference_core.lifecycle.policy import Choice, EvictionCandidate, Forgettin
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import (
     USAGE,
+    VERSIONS,
     Namespace,
     decode_label,
     encode_label,
@@ -99,28 +100,32 @@ def forget(
     ]
     if dry_run:
         return ForgettingReport(leaving, [], [row.key for row in overdue], len(memories) - len(leaving))
-    forgotten = yield from _archive(engine, leaving, now, progress)
+    forgotten = yield from _archive(scope, leaving, now, progress)
     erased: list[str] = []
     for portion in portions(overdue, _PORTION):
-        erased += yield from retried(partial(_erase, engine, portion))
+        erased += yield from retried(partial(_erase, scope, portion))
     for orphans in portions([key for key in usages if key not in rows], _PORTION):
         yield from engine.write(
             [Delete(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
         )
+    if not engine.backend.capabilities.change_feed:  # such a store does not remove by itself what has ended
+        versions = [sidecar_namespace(name, VERSIONS) for name in scopes]
+        over = yield from engine.scan(versions, accepts=lambda row: is_over(row, now))
+        engine.later.put(*(Delete(namespace=row.namespace, key=row.key) for row in over))
     kept = [one.record.id for one in leaving if one.key not in forgotten]
     return ForgettingReport(list(forgotten.values()), kept, erased, len(memories) - len(forgotten))
 
 
 def _archive(
-    engine: StoreEngine, leaving: Sequence[EvictionCandidate], now: datetime, progress: Progress | None
+    scope: MemoryScope, leaving: Sequence[EvictionCandidate], now: datetime, progress: Progress | None
 ) -> Operation[dict[Key, EvictionCandidate]]:
     """Moves ``leaving`` to the archive, portion by portion; those that went."""
     gone: dict[Key, EvictionCandidate] = {}
     done = 0
     for stretch in portions(leaving, _READ_AT_ONCE):
-        known = yield from documents(engine, [one.key for one in stretch])
+        known = yield from documents(scope.engine, [one.key for one in stretch])
         for portion in portions(stretch, _PORTION):
-            went = yield from retried(partial(_move, engine, portion, known, now, gone.keys()))
+            went = yield from retried(partial(_move, scope, portion, known, now, gone.keys()))
             gone |= {one.key: one for one in went}
             done += len(portion)
             if progress:
@@ -129,13 +134,14 @@ def _archive(
 
 
 def _move(
-    engine: StoreEngine,
+    scope: MemoryScope,
     portion: Sequence[EvictionCandidate],
     known: Mapping[Key, Document],
     now: datetime,
     gone: Collection[Key],
 ) -> Operation[list[EvictionCandidate]]:
     """Moves those of ``portion`` that are as they were. Raises VersionConflict if one of them changes meanwhile."""
+    engine = scope.engine
     yield from engine.pool.call(engine.accesses.flush)
     rows = yield from engine.get([one.key for one in portion])
     figures = yield from engine.get(
@@ -152,16 +158,17 @@ def _move(
             going[one.key] = one
             writes += archive_writes(row, figure, now, one.reason.value, document=known.get(one.key))
     if writes:
-        yield from engine.write(writes, embeds=False)
+        yield from scope.write(writes, "forget", embeds=False)
     return list(going.values())
 
 
-def _erase(engine: StoreEngine, portion: Sequence[Row]) -> Operation[list[str]]:
+def _erase(scope: MemoryScope, portion: Sequence[Row]) -> Operation[list[str]]:
     """Removes rows of the archive for good, unless they have changed; the ids of those that went."""
-    rows = yield from engine.get([(row.namespace, row.key) for row in portion])
+    rows = yield from scope.engine.get([(row.namespace, row.key) for row in portion])
     same = [row for row, old in zip(rows, portion, strict=True) if row and row.version == old.version]
     if same:
-        yield from engine.write([Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in same])
+        gone = [Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in same]
+        yield from replace(scope, deleted_days=0.0).write(gone, "erase")
     return [row.key for row in same]
 
 

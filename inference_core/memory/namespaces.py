@@ -29,12 +29,15 @@ _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byt
 _GLOBAL = "~global"
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that list users with pending work. No user id encodes to it."""
-_TEXTS: Final = frozenset({"forgotten", "outbox", "outbox_dead", "messages", "short_term", "jobs"})
+_TEXTS: Final = frozenset({"forgotten", "~versions", "outbox", "outbox_dead", "messages", "short_term", "jobs"})
 """Second labels of namespaces with texts beside memories: what was deleted, messages, reports of jobs."""
 USAGE: Final = "usage"
 """Second label of the namespaces that count how often memories were recalled."""
 FORGOTTEN: Final = "forgotten"
 """Second label of the namespaces that hold forgotten memories."""
+VERSIONS: Final = "~versions"
+"""Second label of the namespaces that hold earlier states of memories."""
+_BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS})
 
 
 def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
@@ -102,7 +105,7 @@ def is_item(namespace: Namespace) -> bool:
 
 
 def sidecar_namespace(namespace: Namespace, place: str) -> Namespace:
-    """The namespace that holds USAGE or FORGOTTEN of the memories in ``namespace``; it never holds memories itself."""
+    """The namespace beside the memories in ``namespace`` that is called ``place``; it never holds memories itself."""
     return (namespace[0], place, *namespace[1:])
 
 
@@ -112,8 +115,8 @@ def holds_forgotten(namespace: Namespace) -> bool:
 
 
 def is_sidecar(namespace: Namespace) -> bool:
-    """Whether ``namespace`` holds USAGE or FORGOTTEN of some memories."""
-    return namespace[1:2] in ((USAGE,), (FORGOTTEN,)) and holds_memories(memory_namespace(namespace))
+    """Whether ``namespace`` holds USAGE, FORGOTTEN or VERSIONS of some memories."""
+    return bool(namespace[1:2]) and namespace[1] in _BESIDE and holds_memories(memory_namespace(namespace))
 
 
 def memory_namespace(namespace: Namespace) -> Namespace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from inspect import Parameter
 from typing import Concatenate, Final, ParamSpec, TypedDict, TypeVar
 
@@ -17,9 +18,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
+from inference_core.memory.audit import Cause
 from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
     USAGE,
+    VERSIONS,
     Namespace,
     decode_label,
     encode_label,
@@ -103,8 +106,9 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
     else:
         scopes = yield from _scopes(engine, user_id, category, everything=True)
         removed = yield from engine.discard(label, lambda one: one.namespace in scopes)
-    figures = [name for name in scopes if name[1:2] == (USAGE,)]
-    removed += yield from empty(engine, [name for name in scopes if name not in figures])
+    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,))]
+    cause = Cause(at=datetime.now(UTC), operation="purge")
+    removed += yield from empty(engine, [name for name in scopes if name not in figures], cause=cause)
     yield from empty(engine, figures)
     return removed
 
@@ -169,7 +173,8 @@ def delete_user_memory_entries(
     rows = yield from engine.get(own)
     there = [row for row in rows if row]
     if there:
-        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in there])
+        cause = Cause(at=datetime.now(UTC), operation="erase")
+        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in there], cause)
     return len(there)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache, partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -20,11 +21,12 @@ from langchain_core.documents import BaseDocumentCompressor
 
 from inference_core.effects import Effect, Operation, WorkerPool, any_thread, run
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import DeadlineExceeded, StoreError, WriteUnknown
+from inference_core.errors import DeadlineExceeded, StoreError, VersionConflict, WriteUnknown
+from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.stores.backend import Backend, Key, Put, Row, Tally, Unreadable, Write
+from inference_core.stores.backend import Backend, Delete, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts
@@ -40,6 +42,7 @@ from inference_core.stores.maintenance import (
 from inference_core.stores.redacting import without_secrets
 from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
+from inference_core.stores.versions import expecting, is_versioned, versions_key, versions_writes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
 if TYPE_CHECKING:
@@ -157,11 +160,18 @@ class StoreEngine:
             embedder.warm()
 
     def write(
-        self, batch: Sequence[Write], *, embeds: bool = True, ages: bool = True, is_clean: bool = False
+        self,
+        batch: Sequence[Write],
+        cause: Cause | None = None,
+        *,
+        embeds: bool = True,
+        ages: bool = True,
+        is_clean: bool = False,
     ) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durable when it returns; the versions after it.
 
-        Secrets in it are redacted, as the store's ``guard`` says, unless the caller has seen to it: ``is_clean``.
+        Earlier states of the memories that it changes are kept in the same transaction, as ``cause`` says. Secrets are
+        redacted, as the store's ``guard`` says, unless the caller has seen to it: ``is_clean``.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
@@ -174,7 +184,7 @@ class StoreEngine:
             size = sum(len(one.value) for one in lasting if isinstance(one, Put))
             lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
-        written = yield from self._written(with_sidecars(embedded))
+        written = yield from self._recorded(with_sidecars(embedded), cause or Cause(at=datetime.now(UTC)))
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
         self._indexes.note_written(namespace for namespace, _ in texts)
         if embeds and any(document.vector is None for _, document in texts):
@@ -353,6 +363,32 @@ class StoreEngine:
     def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         self._reading.check()
         return (yield from self.pool.call(self._reading.call, partial(function, *args, **kwargs)))
+
+    def _recorded(self, batch: Sequence[Write], cause: Cause) -> Operation[list[int]]:
+        """Applies ``batch`` with the earlier states of what it changes; the versions after it, and then of those."""
+        changed = [
+            (write.namespace, write.key)
+            for write in batch
+            if is_versioned(write.namespace)
+            and (isinstance(write, Delete) or (isinstance(write, Put) and write.expected != 0))
+        ]
+        keys = list(dict.fromkeys([*changed, *map(versions_key, changed)])) if cause.keep_until else []
+        seen: dict[Key, int] | None = None
+        is_strict = True
+        while True:
+            before = dict(zip(keys, (yield from self.get(keys)) if keys else (), strict=True))
+            versions = {key: row.version if row else 0 for key, row in before.items()}
+            guarded = expecting(batch, versions, is_strict=is_strict)
+            if seen is not None and guarded is None:
+                raise VersionConflict("Another caller has changed a memory; read it again")
+            kept = versions_writes(batch, before, cause.at, cause.keep_until)
+            try:
+                return (yield from self._written([*(guarded or batch), *kept]))
+            except VersionConflict:
+                if not keys or not is_strict:
+                    raise
+                # Somebody else was faster, or it is a row that cannot be read, which seems absent and is not.
+                is_strict, seen = versions != seen, versions
 
     def _written(self, batch: Sequence[Write]) -> Operation[list[int]]:
         self._writing.check()

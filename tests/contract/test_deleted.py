@@ -201,10 +201,10 @@ def test_of_many_texts_the_newest_are_kept(sqlite_url: str, clock: FrozenClock):
         memory = AgentMemoryStoreService(store, clock=clock, max_content_bytes=200_000).sync
         for key, size in (("short", 10), ("long", 60_000)):
             memory.save_memory("ada", "0", memory_id=key)
-            for number in range(1, 25):
+            for number in range(1, 55):
                 memory.update_memory("ada", key, f"{number}{' x' * (size // 2)}")
         kept = {key: [one.content.split()[0] for one in memory.why("ada", key).earlier] for key in ("short", "long")}
-        assert kept == {"short": [str(n) for n in range(4, 24)], "long": ["21", "22", "23"]}
+        assert kept == {"short": [str(n) for n in range(4, 54)], "long": ["51", "52", "53"]}
 
 
 def test_an_id_that_is_used_again(filled: AgentMemoryStoreService):

@@ -1,31 +1,31 @@
 """What is kept of memories that were forgotten or deleted, and of earlier texts: rows beside the memories' namespace.
 
 A row of the archive is the memory's own, with a note of when and why it went. What a user deleted has an end, at which
-the store removes it. Under the id of a memory that is there, the archive keeps the texts that updates have replaced.
+the store removes it. Earlier states lie in rows of their own (`inference_core.stores.versions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, cast
 
+from inference_core.effects import Operation
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, memory_namespace, sidecar_namespace
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.text import encode_json, mapping_field, moment_field, text_field
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.scope import is_known, put_of, record_of
+from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row, Write
 from inference_core.stores.maintenance import Usage, usage_put
+from inference_core.stores.versions import State, last_end, states_in, versions_key
 
 DELETED: Final = "deleted"
 """The reason of what somebody deleted."""
 _NOTE: Final = "_forgotten"
 _EARLIER: Final = "earlier"
-_MOST_EARLIER: Final = 20
-_MOST_EARLIER_CHARACTERS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def is_archived(row: Row, now: datetime) -> bool:
 
 
 def is_over(row: Row, now: datetime) -> bool:
-    """Whether the row's own end has come, on a store that does not remove it by itself."""
-    until = moment_field(mapping_field(row.value, _NOTE), "until")
+    """Whether the end of an archive's or versions' row has come, on a store that does not remove it by itself."""
+    until = last_end(row) or moment_field(mapping_field(row.value, _NOTE), "until")
     return until is not None and until <= now
 
 
@@ -69,7 +69,6 @@ def archive_writes(
     *,
     document: Document | None = None,
     until: datetime | None = None,
-    earlier: Sequence[Mapping[str, Any]] = (),
 ) -> list[Write]:
     """The writes that move the memory of ``row`` to the archive, unless it or its ``usage`` has changed meanwhile."""
     figures = Usage.of(usage)
@@ -79,7 +78,6 @@ def archive_writes(
         "updated_at": row.updated_at.isoformat(),
         "count": figures.count,
         **({"until": until.isoformat()} if until else {}),
-        **({_EARLIER: list(earlier)} if earlier else {}),
     }
     put = Put(
         namespace=sidecar_namespace(row.namespace, FORGOTTEN),
@@ -115,84 +113,59 @@ def restore_writes(row: Row, document: Document | None, now: datetime) -> list[W
         expected=0,
     )
     usage = usage_put((home, row.key), Usage(count if isinstance(count, int) else 0, now))
-    return [put, usage, keep_write(home, row.key, _entries(note, now), now, expected=row.version)]
+    return [put, usage, Delete(namespace=row.namespace, key=row.key, expected=row.version)]
 
 
-def earlier_of(row: Row | None, now: datetime, until: datetime) -> list[dict[str, Any]]:
-    """The earlier texts in a row of the archive, the oldest first, to be carried into another one.
+def earlier_texts(
+    scope: MemoryScope, homes: Iterable[Namespace], memory_id: str, latest: MemoryRecord | None = None
+) -> Operation[list[MemoryStoreDocument]]:
+    """The earlier texts of a memory that was kept in ``homes``, the oldest first; ``latest`` is what it says now.
 
-    A memory that lies there is one of them, kept till ``until``.
+    A state that differs in something else is no other text.
     """
-    if row is None:
-        return []
-    note = mapping_field(row.value, _NOTE)
-    found = _entries(note, now)
-    if is_archived(row, now):
-        value = {name: part for name, part in row.value.items() if name != _NOTE}
-        changed = moment_field(note, "updated_at") or row.updated_at
-        found.append(_entry(value, 0, changed, moment_field(note, "until") or until))
-    return found
-
-
-def replaced(old: MemoryRecord, until: datetime) -> dict[str, Any]:
-    """What is kept of ``old``, whose text an update replaces, till ``until``."""
-    return _entry(old.to_value(), old.version, old.updated_at, until)
-
-
-def keep_write(
-    home: Namespace, key: str, earlier: Sequence[Mapping[str, Any]], now: datetime, expected: int | None = None
-) -> Write:
-    """The write that keeps ``earlier`` texts of a memory in ``home``, the newest of them that have room."""
-    kept: list[Mapping[str, Any]] = []
-    left = _MOST_EARLIER_CHARACTERS
-    for entry in reversed(earlier[-_MOST_EARLIER:]):
-        left -= len(encode_json(dict(entry), what="memory"))
-        if left < 0:
-            break
-        kept.insert(0, entry)
-    place = sidecar_namespace(home, FORGOTTEN)
-    ends = [end for entry in kept if (end := moment_field(entry, "until"))]
-    if not ends:
-        return Delete(namespace=place, key=key, expected=expected)
-    until = max(ends)
-    note = {"at": now.isoformat(), "until": until.isoformat(), _EARLIER: kept}
-    return Put(
-        namespace=place,
-        key=key,
-        value=encode_json({_NOTE: note}, what="memory"),
-        updated_at=now,
-        expected=expected,
-        expiry=Expiry(until, max(until - now, timedelta.resolution)),
+    places = [(home, memory_id) for home in homes]
+    rows = yield from scope.engine.get(
+        [*map(versions_key, places), *archive_keys((home for home, _ in places), memory_id)]
     )
+    now, found = scope.clock.now(), list[MemoryRecord]()
+    for place, row, archived in zip(places, rows, rows[len(places) :], strict=False):
+        states = [state for state in states_in(row, now) if not state.place]
+        states += _states_of_before(archived, now)
+        found += [
+            MemoryRecord.from_value(
+                state.value,
+                memory_id=memory_id,
+                namespace=place[0],
+                stored_at=state.created_at,
+                updated_at=state.updated_at,
+                version=state.version,
+            )
+            for state in states
+            if is_of_known_schema(state.value)
+        ]
+    texts: list[MemoryRecord] = []
+    for record in sorted(found, key=lambda one: one.version):
+        if texts and texts[-1].content == record.content:
+            texts.pop()
+        texts.append(record)
+    if latest and texts and texts[-1].content == latest.content:
+        texts.pop()
+    return [MemoryStoreDocument.of(record) for record in texts]
 
 
-def earlier_documents(row: Row | None, now: datetime) -> list[MemoryStoreDocument]:
-    """The earlier texts of a memory, the oldest first, as they were before an update replaced them."""
-    found: list[MemoryStoreDocument] = []
-    for entry in _entries(mapping_field(row.value, _NOTE), now) if row else ():
-        changed = moment_field(entry, "updated_at") or now
-        record = MemoryRecord.from_value(
-            mapping_field(entry, "value"),
-            memory_id=row.key if row else "",
-            namespace=memory_namespace(row.namespace) if row else (),
-            stored_at=changed,
-            updated_at=changed,
-            version=cast("int", entry.get("version") or 0),
-        )
-        found.append(MemoryStoreDocument.of(record))
+def _states_of_before(row: Row | None, now: datetime) -> list[State]:
+    """What version 0.1 kept of replaced texts, in the row of the archive."""
+    found: list[State] = []
+    note = mapping_field(row.value, _NOTE) if row else {}
+    for entry in cast("Sequence[Mapping[str, Any]]", note.get(_EARLIER) or ()):
+        changed, until = moment_field(entry, "updated_at"), moment_field(entry, "until")
+        if changed and until and until > now:
+            version = cast("int", entry.get("version") or 0)
+            value = mapping_field(entry, "value")
+            found.append(State(place="", version=version, value=value, kind="", created_at=changed, updated_at=changed))
     return found
 
 
 def archive_keys(homes: Iterable[Namespace], key: str) -> list[tuple[Namespace, str]]:
     """Where the archives of ``homes`` keep what there is under the id ``key``."""
     return [(sidecar_namespace(home, FORGOTTEN), key) for home in homes]
-
-
-def _entry(value: Mapping[str, Any], version: int, changed: datetime, until: datetime) -> dict[str, Any]:
-    return {"value": value, "version": version, "updated_at": changed.isoformat(), "until": until.isoformat()}
-
-
-def _entries(note: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
-    """The earlier texts of a note whose time has not come."""
-    stored = cast("Sequence[dict[str, Any]]", note.get(_EARLIER) or ())
-    return [entry for entry in stored if (until := moment_field(entry, "until")) and until > now]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import FORGOTTEN, USAGE, Namespace, encode_label, sidecar_namespace
+from inference_core.memory.audit import Cause
+from inference_core.memory.namespaces import FORGOTTEN, USAGE, VERSIONS, Namespace, encode_label, sidecar_namespace
 from inference_core.memory.text import canonical_id
 from inference_core.memory.types import validate_memory_type
 from inference_core.services.operations.archive import (
     DELETED,
     archive_keys,
     archive_writes,
-    earlier_of,
     forgotten_of,
     is_over,
 )
@@ -46,15 +47,17 @@ def delete(
     while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
         check_version(row.key, row.version, expected_version)
         removal: list[Write] = [Delete(namespace=row.namespace, key=row.key, expected=expected_version)]
+        if erase:  # it may have been moved from another category
+            homes = scope.namespaces.read_scopes(user_id)
+            removal += [Delete(namespace=place, key=row.key) for place in _beside(homes, VERSIONS)]
         if until is not None:
-            beside = [(sidecar_namespace(row.namespace, place), row.key) for place in (USAGE, FORGOTTEN)]
-            usage, archived = yield from scope.engine.get(beside)
-            removal = archive_writes(row, usage, now, DELETED, until=until, earlier=earlier_of(archived, now, until))
+            (usage,) = yield from scope.engine.get([(sidecar_namespace(row.namespace, USAGE), row.key)])
+            removal = archive_writes(row, usage, now, DELETED, until=until)
         with suppress(VersionConflict):  # the next look tells which version is there now
-            yield from scope.engine.write(removal)
+            yield from _write(scope, removal, "erase" if erase else "delete", erase=erase)
             if not scope.engine.backend.capabilities.change_feed:  # such a store does not remove what has ended
-                place = sidecar_namespace(row.namespace, FORGOTTEN)
-                over = yield from scope.engine.scan([place], accepts=lambda one: is_over(one, now))
+                places = [sidecar_namespace(row.namespace, place) for place in (FORGOTTEN, VERSIONS)]
+                over = yield from scope.engine.scan(places, accepts=lambda one: is_over(one, now))
                 scope.engine.later.put(*(Delete(namespace=one.namespace, key=one.key) for one in over))
             return True
     if expected_version is not None:
@@ -64,7 +67,9 @@ def delete(
     archived = [row for row in (yield from scope.engine.get(archives)) if row]
     forgotten = [row for row in archived if erase or forgotten_of(row).until is None]
     if forgotten:
-        yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in forgotten])
+        earlier = [Delete(namespace=place, key=key) for place in _beside(homes, VERSIONS)]
+        gone = [Delete(namespace=row.namespace, key=row.key) for row in forgotten]
+        yield from _write(scope, [*gone, *earlier], "erase", erase=True)
         return True
     places = {*((home, key) for home in homes), *archives} - {(row.namespace, row.key) for row in archived}
     try:  # a row that cannot be read is found by reading all of the user's, so first ask whether anything is there
@@ -85,19 +90,36 @@ def delete_all(
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
-    removed = yield from empty(scope.engine, scopes, kinds)
-    archives = [sidecar_namespace(place, FORGOTTEN) for place in scopes]
-    yield from empty(scope.engine, archives, kinds)
+    cause = Cause(at=scope.clock.now(), operation="delete all", actor=scope.actor)
+    removed = yield from empty(scope.engine, scopes, kinds, cause)
+    archives = _beside(scopes, FORGOTTEN)
+    yield from empty(scope.engine, archives, kinds, cause)
     if kinds is None:
+        yield from empty(scope.engine, _beside(scopes, VERSIONS))
         wanted = {*scopes, *archives}
         removed += yield from scope.engine.discard(encode_label(user_id), lambda one: one.namespace in wanted)
     return removed
 
 
-def empty(engine: StoreEngine, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None) -> Operation[int]:
+def _write(scope: MemoryScope, batch: Sequence[Write], operation: str, *, erase: bool) -> Operation[list[int]]:
+    """Removes for good, or so that it can be restored."""
+    shown = replace(scope, deleted_days=0.0) if erase else scope
+    return shown.write(batch, operation)
+
+
+def _beside(homes: Sequence[Namespace], place: str) -> list[Namespace]:
+    return [sidecar_namespace(home, place) for home in homes]
+
+
+def empty(
+    engine: StoreEngine,
+    scopes: Sequence[Namespace],
+    kinds: frozenset[str] | None = None,
+    cause: Cause | None = None,
+) -> Operation[int]:
     """Removes all rows of exactly ``scopes`` (of ``kinds``), portion by portion until none is left; how many."""
     removed = 0
     while rows := (yield from engine.page(scopes, kinds=kinds, limit=PORTION)):
-        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in rows])
+        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in rows], cause)
         removed += len(rows)
     return removed

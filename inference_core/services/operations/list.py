@@ -14,7 +14,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_field
 from inference_core.memory.types import MemoryCategory, validate_memory_type
-from inference_core.services.operations.archive import archive_keys, earlier_documents
+from inference_core.services.operations.archive import earlier_texts
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -53,7 +53,7 @@ def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[Memory
 def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
     """The memory, all that it superseded and all that superseded it, the oldest first; empty if it does not exist.
 
-    Texts that updates replaced come before the memory, under its id, for the service's ``deleted_days``. Covers only
+    Texts that changes replaced come before the memory, under its id, for the service's ``deleted_days``. Covers only
     memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
@@ -65,10 +65,10 @@ def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[li
             found[one] = record
             waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
     ordered = sorted(found.values(), key=lambda record: (record.happened_at, record.created_at))
-    keys = [key for one in ordered for key in archive_keys([one.namespace], one.id)]
-    now, versions = scope.clock.now(), list[MemoryStoreDocument]()
-    for record, archived in zip(ordered, (yield from scope.engine.get(keys)), strict=True):
-        versions += [*earlier_documents(archived, now), MemoryStoreDocument.of(record)]
+    homes, versions = scope.namespaces.read_scopes(user_id), list[MemoryStoreDocument]()
+    for record in ordered:
+        versions += yield from earlier_texts(scope, homes, record.id, record)
+        versions.append(MemoryStoreDocument.of(record))
     return versions
 
 

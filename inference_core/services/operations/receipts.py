@@ -21,11 +21,11 @@ from inference_core.memory.trust import Trust
 from inference_core.services.operations.archive import (
     ForgottenMemory,
     archive_keys,
-    earlier_documents,
+    earlier_texts,
     forgotten_of,
     is_archived,
 )
-from inference_core.services.operations.scope import MemoryScope, UserId, find, records_of
+from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of, records_of
 from inference_core.stores.backend import Delete, Expiry, Put, Row
 from inference_core.stores.codec import Cursor
 
@@ -102,10 +102,11 @@ def why(
     record = yield from find(scope, user_id, memory_id)
     receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
     now = scope.clock.now()
-    homes = [record.namespace] if record else scope.namespaces.read_scopes(user_id)
-    archived = [row for row in (yield from scope.engine.get(archive_keys(homes, canonical_id(memory_id)))) if row]
+    homes, key = scope.namespaces.read_scopes(user_id), canonical_id(memory_id)
+    archived = [row for row in (yield from scope.engine.get(archive_keys(homes, key))) if row]
     removed = next((forgotten_of(row) for row in archived if not record and is_archived(row, now)), None)
-    earlier = [document for row in archived for document in earlier_documents(row, now)]
+    latest = record or next((record_of(row) for row in archived if removed), None)
+    earlier = yield from earlier_texts(scope, homes, key, latest)
     return Why(record and MemoryStoreDocument.of(record), receipts, removed, earlier)
 
 

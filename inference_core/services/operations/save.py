@@ -160,7 +160,7 @@ def _saved(scope: MemoryScope, user_id: UserId, record: MemoryRecord) -> Operati
     kept = record if old is None else replace(record, created_at=old.created_at)
     # It alone stands under its id afterwards, whatever others write there at the same time.
     removed = [Delete(namespace=one, key=kept.id) for one in others]
-    yield from scope.engine.write([*removed, put_of(kept)], is_clean=True)
+    yield from scope.write([*removed, put_of(kept)], "replace" if old else "save", source=record.source, is_clean=True)
     return SavedId(record.id)
 
 
@@ -179,14 +179,14 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Name
         named = replace(record, id=hmac.new(key, told, "sha256").hexdigest()[:32])
         try:
             absent = [Check(namespace=one, key=named.id, expected=0) for one in others]
-            yield from scope.engine.write([*absent, put_of(named, expected=0)], is_clean=True)
+            yield from scope.write([*absent, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
         except VersionConflict:
             if (yield from retried(partial(_added_to, scope, named))):
                 return SavedId(named.id, was_stored=True)
         else:
             return SavedId(named.id)
     named = replace(record, id=new_id())
-    yield from scope.engine.write([put_of(named, expected=0)], is_clean=True)
+    yield from scope.write([put_of(named, expected=0)], "save", source=record.source, is_clean=True)
     return SavedId(named.id)
 
 
@@ -217,5 +217,6 @@ def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
         trust=by.trust,
     )
     if merged != old:
-        yield from scope.engine.write([put_of(replace(merged, updated_at=new.updated_at), expected=old.version)])
+        put = put_of(replace(merged, updated_at=new.updated_at), expected=old.version)
+        yield from scope.write([put], "save", source=new.source)
     return True

@@ -16,6 +16,7 @@ from langgraph.store.base import BaseStore
 from inference_core.clock import Clock, SystemClock, aware
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
+from inference_core.memory.audit import Actor, Cause, actor_of
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
 from inference_core.memory.text import (
@@ -27,10 +28,10 @@ from inference_core.memory.text import (
     text_field,
     texts_field,
 )
-from inference_core.memory.trust import Origin
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Put, Row
+from inference_core.stores.backend import Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 UserId = str | UUID
@@ -43,7 +44,7 @@ class MemoryScope:
     """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
 
     ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
-    restored or read. ``store`` is kept alive, for an engine does not do so.
+    restored or read. ``actor`` is who the audit trail names. ``store`` is kept alive, for an engine does not do so.
     """
 
     engine: StoreEngine
@@ -54,12 +55,33 @@ class MemoryScope:
     max_content_bytes: int = MAX_CONTENT_BYTES
     counts_access: bool = True
     deleted_days: float = DEFAULT_DELETED_DAYS
+    actor: Actor = Actor()  # noqa: RUF009 - it does not change
     store: BaseStore | None = None
 
     @property
     def kept_until(self) -> datetime | None:
         """Till when what is deleted or replaced now can be restored or read; None: not at all."""
-        return self.clock.now() + timedelta(days=self.deleted_days) if self.deleted_days else None
+        try:
+            return self.clock.now() + timedelta(days=self.deleted_days) if self.deleted_days else None
+        except OverflowError:  # at the end of the calendar
+            return datetime.max.replace(tzinfo=UTC)
+
+    def write(
+        self,
+        batch: Sequence[Write],
+        operation: str,
+        *,
+        source: MemorySource | None = None,
+        job: str | None = None,
+        embeds: bool = True,
+        is_clean: bool = False,
+    ) -> Operation[list[int]]:
+        """Applies ``batch`` as `StoreEngine.write` does, in the name of ``actor`` or of who the ``source`` names."""
+        actor = self.actor
+        if source is not None and actor == Actor():
+            actor = actor_of(source, self.namespaces.agent_name)
+        cause = Cause(at=self.clock.now(), operation=operation, actor=actor, keep_until=self.kept_until, job=job)
+        return self.engine.write(batch, cause=cause, embeds=embeds, is_clean=is_clean)
 
     def note_recalled(self, records: Sequence[MemoryRecord], at: datetime) -> None:
         """Counts that memories were recalled, and has them live on, without waiting."""

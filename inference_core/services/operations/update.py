@@ -14,7 +14,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
 from inference_core.memory.types import MemoryType, validate_memory_type
-from inference_core.services.operations.archive import archive_keys, earlier_of, keep_write, replaced
+from inference_core.services.operations.archive import archive_keys, is_archived
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -96,7 +96,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
         changed = change.applied(scope, user_id, old)
         new = yield from scope.engine.redacting(partial(guard.record, changed))
         try:
-            yield from scope.engine.write((yield from _writes(scope, old, new)))
+            yield from scope.write((yield from _writes(scope, old, new)), "update", source=source)
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
@@ -107,7 +107,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
 
 
 def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operation[list[Write]]:
-    """The writes that put ``new`` in the place of ``old`` and keep its text. Raises InvalidInput if the id is taken."""
+    """The writes that put ``new`` in the place of ``old``. Raises InvalidInput if the id is taken."""
     writes: list[Write] = [put_of(new, expected=old.version)]
     if new.namespace != old.namespace:
         rows = yield from scope.engine.get([(new.namespace, new.id)])
@@ -117,14 +117,12 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
             )
         put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
         writes = [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
-    if (until := scope.kept_until) and (new.content != old.content or new.namespace != old.namespace):
-        now = scope.clock.now()
+    elif new.content != old.content:
         (archived,) = yield from scope.engine.get(archive_keys([old.namespace], old.id))
-        earlier = earlier_of(archived, now, until)
-        if new.content != old.content:
-            earlier.append(replaced(old, until))
-        if earlier:
-            writes.append(keep_write(new.namespace, new.id, earlier, now))
+        if archived and is_archived(
+            archived, scope.clock.now()
+        ):  # a deleted one, which becomes an earlier text of this
+            writes.append(Delete(namespace=archived.namespace, key=archived.key, expected=archived.version))
     return writes
 
 

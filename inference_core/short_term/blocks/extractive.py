@@ -205,7 +205,7 @@ class ExtractiveMemory(Block):
                     known_now = with_sessions(known, self.name, [*sessions, conversation.session_id])
                     writes.append(put_of(known_now, expected=known.version))
             writes += [mark(marks, key, scope.clock) for key in left]
-            yield from scope.engine.write(writes, embeds=False)
+            yield from scope.write(writes, "block", embeds=False)
 
         yield from retried(attempt)
 

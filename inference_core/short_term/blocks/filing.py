@@ -115,6 +115,6 @@ def forget_session(
             else:
                 writes.append(Delete(namespace=record.namespace, key=record.id, expected=record.version))
         for at in range(0, len(writes), PORTION):
-            yield from scope.engine.write(writes[at : at + PORTION])
+            yield from scope.write(writes[at : at + PORTION], "block")
 
     yield from retried(attempt)

@@ -144,7 +144,7 @@ class StaticMemory(Block):
                         extra_metadata={_POSITION: position},
                     )
                     writes.append(put_of(record, expected=old.version if old else 0))
-            yield from scope.engine.write(writes)
+            yield from scope.write(writes, "block")
 
         yield from retried(attempt)
         self._loaded.add(scope.engine)

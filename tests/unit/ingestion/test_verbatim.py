@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langgraph.store.base import BaseStore
@@ -197,7 +198,7 @@ def test_what_another_process_ingests_in_between_is_not_written_twice(
     engine = service.scope.engine
     write = engine.write
 
-    def overtaken(batch: Sequence[Write], **options: bool) -> Operation[list[int]]:
+    def overtaken(batch: Sequence[Write], **options: Any) -> Operation[list[int]]:
         monkeypatch.setattr(engine, "write", write)
         ingested(AgentMemoryStoreService(own_store), [said("Hi")])
         return write(batch, **options)
