@@ -20,6 +20,7 @@ InferenceCoreError
 ├── ModelError                           the chat model failed
 └── StoreError                           the store could not do what was asked
     ├── VersionConflict                  the memory is not at the expected version
+    ├── SealError                        a sealed row was moved, swapped or changed, or its key is unknown
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
     ├── ScopeTooLarge                    a scope of another library's store is too large to rank in this process
@@ -132,6 +133,17 @@ class StoreError(InferenceCoreError):
 
 class VersionConflict(StoreError):
     """The memory's version is not the expected one; nothing was changed."""
+
+
+class SealError(StoreError):
+    """A sealed row cannot be opened: it was moved, swapped, cut or changed, or the key store does not have its key.
+
+    ``reason`` says which, without naming the row.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class UnsupportedSchema(StoreError):

@@ -51,7 +51,13 @@ class MemorySettings(_Settings):
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
     encryption_key: SecretStr | None = Field(
         default=None,
-        description="Key of an encrypted file store: 32 random bytes in base64 or hexadecimal. Keep a copy elsewhere.",
+        description="Master key of the key store below, or without one the key of an encrypted file store: 32 random "
+        "bytes in base64 or hexadecimal. Keep a copy elsewhere.",
+    )
+    keys: str | None = Field(
+        default=None,
+        description="Key store with a key for each user, with which all memories are encrypted, as sqlite:///keys.db "
+        "or file:///keys.json. Keep it out of the memories' backups. None: they are not encrypted.",
     )
     embeddings: str = Field(
         default="auto",
@@ -172,9 +178,10 @@ class MemorySettings(_Settings):
         return None if self.embeddings.strip().lower() in _NO_EMBEDDINGS else self.embeddings
 
     @property
-    def encryption_key_text(self) -> str | None:
-        """What `open_store` takes as ``encryption_key``."""
-        return self.encryption_key.get_secret_value() or None if self.encryption_key else None
+    def encryption(self) -> dict[str, Any]:
+        """What `open_store` takes as ``encryption_key`` and ``keys``."""
+        key = self.encryption_key.get_secret_value() or None if self.encryption_key else None
+        return {"encryption_key": key, "keys": self.keys or None}
 
     @property
     def guard(self) -> Guard:

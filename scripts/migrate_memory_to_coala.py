@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 dry_run=options.dry_run,
                 max_content_bytes=settings.max_content_bytes,
                 progress=progress,
-                encryption_key=settings.encryption_key_text,
+                **settings.encryption,
             )
     except InferenceCoreError as error:
         sys.stderr.write(f"{error}\n")

@@ -169,10 +169,10 @@ def _changed(settings: MemorySettings | AgentSettings) -> dict[str, str]:
 
 def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
     """Looks into the store, if there is one, and at the embedding model that goes with it."""
-    url, key = settings.store_url, settings.encryption_key_text
+    url, encryption = settings.store_url, settings.encryption
     try:
         found.store.exists = has_store(url)
-        backend = open_backend(url, encryption_key=key) if found.store.exists else None
+        backend = open_backend(url, **encryption) if found.store.exists else None
     except InferenceCoreError as error:
         found.problems.append(str(error))
         _examine_embeddings(found, settings, None)
@@ -199,7 +199,7 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
                 found.problems.append(f"The rows cannot be read: {error}")
             _examine_embeddings(found, settings, backend)
     with suppress(InferenceCoreError):  # opening the store has reported it
-        report = migrate_memories(url, dry_run=True, encryption_key=key)
+        report = migrate_memories(url, dry_run=True, **encryption)
         found.store.flat_memories = report.written
         found.store.layouts, found.store.others = dict(report.by_layout), report.others
         if report.written:

@@ -145,7 +145,7 @@ def repair(
     from inference_core.stores.factory import open_backend
 
     settings = target.settings()
-    with closing(open_backend(settings.store_url, encryption_key=settings.encryption_key_text)) as backend:
+    with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
         with progress_bar("Rows") as advance:
             found = list(find_damage(backend, users or (), advance))
         chosen = [one for one in found if newer or not one.is_newer]
@@ -181,7 +181,7 @@ def scan(
 
     settings = target.settings()
     guard = Guard("redact", "redact" if pii else "off")
-    with closing(open_backend(settings.store_url, encryption_key=settings.encryption_key_text)) as backend:
+    with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
         with progress_bar("Rows") as advance:
             found = list(find_secrets(backend, guard, users or (), advance))
         fixed = redact(backend, guard, found) if fix else 0
@@ -207,7 +207,6 @@ def reembed(
     from inference_core.transfer.copying import reembed as embed_anew
 
     settings = Target(url=place or target.url, embeddings=embeddings).settings()
-    key = settings.encryption_key_text
     with progress_bar("Embedding texts") as advance:
-        done = embed_anew(settings.store_url, settings.embeddings_spec, advance, encryption_key=key)
+        done = embed_anew(settings.store_url, settings.embeddings_spec, advance, **settings.encryption)
     target.print({"embedded": done}, f"Embedded {done} texts.")

@@ -96,7 +96,7 @@ def import_(
             agent_name=target.agent,
             max_content_bytes=settings.max_content_bytes,
             progress=advance,
-            encryption_key=settings.encryption_key_text,
+            **settings.encryption,
             secrets=settings.guard,
         )
     _show(target, report)
@@ -142,7 +142,7 @@ def migrate(
             dry_run=dry_run,
             max_content_bytes=settings.max_content_bytes,
             progress=advance,
-            encryption_key=settings.encryption_key_text,
+            **settings.encryption,
             secrets=settings.guard,
         )
     _show(target, report)
@@ -205,11 +205,13 @@ def copy(
 
 @contextmanager
 def _opened(url: str) -> Generator[Backend]:
-    """The store at ``url``; the configured key is for those of files, whichever side they are on."""
+    """The store at ``url``. The configured keys are for a sealed or new one; a key alone is for one of files."""
     from inference_core.stores.factory import open_backend
 
-    key = Target(url=url).settings(creates=True).encryption_key_text if parse_url(url).scheme == "file" else None
-    with closing(open_backend(url, encryption_key=key)) as backend:
+    given = Target(url=url).settings(creates=True).encryption
+    if not given["keys"] and parse_url(url).scheme != "file":
+        given["encryption_key"] = None
+    with closing(open_backend(url, **given, as_it_is=True)) as backend:
         yield backend
 
 

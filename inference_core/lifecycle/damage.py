@@ -7,11 +7,12 @@ damaged, but left out alike, since this version cannot tell what it means.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidInput, SealError
 from inference_core.memory.namespaces import decode_label, encode_label, holds_memories
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
@@ -86,7 +87,9 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
 
 def reindexed(backend: Backend, row: Row) -> Put:
     """``row`` with a text that waits for its vector: the one that was indexed, or a memory's if that is damaged too."""
-    change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
+    change = None
+    with suppress(SealError):  # of what was sealed, no part of a damaged text can be read
+        change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
     if change and change.document:
         document, kind = change.document._replace(model="", vector=None, tokens=None), change.kind
     elif holds_memories(row.namespace) and is_known(row):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
+CONTENT_KEY_META: Final = "content_key"
+"""The setting of a store with the key for names that follow from contents."""
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
 """Of an item. A memory has a limit of its own, `MAX_CONTENT_BYTES`."""
 MAX_KEY_LENGTH: Final = 1_024
@@ -100,6 +102,20 @@ class SetVector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """Stores the same value and document in another form; skipped if the row has changed since ``version``.
+
+    The version and the times stay, so that for whoever reads it the row has not changed.
+    """
+
+    namespace: Namespace
+    key: str
+    version: int
+    value: str
+    document: Document | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Touch:
     """Moves the end of a row that has an expiry to ``at``; skipped if the row has changed since ``version``."""
 
@@ -126,7 +142,7 @@ class Check:
     expected: int
 
 
-Write = Put | Delete | SetVector | Touch | Expire | Check
+Write = Put | Delete | SetVector | Rewrite | Touch | Expire | Check
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
 

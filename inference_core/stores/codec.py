@@ -28,6 +28,8 @@ MAX_SECONDS: Final = MAX_MICROS / 1e6
 """The first and the last instant of the calendar, as `to_micros` and in seconds since 1970."""
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What is raised by whatever unpacks something stored that is damaged. The message may quote it: see `fault_of`."""
+SEALED: Final = b"\x00ics1"
+"""What begins every field that SealedBackend has sealed; no packed vectors begin so, as they are of no passage."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -97,7 +99,9 @@ def unpack_value(text: str) -> dict[str, Any]:
 
 
 def is_vector(packed: bytes) -> bool:
-    """Whether ``packed`` can be unpacked as the vectors of a text."""
+    """Whether ``packed`` can be unpacked as the vectors of a text, or is sealed."""
+    if packed.startswith(SEALED):
+        return True
     from inference_core.retrieval.vectors import is_packed  # noqa: PLC0415 - numpy is slow to import
 
     return is_packed(packed)

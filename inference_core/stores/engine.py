@@ -26,7 +26,7 @@ from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.stores.backend import Backend, Delete, Key, Put, Row, Tally, Unreadable, Write
+from inference_core.stores.backend import CONTENT_KEY_META, Backend, Delete, Key, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts
@@ -57,7 +57,6 @@ _REDACTED_AT_ONCE: Final = 20_000
 """Characters. Searching more for secrets takes milliseconds, too long for an event loop's thread."""
 _FIRST_PAGE: Final = 500
 _LARGEST_PAGE: Final = 2_000
-CONTENT_KEY_META: Final = "content_key"
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
 _INDEXES, _DEFERRED, _ACCESSES = "indexes", "deferred writes", "access counts"

@@ -31,6 +31,8 @@ from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.engine import EngineParts, StoreEngine
+from inference_core.stores.keyring import KeyRing, open_keys
+from inference_core.stores.sealed import SEALED_META, SealedBackend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.urls import parse_url
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from redis import Redis
 
 
+_NEEDS_KEYS: Final = (
+    "Only file stores are encrypted with a key alone: add keys='sqlite:///keys.db' (AGENT_MEMORY_KEYS), or use a URL "
+    "such as 'file:///memories'"
+)
 _MEGABYTE: Final = 1024 * 1024
 _INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}
 """What LangGraph's stores take as ``index``. The last three have no meaning here: users are ranked exactly."""
@@ -78,6 +84,7 @@ def open_store(
     ttl: TTLConfig | MemoryTTLConfig | None = None,
     clock: Clock | None = None,
     encryption_key: str | bytes | None = None,
+    keys: KeySource = None,
     secrets: Policy | Guard = "redact",
     **options: Any,
 ) -> MemoryStore:
@@ -95,13 +102,15 @@ def open_store(
     live, as LangGraph's TTLConfig: ``default_ttl``, and ``categories`` for the memories of single categories, as in
     ``{"default_ttl": 1440, "categories": {"semantic": None}}``. Writing restarts the time; so does reading, unless
     ``refresh_on_read`` is False. Pinned memories and those with ``expires_at`` are exempt. ``clock`` returns the
-    current time. ``encryption_key`` (32 bytes, or their base64 or hexadecimal) encrypts a new folder of files; other
-    stores refuse it. ``secrets`` says what happens to credentials in memories and messages: ``"redact"``, ``"reject"``
-    or ``"off"``; a `Guard` also takes a policy for personal data and a `Redactor`. Instead of a URL you can pass a dict
-    or another mutable mapping, such as a ``shelve``, or a SQLAlchemy engine or a ``redis.Redis``, whose database the
-    store then uses through its own connections. If you pass the same object again, you get the same engine, with the
-    options of the first call. Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store
-    that is not closed is closed at exit.
+    current time. ``keys`` encrypts all rows, with a key for each user: the URL of a key store, ``sqlite:///keys.db`` or
+    ``file:///keys.json``, whose master key is ``encryption_key`` (32 bytes, or their base64 or hexadecimal), or a
+    `KeyRing`. Without ``keys``, ``encryption_key`` encrypts a new folder of files; other stores refuse it. ``secrets``
+    says what happens to credentials in memories and messages: ``"redact"``, ``"reject"`` or ``"off"``; a `Guard` also
+    takes a policy for personal data and a `Redactor`. Instead of a URL you can pass a dict or another mutable mapping,
+    such as a ``shelve``, or a SQLAlchemy engine or a ``redis.Redis``, whose database the store then uses through its
+    own connections. If you pass the same object again, you get the same engine, with the options of the first call.
+    Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed
+    at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
     cannot be reached, MissingExtra, EmbeddingMismatch.
@@ -111,18 +120,14 @@ def open_store(
     fields = ["$"] if fields is None else fields
     if isinstance(fields, str) or not all(isinstance(path, str) and path for path in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"fields must be a list of JSON paths such as 'tags[*]', not {fields!r:.100}")
-    if not isinstance(url, str):
-        known = next((one for one, given in _given.items() if given is url and not one.is_closed), None)
-        if known:
-            if embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
-                raise ConfigurationError(f"This {type(url).__name__} is open already, with other embeddings")
-            return MemoryStore(known, fields, ttl=ttl, clock=clock)
+    if known := None if isinstance(url, str) else _known(url, embeddings, keys):
+        return MemoryStore(known, fields, ttl=ttl, clock=clock)
     durable, tells = bool(options.pop("durable", True)), bool(options.pop("tells", True))
     if ttl:
         options["lifetimes"] = MemoryLifetimes.of(ttl, clock or SystemClock())
     if minutes := (ttl or {}).get("sweep_interval_minutes"):
         options.setdefault("sweep_interval_s", minutes * 60)
-    backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key)
+    backend = open_backend(url, durable=durable, clock=clock, encryption_key=encryption_key, keys=keys)
     with ExitStack() as undo:
         undo.callback(backend.close)
         embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
@@ -135,6 +140,16 @@ def open_store(
     is_told = isinstance(url, str) and parse_url(url).scheme != "memory" and tells
     weakref.finalize(engine, _give_up, engine.parts, is_told=is_told).atexit = False
     return MemoryStore(engine, fields, ttl=ttl, clock=clock)
+
+
+def _known(database: object, embeddings: EmbeddingsSpec, keys: KeySource) -> StoreEngine | None:
+    """The engine that is open on an object of the caller's. Raises ConfigurationError if it is another than asked."""
+    known = next((one for one, given in _given.items() if given is database and not one.is_closed), None)
+    if known and embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
+        raise ConfigurationError(f"This {type(database).__name__} is open already, with other embeddings")
+    if known and keys and not isinstance(known.backend, SealedBackend):
+        raise ConfigurationError(f"This {type(database).__name__} is open already, without keys")
+    return known
 
 
 def _give_up(parts: EngineParts, *, is_told: bool) -> None:
@@ -156,6 +171,7 @@ def _point_at_unmigrated(backend: Backend) -> None:
     """Warns, once a process, that LangGraph's store has memories in the same database, which this one does not read."""
     from inference_core.stores.backends.sql import SqlBackend  # noqa: PLC0415
 
+    backend = backend.inner if isinstance(backend, SealedBackend) else backend
     if not isinstance(backend, SqlBackend) or backend.name in _pointed_at:
         return
     with suppress(StoreError):  # a table of that name may be anything, and may not be ours to read
@@ -191,9 +207,9 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "embeddings": settings.embeddings_spec,
         "late_interaction": settings.late_interaction,
         "index_bytes": settings.index_mb * _MEGABYTE,
-        "encryption_key": settings.encryption_key_text,
         "ttl": parse_ttl(settings.ttl) if settings.ttl else None,
         "secrets": settings.guard,
+        **settings.encryption,
     }
     return open_store(settings.store_url, **chosen | options)
 
@@ -254,17 +270,50 @@ def _foreign_engine(store: BaseStore, embedder: Embedder | None, guard: Guard) -
     return engine
 
 
+KeySource = str | KeyRing | None
+"""A key store: its URL, or an object; None: rows are not sealed."""
+
+
 def open_backend(
-    url: Database, *, durable: bool = True, clock: Clock | None = None, encryption_key: str | bytes | None = None
+    url: Database,
+    *,
+    durable: bool = True,
+    clock: Clock | None = None,
+    encryption_key: str | bytes | None = None,
+    keys: KeySource = None,
+    as_it_is: bool = False,
 ) -> Backend:
-    """The database at ``url``, by itself. Raises ConfigurationError, MissingExtra, StoreError."""
+    """The database at ``url``, by itself.
+
+    ``as_it_is``: one that was written without ``keys`` is opened without them. Raises ConfigurationError, also if
+    ``keys`` does not fit what is stored; MissingExtra, StoreError.
+    """
+    with ExitStack() as opened:
+        backend = _unsealed(url, durable=durable, clock=clock, encryption_key=None if keys else encryption_key)
+        opened.callback(backend.close)
+        is_sealed = backend.get_meta(SEALED_META) is not None
+        if is_sealed and not keys:
+            raise ConfigurationError(
+                f"{backend.name} is encrypted with a key for each user: set AGENT_MEMORY_KEYS and "
+                "AGENT_MEMORY_ENCRYPTION_KEY, or pass keys= and encryption_key="
+            )
+        if keys and (is_sealed or not as_it_is or not backend.namespaces()):
+            ring = open_keys(keys, encryption_key, url) if isinstance(keys, str) else keys
+            if isinstance(keys, str):
+                opened.callback(ring.close)
+            backend = SealedBackend(backend, ring, closes_keys=isinstance(keys, str))
+        opened.pop_all()
+    return backend
+
+
+def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_key: str | bytes | None) -> Backend:
     if not isinstance(url, str):
         if encryption_key:
-            raise ConfigurationError("Only file stores are encrypted: use a URL such as 'file:///memories', or no key")
+            raise ConfigurationError(_NEEDS_KEYS)
         return _backend_on(url, durable=durable, clock=clock)
     parsed = parse_url(url)
     if encryption_key and parsed.scheme != "file":
-        raise ConfigurationError("Only file stores are encrypted: use a URL such as 'file:///memories', or no key")
+        raise ConfigurationError(_NEEDS_KEYS)
     match parsed.scheme:
         case "memory":
             from inference_core.stores.backends.memory import InMemoryBackend  # noqa: PLC0415
@@ -314,7 +363,9 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
             "A store's URL looks like 'sqlite:///memory.db' or 'memory://'. It also opens on a mutable mapping such "
             f"as a dict, a SQLAlchemy engine or a redis.Redis; not on a {type(given).__name__}"
         )
-    return open_backend(str(engine_url.render_as_string(hide_password=False)), durable=durable, clock=clock)
+    return _unsealed(
+        str(engine_url.render_as_string(hide_password=False)), durable=durable, clock=clock, encryption_key=None
+    )
 
 
 def _postgres() -> ModuleType:

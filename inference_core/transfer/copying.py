@@ -21,7 +21,7 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Put, Row, Unr
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
-from inference_core.stores.factory import open_backend
+from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.redacting import redacted
 from inference_core.stores.writer import GroupWriter
 
@@ -192,6 +192,7 @@ def reembed(
     progress: Progress | None = None,
     *,
     encryption_key: str | bytes | None = None,
+    keys: KeySource = None,
 ) -> int:
     """Embeds all texts of the store at ``url`` that have no vector of this model, and returns their number.
 
@@ -201,7 +202,7 @@ def reembed(
     embedder = make_embedder(embeddings)
     if embedder is None:
         raise ConfigurationError("Name the embedding model, for example 'local' or 'openai:text-embedding-3-small'")
-    backend = open_backend(url, encryption_key=encryption_key)
+    backend = open_backend(url, encryption_key=encryption_key, keys=keys)
     writer = GroupWriter(backend)
     try:
         if backend.get_meta(EMBEDDING_META) == embedder.fingerprint:

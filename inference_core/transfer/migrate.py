@@ -27,7 +27,7 @@ from inference_core.stores.backend import Backend, Delete, Key, Outcome, Put, Wr
 from inference_core.stores.backends.foreign import EXTRA
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
-from inference_core.stores.factory import has_store, open_backend
+from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.layouts import COALA, FLAT, Layouts, Place, decoded
@@ -54,6 +54,7 @@ def migrate_memories(
     max_content_bytes: int = MAX_CONTENT_BYTES,
     progress: Progress | None = None,
     encryption_key: str | bytes | None = None,
+    keys: KeySource = None,
     secrets: Policy | Guard | None = None,
 ) -> MigrationReport:
     """Copies the memories that other applications keep in ``source`` to ``store``.
@@ -80,6 +81,7 @@ def migrate_memories(
         max_content_bytes: Memories with longer content are skipped.
         progress: Called with the number of memories done and the number of all.
         encryption_key: As for `open_store`.
+        keys: As for `open_store`.
         secrets: As for `open_store`, unless that is the target. With "reject", memories with secrets are skipped.
 
     Raises:
@@ -91,8 +93,9 @@ def migrate_memories(
     with ExitStack() as opened:
         read = store if source is None else source
         tables = _tables(opened, read, is_given=source is not None)  # before anything is made beside them
-        backend, report = _opened(opened, store, dry_run, encryption_key, creates=source is not None)
-        sources = [*_own_scopes(opened, read, backend if read == store else None, encryption_key), *tables]
+        open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
+        backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
+        sources = [*_own_scopes(opened, read, backend if read == store else None, open_url), *tables]
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
@@ -113,12 +116,14 @@ def import_items(
     max_content_bytes: int = MAX_CONTENT_BYTES,
     progress: Progress | None = None,
     encryption_key: str | bytes | None = None,
+    keys: KeySource = None,
     secrets: Policy | Guard | None = None,
 ) -> MigrationReport:
     """Stores what ``items`` gives, which is called twice, first to count them; see `migrate_memories` for the rest."""
     total = sum(1 for _ in items())
     with ExitStack() as opened:
-        backend, report = _opened(opened, store, False, encryption_key, creates=True)
+        open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
+        backend, report = _opened(opened, store, open_url, dry_run=False, creates=True)
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
@@ -130,7 +135,7 @@ def import_items(
 
 
 def _opened(
-    opened: ExitStack, store: str | MemoryStore, dry_run: bool, encryption_key: str | bytes | None, *, creates: bool
+    opened: ExitStack, store: str | MemoryStore, open_url: Callable[[str], Backend], *, dry_run: bool, creates: bool
 ) -> tuple[Backend, MigrationReport]:
     """The database to write to. Nothing is made in a dry run, nor in place of a missing file unless ``creates``."""
     if isinstance(store, MemoryStore):
@@ -138,20 +143,20 @@ def _opened(
     scheme, path, *_ = parse_url(store)
     is_missing = path is not None and not path.exists() and not creates
     has_none = is_missing or (dry_run and not has_store(store))
-    backend = InMemoryBackend() if has_none else open_backend(store, encryption_key=encryption_key)
+    backend = InMemoryBackend() if has_none else open_url(store)
     opened.enter_context(closing(backend))
     place = f"{scheme}:///{path}" if path else shown_url(store) if scheme.startswith("postgres") else backend.name
     return backend, MigrationReport(place, dry_run, is_missing)
 
 
 def _own_scopes(
-    opened: ExitStack, source: str | BaseStore, backend: Backend | None, encryption_key: str | bytes | None
+    opened: ExitStack, source: str | BaseStore, backend: Backend | None, open_url: Callable[..., Backend]
 ) -> list[Source]:
     """One of our own stores at ``source``, if there is one; ``backend`` if it is open already."""
     if isinstance(source, MemoryStore):
         backend = source.engine.backend
     elif backend is None and isinstance(source, str) and has_store(source):
-        backend = opened.enter_context(closing(open_backend(source, encryption_key=encryption_key)))
+        backend = opened.enter_context(closing(open_url(source, as_it_is=True)))
     return [] if backend is None else [OwnScopes(backend)]
 
 

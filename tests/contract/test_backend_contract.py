@@ -25,7 +25,7 @@ from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, V
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.retrieval.vectors import pack_tokens
-from inference_core.stores.backend import Backend, Check, Delete, Outcome, Put, Row, SetVector, Write
+from inference_core.stores.backend import Backend, Check, Delete, Outcome, Put, Rewrite, Row, SetVector, Write
 from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
@@ -36,7 +36,9 @@ from inference_core.stores.writer import GroupWriter
 
 SEALED = "file-sealed"
 """A file store whose lines are compressed and encrypted."""
-OWN = (*BACKEND_KINDS, SEALED, MONGODB)
+KEYED = ("keyed-sqlite", "keyed-memory")
+"""Databases whose rows are encrypted with a key for each user."""
+OWN = (*BACKEND_KINDS, SEALED, *KEYED, MONGODB)
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -85,7 +87,11 @@ def make(kind: str, folder: Path) -> Iterator[Backend]:
         with closing(open_backend(f"file:///{folder / 'sealed'}?compress=zstd", encryption_key=bytes(32))) as backend:
             yield backend
         return
-    with database(kind, folder) as url, closing(open_backend(url)) as backend:
+    keys = f"sqlite:///{folder / 'keys.db'}" if kind in KEYED else None
+    with (
+        database(kind.removeprefix("keyed-"), folder) as url,
+        closing(open_backend(url, keys=keys, encryption_key=bytes(32) if keys else None)) as backend,
+    ):
         yield backend
 
 
@@ -257,6 +263,23 @@ def test_a_delete_of_another_version_is_refused(backend: Backend, expected: int)
     (outcome,) = backend.apply([[Delete(namespace=USER, key="a", expected=expected)]])
     assert isinstance(outcome, VersionConflict)
     assert some(backend, "a").version == 1
+
+
+@pytest.mark.parametrize("text", ["tea", None])
+def test_a_rewrite_changes_neither_version_nor_times(own: Backend, text: str | None):
+    made = put("a", n=1, at=5, kind="facts", text=text, tokens=TOKENS if text else None)
+    done(own, made, put("b", n=2))
+    before, head = some(own, "a"), own.heads([USER])[0]
+    document = made.document and made.document._replace(text="mate", model="m1", vector=VECTOR)
+    rewrite = Rewrite(namespace=USER, key="a", version=1, value='{"n":9}', document=document)
+    assert done(own, rewrite) == [1]
+    assert some(own, "a") == replace(before, value={"n": 9}, seq=head + 1)
+    assert own.tokens([(USER, "a")]) == [TOKENS if text else None]
+    assert changed(own)["a"] == (document and document._replace(tokens=None))
+    assert own.count([USER], kinds=frozenset({"facts"})) == 1
+    for late in (replace(rewrite, version=2), replace(rewrite, key="none")):
+        done(own, late)
+    assert own.heads([USER]) == [head + 1]
 
 
 @pytest.mark.parametrize(("expected", "is_refused"), [(0, True), (1, False), (2, True)])
@@ -856,6 +879,8 @@ NAMES = {
     "memory": "memory://",
     "file": "file:///",
     SEALED: "file:///",
+    "keyed-sqlite": "sqlite:///",
+    "keyed-memory": "memory://",
     MONGODB: "mongodb://",
     "foreign-memory": "InMemoryStore",
     "foreign-sqlite": "SqliteStore",
@@ -869,7 +894,7 @@ def test_what_a_backend_promises(kind: str, tmp_path: Path):
         is_own = kind in OWN
         assert (promised.compare_and_set, promised.change_feed) == (is_own, is_own)
         assert promised.atomic is is_own or kind == MONGODB  # which depends on the server
-        assert promised.durable is (is_own and kind not in ("memory", "redis"))
+        assert promised.durable is (is_own and not kind.endswith(("memory", "redis")))
         assert backend.name.startswith(NAMES[kind])
 
 

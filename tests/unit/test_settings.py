@@ -27,6 +27,7 @@ def test_the_defaults_are_the_documented_ones():
         "enabled": True,
         "store_url": "sqlite:///memory.db",
         "encryption_key": None,
+        "keys": None,
         "secrets": "redact",
         "pii": "off",
         "embeddings": "auto",

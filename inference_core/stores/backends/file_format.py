@@ -196,7 +196,7 @@ def open_manifest(path: Path, key: bytes | None, *, compresses: bool, is_new: bo
     elif key and not encryption:
         problem = "is not encrypted: open it without a key, or use a new folder"
     elif encryption and not key:
-        problem = "is encrypted: set AGENT_MEMORY_ENCRYPTION_KEY"
+        problem = "is encrypted: set AGENT_MEMORY_ENCRYPTION_KEY, without AGENT_MEMORY_KEYS"
     elif encryption and not hmac.compare_digest(encryption.setdefault("check", made.check.hex()), made.check.hex()):
         problem = "was encrypted with another key"
     if problem:

@@ -28,6 +28,7 @@ from inference_core.stores.backend import (
     Key,
     Pending,
     Put,
+    Rewrite,
     Row,
     SetVector,
     Tally,
@@ -143,10 +144,12 @@ class WriteSet:
         head = self.heads.get(write.namespace)
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.states[address] = replace(changed, seq=head)
-        return version if isinstance(write, SetVector) else changed.version if isinstance(write, Put) else 0
+        return version if isinstance(write, SetVector | Rewrite) else changed.version if isinstance(write, Put) else 0
 
 
-def _changed(write: Put | Delete | SetVector | Expire, state: RowState | None, now: datetime) -> RowState | None:
+def _changed(
+    write: Put | Delete | SetVector | Rewrite | Expire, state: RowState | None, now: datetime
+) -> RowState | None:
     """The state after ``write``, but for its sequence number; None if nothing changes."""
     if isinstance(write, Put):
         updated = aware(write.updated_at)
@@ -166,7 +169,11 @@ def _changed(write: Put | Delete | SetVector | Expire, state: RowState | None, n
     # The database found the rows to expire; a state that cannot be read does not say itself that its time has come.
     if isinstance(write, Delete) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
         return state.deleted()
-    if isinstance(write, Expire) or state.document is None or state.version != write.version:
+    if isinstance(write, Expire) or state.version != write.version:
+        return None
+    if isinstance(write, Rewrite):
+        return replace(state, value=write.value, document=write.document)
+    if state.document is None:
         return None
     return replace(state, document=state.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
 
