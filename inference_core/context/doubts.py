@@ -43,7 +43,14 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
     """
     if all(item.doubts is not None for item in items):
         return list(items)
-    doubts = [set[Doubt]() if item.relevance is None else _own_doubts(item) for item in items]
+    doubts = [set[Doubt]() for _ in items]
+    for item, found in zip(items, doubts, strict=True):
+        if item.relevance is not None:
+            if item.record is not None and item.record.source.origin is Origin.WEB:
+                found.add(Doubt.FROM_WEB)
+            is_fact = _is_note(item) and item.section == section_of(MemoryCategory.SEMANTIC)
+            if is_fact and _is_hypothetical(item.text):  # a rule may well name what would be the case
+                found.add(Doubt.HYPOTHETICAL)
     for found, loss in zip(doubts, losses, strict=False):
         found.update({Doubt.OUTDATED} if loss >= _LOST else ())
     asked = stems_of(query) if query and not asks_for_history(query) else frozenset[str]()
@@ -55,17 +62,6 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
         if not doubts[new] and _is_outdated(items[old], items[new], asked):
             doubts[old].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]
-
-
-def _own_doubts(item: ContextItem) -> set[Doubt]:
-    """What speaks against ``item`` by itself. A rule may well name what would be the case."""
-    record, found = item.record, set[Doubt]()
-    if record is not None and record.source.origin is Origin.WEB:
-        found.add(Doubt.FROM_WEB)
-    is_fact = _is_note(item) and item.section == section_of(MemoryCategory.SEMANTIC)
-    if is_fact and _is_hypothetical(item.text):
-        found.add(Doubt.HYPOTHETICAL)
-    return found
 
 
 @lru_cache(maxsize=4_096)  # the same memories are found in turn after turn

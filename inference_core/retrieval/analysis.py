@@ -70,6 +70,7 @@ _UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 _PART: Final = re.compile(r"[^\-.:@/+#_]+")
 _WHOLE: Final = re.compile(r"[\d@+#_]")
 _NOT_STEMMED: Final = re.compile(r"[\d']")
+_stemmer: Final = cache(cast("Any", Stemmer).Stemmer)  # it has no type stubs
 _LOCK: Final = threading.Lock()
 """A stemmer keeps the word that it works on."""
 _CONTRACTED: Final = frozenset({"", "s", "t", "d", "m", "re", "ve", "ll"})
@@ -185,11 +186,6 @@ def _stem(word: str, language: str) -> str:
 def stem_of(word: str, language: str) -> str:
     """A folded word's stem in the language of its script or, for Latin script, in ``language``; a stop word whole."""
     return next(iter(_forms(word, (language,))), word)
-
-
-@cache
-def _stemmer(name: str) -> Any:
-    return cast("Any", Stemmer).Stemmer(name)  # it has no type stubs
 
 
 def folded(text: str) -> str:

@@ -149,19 +149,25 @@ class _Sorted:
 
     def joined(self, tail_terms: NDArray[np.int64], tail_slots: NDArray[np.uint32]) -> _Sorted:
         """The postings with the tail sorted in. Its slots are younger, so a stable sort by term keeps them in order."""
-        terms, slots, counts = _counted(tail_terms, tail_slots)
-        terms = np.concatenate([np.repeat(self.terms, np.diff(self.starts)), terms])
+        order = np.lexsort((tail_slots, tail_terms))
+        terms, slots = tail_terms[order], tail_slots[order]
+        pairs = _starts((terms[1:] != terms[:-1]) | (slots[1:] != slots[:-1]), len(terms))
+        counts = np.minimum(np.diff(pairs, append=len(terms)), _MAX_COUNT).astype(np.uint8)
+        terms = np.concatenate([np.repeat(self.terms, np.diff(self.starts)), terms[pairs]])
         order = np.argsort(terms, kind="stable")
         terms = terms[order]
-        is_first = np.ones(len(terms), np.bool_)
-        is_first[1:] = terms[1:] != terms[:-1]
-        starts = np.flatnonzero(is_first)
+        starts = _starts(terms[1:] != terms[:-1], len(terms))
         return _Sorted(
             terms[starts],
             np.append(starts, len(terms)),
-            np.concatenate([self.slots, slots])[order],
+            np.concatenate([self.slots, slots[pairs]])[order],
             np.concatenate([self.counts, counts])[order],
         )
+
+
+def _starts(differs: NDArray[np.bool_], size: int) -> NDArray[np.intp]:
+    """Where a new value begins among ``size`` of them; ``differs`` is whether each but the first is a new one."""
+    return np.concatenate([np.arange(min(size, 1)), 1 + np.flatnonzero(differs)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,15 @@ class PostingsView:
         known = self._remembered.get(term)  # another thread may clear it at any time
         if known is not None:
             return known
-        found = [self._find(hash(form)) for form in ((term,) if isinstance(term, str) else term)]
+        found: list[Found] = []
+        for form in (term,) if isinstance(term, str) else term:
+            slots, counts = self.whole.find(hash(form))
+            waiting = self.tail_slots[self.tail_terms == hash(form)]
+            if len(waiting):
+                late_slots, late_counts = np.unique(waiting.astype(np.intp), return_counts=True)
+                late = np.minimum(late_counts, _MAX_COUNT).astype(np.float32)
+                slots, counts = np.concatenate([slots, late_slots]), np.concatenate([counts, late])
+            found.append((slots, counts))
         slots, counts = found[0]
         if len(found) > 1:  # of a slot that holds several forms, the most frequent one counts
             slots, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -194,25 +208,3 @@ class PostingsView:
             self._remembered.clear()
         self._remembered[term] = slots, counts
         return slots, counts
-
-    def _find(self, term: int) -> Found:
-        slots, counts = self.whole.find(term)
-        waiting = self.tail_slots[self.tail_terms == term]
-        if not len(waiting):
-            return slots, counts
-        late_slots, late_counts = np.unique(waiting.astype(np.intp), return_counts=True)
-        late = np.minimum(late_counts, _MAX_COUNT).astype(np.float32)
-        return np.concatenate([slots, late_slots]), np.concatenate([counts, late])
-
-
-def _counted(
-    terms: NDArray[np.int64], slots: NDArray[np.uint32]
-) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint8]]:
-    """The distinct pairs of term and slot, by term and slot, and how often each occurs."""
-    order = np.lexsort((slots, terms))
-    terms, slots = terms[order], slots[order]
-    is_first = np.ones(len(terms), np.bool_)
-    is_first[1:] = (terms[1:] != terms[:-1]) | (slots[1:] != slots[:-1])
-    starts = np.flatnonzero(is_first)
-    counts = np.minimum(np.diff(starts, append=len(terms)), _MAX_COUNT)
-    return terms[starts], slots[starts], counts.astype(np.uint8)

@@ -58,42 +58,29 @@ class Weights(NamedTuple):
     coverage: float = 0.0
     dense: Spread = Spread()
     late: Spread = Spread()
-    feedback: float = 0.0
-    not_assistant: float = 0.0
-    guidance: float = 0.0
-    interval: float = 0.0
-    importance: float = 0.0
+    feedback: float = 0.5
+    not_assistant: float = 2.0
+    guidance: float = 2.0
+    interval: float = 2.0
+    importance: float = 0.5
 
 
 LATE: Final = Weights(
     lexical=Spread(own=0.7, previous=0.7, around=0.2, reply=0.7, best=0.7),
     dense=Spread(own=1.25, reply=0.6, best=0.6),
     late=Spread(own=2, previous=0.5, around=0.25, best=1),
-    feedback=0.5,
-    not_assistant=2,
-    guidance=2,
-    interval=2,
-    importance=0.5,
 )
 """Words, meaning and token vectors."""
 HYBRID: Final = Weights(
     lexical=Spread(own=2, previous=1, around=0.5, reply=1, best=2),
     coverage=2,
     dense=Spread(own=2, previous=0.5, reply=0.5, best=1),
-    feedback=0.5,
-    not_assistant=2,
-    guidance=2,
-    interval=2,
-    importance=0.5,
 )
 """Words and meaning. Also the first stage, which picks the candidates of late interaction."""
 LEXICAL: Final = Weights(
     lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
     coverage=1,
-    not_assistant=2,
     guidance=0.5,
-    interval=2,
-    importance=0.5,
 )
 """Words alone."""
 
@@ -103,11 +90,6 @@ MULTILINGUAL_LATE: Final = Weights(
     coverage=0.5,
     dense=Spread(own=3, previous=0.5, reply=0.5, best=1),
     late=Spread(own=2, previous=0.5, around=0.25, best=1),
-    feedback=0.5,
-    not_assistant=2,
-    guidance=2,
-    interval=2,
-    importance=0.5,
 )
 """The same for texts in other languages: words count less, as most languages have more forms of a word."""
 MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(dense=Spread(own=4, previous=0.5, reply=0.5, best=1))

@@ -239,7 +239,10 @@ class ScopeIndex:
             if slot is None or self._columns.text_marks[slot] != text_mark or known not in (_UNEMBEDDED, vector_mark):
                 self._kill(slot, change.seq)
                 known = _UNEMBEDDED
-                slot = added.put(change, terms, text_mark, self._codes(change), before)
+                kind = self._kinds.setdefault(change.kind, len(self._kinds))
+                name = change.document.situation.session if change.document else ""
+                session = self._sessions.setdefault(name, len(self._sessions)) if name else SESSIONLESS
+                slot = added.put(change, terms, text_mark, (kind, session), before)
             else:
                 self._columns.written[slot] = change.seq  # what is not ranked may have changed
             if packed and not known:
@@ -278,12 +281,6 @@ class ScopeIndex:
         terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
         is_ours = document.model == self.model and is_packed(document.vector or b"")
         return terms, document.vector if is_ours else None
-
-    def _codes(self, change: Change) -> tuple[int, int]:
-        """The numbers of the change's kind and session."""
-        kind = self._kinds.setdefault(change.kind, len(self._kinds))
-        session = change.document.situation.session if change.document else ""
-        return kind, self._sessions.setdefault(session, len(self._sessions)) if session else SESSIONLESS
 
     def _kill(self, slot: int | None, seq: int) -> None:
         """Marks a slot as ended by the write number ``seq``."""

@@ -30,6 +30,7 @@ _SCRIPTS: Final = re.compile("|".join(f"(?P<{name}>[{letters}]+)" for name, lett
 _BEYOND_LATIN: Final = re.compile("[^\\x00-\u024f\u1e00-\u1eff\u2000-\u20ff]")
 _IDEOGRAPHIC: Final = frozenset({"ja", "zh", "ko", "th", "lo", "my", "km"})
 _LETTERS_A_WORD: Final = 3
+"""In scripts without spaces."""
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
@@ -41,7 +42,14 @@ def language_of(text: str) -> str:
     """
     sample = text[:MAX_SAMPLE]
     if _BEYOND_LATIN.search(sample):
-        script = _main_script(sample)
+        counts: dict[str, float] = {}  # words by script
+        for run in _SCRIPTS.finditer(sample):
+            name = str(run.lastgroup)
+            words = max(1, len(run.group()) / _LETTERS_A_WORD) if name in _IDEOGRAPHIC else 1
+            counts[name] = counts.get(name, 0) + words
+        if "ja" in counts:
+            counts["ja"] += counts.pop("zh", 0)
+        script = max(counts, key=lambda name: (counts[name], name == "Latin"), default="Latin")
         if script != "Latin":
             return script
     folded = sample.casefold().replace("\u2019", "'")
@@ -74,18 +82,6 @@ def stop_words(language: str) -> frozenset[str]:
     """The function words of a language in lower case; none for a language without a list."""
     lists: dict[str, str] = WORDS["latin"] | WORDS["other"]
     return frozenset(lists.get(language, "").split())
-
-
-def _main_script(sample: str) -> str:
-    """The script with the most words. In scripts without spaces, three letters count as a word."""
-    counts: dict[str, float] = {}
-    for run in _SCRIPTS.finditer(sample):
-        name = str(run.lastgroup)
-        words = max(1, len(run.group()) / _LETTERS_A_WORD) if name in _IDEOGRAPHIC else 1
-        counts[name] = counts.get(name, 0) + words
-    if "ja" in counts:
-        counts["ja"] += counts.pop("zh", 0)
-    return max(counts, key=lambda name: (counts[name], name == "Latin"), default="Latin")
 
 
 @cache

@@ -232,7 +232,19 @@ class AgentMemory:
             return (yield from replace_window(self._scope, conversation, stored, list(messages.values())))
 
         stored = yield from retried(attempt)
-        return (yield from self._handle_overflow(conversation, stored))
+        system = yield from read_system(self._system_scope, conversation)
+        eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
+        result = yield from self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
+        if result.evicted:
+            messages = result.messages
+            if result.summary:
+                # An id of its own, so that a message that comes again under its old id does not replace the summary.
+                new = _stamped(result.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
+                messages = [new if one is result.summary else one for one in messages]
+            # Whoever changed the session meanwhile has handled the overflow too: a conflict needs no other try.
+            with suppress(VersionConflict):
+                yield from replace_window(self._scope, conversation, stored, messages)
+        return result.notice
 
     def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Operation[None]:
         """Removes the session and, unless ``keep_long_term``, what blocks stored from this session only."""
@@ -247,22 +259,6 @@ class AgentMemory:
     get, aget = synchronous(_get), asynchronous(_get)
     update, aupdate = synchronous(_update), asynchronous(_update)
     delete, adelete = synchronous(_delete), asynchronous(_delete)
-
-    def _handle_overflow(self, conversation: Conversation, stored: StoredWindow) -> Operation[str | None]:
-        """Handles overflow; returns a notice of what failed."""
-        system = yield from read_system(self._system_scope, conversation)
-        eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
-        result = yield from self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
-        if result.evicted:
-            messages = result.messages
-            if result.summary:
-                # An id of its own, so that a message that comes again under its old id does not replace the summary.
-                new = _stamped(result.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
-                messages = [new if one is result.summary else one for one in messages]
-            # Whoever changed the session meanwhile has handled the overflow too: a conflict needs no other try.
-            with suppress(VersionConflict):
-                yield from replace_window(self._scope, conversation, stored, messages)
-        return result.notice
 
 
 def _stamped(message: AnyMessage, now: str) -> AnyMessage:

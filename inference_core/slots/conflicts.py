@@ -145,7 +145,8 @@ def _denied(first: _Note, second: _Note) -> bool:
     if first.people != second.people:
         return False
     if second.ends and not first.ends and not first.is_negated:
-        return bool(second.said) and second.said <= first.said and not _other_values(first, second)
+        gives_other = any(first.values.get(kind, value) != value for kind, value in second.values.items())
+        return bool(second.said) and second.said <= first.said and not gives_other
     if first.is_negated == second.is_negated:
         return False
     denial, claim = (first, second) if first.is_negated else (second, first)
@@ -154,10 +155,6 @@ def _denied(first: _Note, second: _Note) -> bool:
         and denial.said <= claim.said
         and all(value == claim.values.get(kind) for kind, value in denial.values.items())
     )
-
-
-def _other_values(first: _Note, second: _Note) -> bool:
-    return any(kind in first.values and first.values[kind] != value for kind, value in second.values.items())
 
 
 def _differs(first: _Note, second: _Note) -> bool:

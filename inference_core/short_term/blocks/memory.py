@@ -259,7 +259,16 @@ class CustomBlock(Block):
         """What the block returns for ``message``. Raises BlockFailed."""
         del scope
         found = yield from called(self.name, self._memory.get, conversation.session_id, message)
-        return _documents(found)
+        documents: list[MemoryStoreDocument] = []
+        is_many = isinstance(found, Iterable) and not isinstance(found, str)
+        for at, item in enumerate(cast("Iterable[Any]", found) if is_many else [found]):
+            if isinstance(item, MemoryStoreDocument):
+                documents.append(item)
+            elif item is not None:
+                text = item.text if isinstance(item, BaseMessage) else item
+                content = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
+                documents.append(MemoryStoreDocument(id=str(at), value={"content": content}, metadata={}))
+        return documents
 
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Gives the block each message that is not marked as taken in, and marks it. Raises BlockFailed, StoreError."""
@@ -283,17 +292,3 @@ def as_block(memory: Memory | Block) -> Block:
     if not isinstance(memory, Memory):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise ConfigurationError(f"A block needs get, update and delete; {type(memory).__name__} lacks some of them")
     return CustomBlock(memory)
-
-
-def _documents(found: Any) -> list[MemoryStoreDocument]:
-    """What a block returned, be it one item or many, as documents."""
-    documents: list[MemoryStoreDocument] = []
-    is_many = isinstance(found, Iterable) and not isinstance(found, str)
-    for at, item in enumerate(cast("Iterable[Any]", found) if is_many else [found]):
-        if isinstance(item, MemoryStoreDocument):
-            documents.append(item)
-        elif item is not None:
-            text = item.text if isinstance(item, BaseMessage) else item
-            content = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
-            documents.append(MemoryStoreDocument(id=str(at), value={"content": content}, metadata={}))
-    return documents
