@@ -9,6 +9,7 @@ InferenceCoreError
 │   ├── InvalidId                        a user id or an agent name
 │   ├── InvalidFilter
 │   └── UntrustedWrite                   the source of the text may not write this kind of memory
+│       └── ConfirmationNeeded           it waits for the user's confirmation
 ├── ConfigurationError (ValueError)      the developer has to change the set-up
 │   ├── MissingExtra (ImportError)       an optional dependency is not installed
 │   └── EmbeddingMismatch                the store holds vectors of another model
@@ -82,6 +83,21 @@ class InvalidFilter(InvalidInput):
 
 class UntrustedWrite(InvalidInput):
     """Text from a tool, a document or the web cannot become procedural memory."""
+
+
+class ConfirmationNeeded(UntrustedWrite):
+    """The memory is not stored, but waits for the user's confirmation under ``pending_id``.
+
+    ``is_external``: because its text comes from a tool, a document or the web.
+    """
+
+    def __init__(self, pending_id: str, why: str, *, is_external: bool) -> None:
+        super().__init__(
+            f"Not saved yet: {why}. It waits until the user confirms it, with inference-core review or in the "
+            "application; no tool can do that. Do not retry"
+        )
+        self.pending_id = pending_id
+        self.is_external = is_external
 
 
 class ConfigurationError(InferenceCoreError, ValueError):

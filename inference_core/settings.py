@@ -85,6 +85,11 @@ class MemorySettings(_Settings):
     agent_scope_enabled: bool = Field(
         default=True, description="Give each named agent its own episodic and procedural memory."
     )
+    confirm: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Categories, separated by commas, in which what agents save waits for the user's confirmation. "
+        "Rules and preferences that a tool, a document or the web may have dictated always wait.",
+    )
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
     recall_timeout: float = Field(
         default=RECALL_TIMEOUT_S, gt=0, description="Seconds that a reply may wait for its memories."
@@ -188,7 +193,7 @@ class MemorySettings(_Settings):
         """What `open_store` takes as ``secrets``."""
         return Guard(self.secrets, self.pii)
 
-    @field_validator("categories", mode="before")
+    @field_validator("categories", "confirm", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         names = _listed(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -22,6 +22,7 @@ from inference_core.errors import ConfigurationError, IdentityError, InvalidInpu
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES
+from inference_core.memory.types import validate_memory_category
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope
 from inference_core.stores.factory import engine_of
@@ -167,6 +168,8 @@ class BindingOptions(TypedDict, total=False):
     """Whether to count recalls; True by default."""
     deleted_days: float
     """So long what the tools delete can be restored; 7 by default."""
+    confirm: Collection[str]
+    """Names of categories; what the model writes into them waits for the user's confirmation. By default none."""
     clock: Clock | None
 
 
@@ -192,6 +195,7 @@ class MemoryBinding:
             "max_content_bytes": options.get("max_content_bytes", MAX_CONTENT_BYTES),
             "counts_access": options.get("counts_access", True),
             "deleted_days": options.get("deleted_days", DEFAULT_DELETED_DAYS),
+            "confirm": frozenset(map(validate_memory_category, options.get("confirm", ()))),
         }
         self._is_scoped = options.get("agent_scope_enabled", True)
         self._name_of = (lambda: options["agent_name"]) if "agent_name" in options else agent_of

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidMemory, UntrustedWrite
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
+from inference_core.errors import InvalidMemory
+from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, why_invalid
 from inference_core.memory.text import canonical_text, digest_of
-from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
+from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
 from inference_core.outbox.grounding import Grounding
@@ -29,17 +29,14 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.services.operations.recall import recall
+from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MAX_TAGS, MemoryScope, checked_moment, find, put_of, record_of
-from inference_core.stores.backend import Put
+from inference_core.stores.backend import Key, Write
 
 OFFERED: Final = 20
-JOB: Final = "job"
-"""Metadata key: the job that made the memory."""
 REINFORCED: Final = "reinforced"
 LAST_SEEN: Final = "last_seen"
 LAST_JOB: Final = "last_job"
-WOULD_END: Final = "would_end"
-"""Metadata key of a superseded memory: the end that it had before."""
 _TOOL: Final = "extraction"
 _QUERY_CHARACTERS: Final = 2_000
 _LABEL_CHARACTERS: Final = 120
@@ -60,6 +57,7 @@ class MemoryChanges:
     superseded: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
     before: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    pending: dict[Key, Write] = field(default_factory=dict[Key, Write])
 
     def set(self, record: MemoryRecord) -> None:
         """Sets the new state of a memory."""
@@ -99,24 +97,24 @@ class MemoryChanges:
         elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
             return
         else:
-            end = {} if target.valid_to is None else {WOULD_END: target.valid_to.isoformat()}
-            ended = replace(
-                target,
-                valid_to=min(max(record.happened_at, target.happened_at), now),
-                superseded_by=successor.id,
-                updated_at=now,
-                extra_metadata={**target.extra_metadata, **end},
-            )
-            self.set(ended)
+            self.set(ended(target, record, successor.id))
         successor = self.get(successor)
         self.set(replace(successor, supersedes=tuple(dict.fromkeys([*successor.supersedes, target.id]))))
         if target.id not in self.superseded:
             self.superseded.append(target.id)
 
+    def propose(self, scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord]) -> Operation[None]:
+        """Has ``record`` wait for the user, unless that was done or decided before. Raises StoreError."""
+        decision, _, writes = yield from proposal(scope, record, ends)
+        self.pending |= {(write.namespace, write.key): write for write in writes}
+        if decision is Decision.NO:
+            self.problems.append("A memory was not offered: the user has rejected it, or has too much to confirm")
+
     @property
-    def puts(self) -> list[Put]:
+    def writes(self) -> list[Write]:
         """The writes, which fail if one of the memories was changed meanwhile."""
-        return [put_of(record, expected=record.version) for record in self.changed.values()]
+        changed = [put_of(record, expected=record.version) for record in self.changed.values()]
+        return [*changed, *self.pending.values()]
 
 
 def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Operation[list[KnownMemory]]:
@@ -141,16 +139,24 @@ def consolidated(
             record = _record(scope, user_id, candidate, messages, job_id)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
             successor, is_known = yield from _placed(scope, record, changes)
-        except (InvalidMemory, UntrustedWrite) as error:
+        except InvalidMemory as error:
             changes.problems.append(mended(str(error)))
             continue
         now = record.created_at
         target = changes.get(found) if found else None
-        if target is not None and not is_known and _holds(target, now):
-            repeats = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
-            if repeats:
-                changes.reinforce(target, now)
-                continue
+        ends = [target] if target is not None and _holds(target, now) else []
+        repeats = bool(ends) and (
+            candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(ends[0].content)
+        )
+        waits = decide(record.source, record.category, candidate.memory_type, scope.confirm) is Decision.PENDING
+        if waits and not is_known and not repeats:
+            yield from changes.propose(scope, record, ends if candidate.action is Action.SUPERSEDE else [])
+            continue
+        if waits and record.trust is Trust.EXTERNAL:
+            continue  # a repetition from outside vouches for nothing
+        if repeats and not is_known:
+            changes.reinforce(ends[0], now)
+            continue
         if is_known and successor.extra_metadata.get(JOB) != job_id:
             changes.reinforce(successor, now)
         elif successor.id not in changes.added:  # if it is known, an earlier attempt of this job added it
@@ -184,12 +190,11 @@ def _holds(record: MemoryRecord, now: datetime) -> bool:
 def _record(
     scope: MemoryScope, user_id: str, candidate: Candidate, messages: Sequence[Message], job_id: str
 ) -> MemoryRecord:
-    """``candidate`` as a memory. Raises InvalidMemory, UntrustedWrite."""
+    """``candidate`` as a memory. Raises InvalidMemory."""
     content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
     content = scope.engine.guard.text(content)  # before an id is made of it
     category = get_category_for_type(candidate.memory_type.value)
     source = _source(candidate, messages)
-    check_write(source, category, candidate.memory_type)
     namespace = scope.namespaces.namespace_for(user_id, category)
     now = scope.clock.now()
     sources = [message for message in messages if message.id in candidate.message_ids] or messages

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidInput
-from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, WOULD_END, MemoryChanges
+from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, MemoryChanges
 from inference_core.lifecycle.archive import restore_archived
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import WOULD_END, MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import mended, session_label, session_name
 from inference_core.outbox.outbox import RESULT
 from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.review import pending_rows
+from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of, retried
 from inference_core.stores.backend import Delete, Put, Row, Write
 
 JOBS: Final = "jobs"
@@ -68,7 +69,8 @@ def undo(
 
     What a job added is removed, even if it was changed or forgotten since. What it superseded is reinstated, unless
     something newer superseded it too. Each job is undone as a whole. With a session its waiting and dead messages, the
-    memories of its messages word for word and what tools saved in it are removed as well. Raises InvalidInput unless
+    memories of its messages word for word and what tools saved in it are removed as well. What waits for the user's
+    confirmation is removed too, and not counted. Raises InvalidInput unless
     exactly one of both is given, StoreError.
     """
     if (job_id is None) == (session_id is None):
@@ -79,6 +81,9 @@ def undo(
     for row in (yield from jobs(scope, user_id, session_id)):
         if job_id in (None, row.key):
             removed += yield from retried(partial(_undo_job, scope, user_id, row))
+    for row in (yield from pending_rows(scope, user_id, session_id=session_id, job_id=job_id)):
+        with suppress(VersionConflict):  # somebody has just decided
+            yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key, expected=row.version)])
     if session_id is not None:
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])

@@ -181,7 +181,7 @@ class Pipeline:
                 yield from self.outbox.engine.write(settled)
                 return
             changes = yield from work.changes(scope, claim, extraction)
-            writes: list[Write] = [*changes.puts]
+            writes = changes.writes
             # Periodic work that changed nothing, without asking a model, leaves no note.
             if not claim.partition.task or changes.changed or changes.problems or extraction.model_calls:
                 writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))

@@ -24,8 +24,7 @@ from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Transcript, mended, session_label, split_text
 from inference_core.outbox.outbox import Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, UserId, put_of, retried
 from inference_core.stores.backend import Put
 from inference_core.stores.embedding import embed_texts_now
 from inference_core.stores.engine import StoreEngine

@@ -23,8 +23,7 @@ from inference_core.services.operations.archive import (
     is_archived,
     restore_writes,
 )
-from inference_core.services.operations.scope import MemoryScope, UserId
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, UserId, retried
 from inference_core.stores.backend import Key, Row, Write
 from inference_core.stores.engine import StoreEngine
 

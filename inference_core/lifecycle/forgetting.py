@@ -35,8 +35,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.retrieval.documents import Document
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase, asynchronous, synchronous
 from inference_core.services.operations.archive import archive_writes, forgotten_of, is_over
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of, retried
 from inference_core.stores.backend import Delete, Key, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.maintenance import Usage

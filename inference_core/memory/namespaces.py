@@ -29,15 +29,19 @@ _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byt
 _GLOBAL = "~global"
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that list users with pending work. No user id encodes to it."""
-_TEXTS: Final = frozenset({"forgotten", "~versions", "outbox", "outbox_dead", "messages", "short_term", "jobs"})
-"""Second labels of namespaces with texts beside memories: what was deleted, messages, reports of jobs."""
+_TEXTS: Final = frozenset(
+    {"forgotten", "~versions", "~pending", "outbox", "outbox_dead", "messages", "short_term", "jobs"}
+)
+"""Second labels of namespaces with texts beside memories: what was deleted or waits, messages, reports of jobs."""
 USAGE: Final = "usage"
 """Second label of the namespaces that count how often memories were recalled."""
 FORGOTTEN: Final = "forgotten"
 """Second label of the namespaces that hold forgotten memories."""
 VERSIONS: Final = "~versions"
 """Second label of the namespaces that hold earlier states of memories."""
-_BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS})
+PENDING: Final = "~pending"
+"""Second label of the namespaces that hold what waits for the user's confirmation, and marks of what was rejected."""
+_BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS, PENDING})
 
 
 def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
@@ -114,8 +118,13 @@ def holds_forgotten(namespace: Namespace) -> bool:
     return namespace[1:2] == (FORGOTTEN,) and holds_memories(memory_namespace(namespace))
 
 
+def holds_pending(namespace: Namespace) -> bool:
+    """Whether ``namespace`` holds what waits for a user's confirmation."""
+    return namespace[1:2] == (PENDING,) and holds_memories(memory_namespace(namespace))
+
+
 def is_sidecar(namespace: Namespace) -> bool:
-    """Whether ``namespace`` holds USAGE, FORGOTTEN or VERSIONS of some memories."""
+    """Whether ``namespace`` holds what is kept beside some memories."""
     return bool(namespace[1:2]) and namespace[1] in _BESIDE and holds_memories(memory_namespace(namespace))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, cast
@@ -26,6 +26,10 @@ SCHEMA_VERSION: Final = 1
 DEFAULT_IMPORTANCE: Final = 0.5
 CITES: Final = "cites"
 """The metadata key that lists the memories this one was derived from."""
+JOB: Final = "job"
+"""Metadata key: the job that made the memory."""
+WOULD_END: Final = "would_end"
+"""Metadata key of a superseded memory: the end that it had before."""
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
 MAX_NAMES: Final = 64
@@ -194,6 +198,18 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "over"
     is_expired = expiry is not None and expiry <= now  # by now: what is gone cannot be asked for any more
     return "expired" if is_expired else None
+
+
+def ended(old: MemoryRecord, new: MemoryRecord, successor_id: str | None = None) -> MemoryRecord:
+    """``old`` as superseded by ``new``, from when that holds; or by the memory that states ``new`` already."""
+    end = {} if old.valid_to is None else {WOULD_END: old.valid_to.isoformat()}
+    return replace(
+        old,
+        valid_to=min(max(new.happened_at, old.happened_at), new.created_at),
+        superseded_by=successor_id or new.id,
+        updated_at=new.created_at,
+        extra_metadata={**old.extra_metadata, **end},
+    )
 
 
 class MemoryLink(NamedTuple):

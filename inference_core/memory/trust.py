@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, cast
@@ -38,14 +38,26 @@ _ORIGINS = tuple(known.value for known in Origin)
 _TRUST = {Origin.USER: Trust.STATED, Origin.APPLICATION: Trust.STATED, Origin.AGENT: Trust.INFERRED}
 
 
+class Decision(Enum):
+    """Whether a memory is stored: at once, when the user has confirmed it, or not."""
+
+    YES = "yes"
+    PENDING = "pending"
+    NO = "no"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySource:
-    """Where a memory comes from: who said it, in which thread and messages, through which tool."""
+    """Where a memory comes from: who said it, in which thread and messages, through which tool.
+
+    ``approved_by`` is who confirmed a memory that waited for it.
+    """
 
     origin: Origin = Origin.APPLICATION
     thread_id: str | None = None
     message_ids: tuple[str, ...] = ()
     tool: str | None = None
+    approved_by: str | None = None
 
     @property
     def trust(self) -> Trust:
@@ -59,6 +71,7 @@ class MemorySource:
             "thread_id": self.thread_id,
             "message_ids": list(self.message_ids),
             "tool": self.tool,
+            "approved_by": self.approved_by,
         }
         return {name: value for name, value in fields.items() if value}
 
@@ -71,25 +84,42 @@ class MemorySource:
             thread_id=text_field(value, "thread_id"),
             message_ids=texts_field(value, "message_ids"),
             tool=text_field(value, "tool"),
+            approved_by=text_field(value, "approved_by"),
         )
 
 
-def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:
-    """Raises UntrustedWrite if ``source`` may not write ``category``: external text never becomes a rule.
+def decide(
+    source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None, confirm: Collection[str] = ()
+) -> Decision:
+    """Whether text from ``source`` may be stored as ``category``; the one place that decides it.
 
-    With the ``kind`` that a model chose, it never becomes anything that guides an agent, such as a preference.
+    What the user or the application states is stored. External text waits for the user if it is procedural or, with the
+    ``kind`` that a model chose, anything else that guides an agent, such as a preference. So does all that neither of
+    them stated, in the categories to ``confirm``.
     """
     if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
-    if source.trust is not Trust.EXTERNAL:
-        return
-    if category is MemoryCategory.PROCEDURAL or (kind is not None and kind.value in GUIDING_TYPES):
-        what = "procedural memory" if category is MemoryCategory.PROCEDURAL else "a preference of the user"
-        place = "the web" if source.origin is Origin.WEB else f"a {source.origin.value}"
+    if source.trust is Trust.STATED:
+        return Decision.YES
+    guides = category is MemoryCategory.PROCEDURAL or (kind is not None and kind.value in GUIDING_TYPES)
+    waits = (guides and source.trust is Trust.EXTERNAL) or category.value in confirm
+    return Decision.PENDING if waits else Decision.YES
+
+
+def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:
+    """Raises UntrustedWrite unless text from ``source`` may be stored at once, whatever is to be confirmed."""
+    if decide(source, category, kind) is not Decision.YES:
         raise UntrustedWrite(
-            f"Text from {place} cannot become {what}; "
-            "save it as 'facts', or let the user or the application state the rule"
+            f"{why_it_waits(source, category)}; save it as 'facts', or let the user or the application state the rule"
         )
+
+
+def why_it_waits(source: MemorySource, category: MemoryCategory) -> str:
+    """Why text from ``source`` may not be stored as ``category`` at once."""
+    if source.trust is not Trust.EXTERNAL:
+        return f"What an agent concludes cannot become {category.value} memory by itself"
+    what = "procedural memory" if category is MemoryCategory.PROCEDURAL else "a preference of the user"
+    return f"Text from {'the web' if source.origin is Origin.WEB else f'a {source.origin.value}'} cannot become {what}"
 
 
 def lowered(value: Any) -> Any:

@@ -6,7 +6,7 @@ helpers that work on a store without an agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import UTC, tzinfo
 from inspect import Parameter
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
@@ -47,6 +47,7 @@ from inference_core.services.operations.recall import (
     user_context_with_timestamps,
 )
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
+from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, UserId, present_as
 from inference_core.services.operations.turn import format_context
@@ -126,6 +127,9 @@ class SyncMemoryService(ServiceBase):
     get_user_context = synchronous(user_context)
     get_user_context_with_timestamps = synchronous(user_context_with_timestamps)
     format_context_for_prompt = synchronous(format_context)
+    list_pending = synchronous(list_pending)
+    approve_pending = synchronous(approve_pending)
+    reject_pending = synchronous(reject_pending)
     add_messages = synchronous(add_messages)
     add_completion = synchronous(add_completion)
 
@@ -150,6 +154,7 @@ class AgentMemoryStoreService(ServiceBase):
         timezone: IANA name or tzinfo; decides on which day a memory happened.
         counts_access: Whether to count recalls; memories in use are forgotten later.
         deleted_days: For how many days deleted memories can be restored and replaced texts can be read. 0: not at all.
+        confirm: Names of categories. What agents write into them waits for the user, see `list_pending`.
         clock: Returns the current time.
         timeout: Seconds that every operation may take. None: no limit.
     """
@@ -170,6 +175,9 @@ class AgentMemoryStoreService(ServiceBase):
     get_user_context = asynchronous(user_context)
     get_user_context_with_timestamps = asynchronous(user_context_with_timestamps)
     format_context_for_prompt = asynchronous(format_context)
+    list_pending = asynchronous(list_pending)
+    approve_pending = asynchronous(approve_pending)
+    reject_pending = asynchronous(reject_pending)
     add_messages = asynchronous(add_messages)
     add_completion = asynchronous(add_completion)
 
@@ -187,6 +195,7 @@ class AgentMemoryStoreService(ServiceBase):
         timezone: str | tzinfo = UTC,
         counts_access: bool = True,
         deleted_days: float = DEFAULT_DELETED_DAYS,
+        confirm: Collection[str] = (),
         clock: Clock | None = None,
         timeout: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
@@ -206,6 +215,7 @@ class AgentMemoryStoreService(ServiceBase):
             max_content_bytes=max_content_bytes,
             counts_access=counts_access,
             deleted_days=deleted_days,
+            confirm=frozenset(map(validate_memory_category, confirm)),
             store=store,
         )
         super().__init__(scope, timeout)
@@ -223,6 +233,7 @@ class AgentMemoryStoreService(ServiceBase):
             "timezone": settings.timezone,
             "counts_access": settings.access_counts,
             "deleted_days": settings.deleted_days,
+            "confirm": settings.confirm,
             "timeout": settings.timeout,
         }
         return cls(store, **chosen | options)

@@ -21,6 +21,7 @@ from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.audit import Cause
 from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
+    PENDING,
     USAGE,
     VERSIONS,
     Namespace,
@@ -106,7 +107,7 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
     else:
         scopes = yield from _scopes(engine, user_id, category, everything=True)
         removed = yield from engine.discard(label, lambda one: one.namespace in scopes)
-    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,))]
+    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,))]
     cause = Cause(at=datetime.now(UTC), operation="purge")
     removed += yield from empty(engine, [name for name in scopes if name not in figures], cause=cause)
     yield from empty(engine, figures)

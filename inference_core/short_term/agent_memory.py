@@ -28,8 +28,7 @@ from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_json, encode_json
 from inference_core.memory.types import MemoryCategory
-from inference_core.services.operations.scope import MemoryScope
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, retried
 from inference_core.short_term.blocks.extractive import ExtractiveMemory
 from inference_core.short_term.blocks.memory import (
     Block,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
-from inference_core.memory.namespaces import holds_memories, is_sidecar
+from inference_core.memory.namespaces import holds_memories, holds_pending, is_sidecar
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json, is_encodable
 from inference_core.memory.trust import lowered
@@ -145,7 +145,12 @@ def export_store(
         file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
         for rows in puts_of(backend, user_ids, report, with_vectors=with_vectors):
             # What somebody deleted, and the texts that updates replaced, end by themselves and are nobody's any more.
-            portion = [put for put in rows if not (put.expiry and is_sidecar(put.namespace))]
+            # What waits for the user is no memory yet.
+            portion = [
+                put
+                for put in rows
+                if not (put.expiry and is_sidecar(put.namespace)) and not holds_pending(put.namespace)
+            ]
             for put in portion:
                 row = put_to_json(put, with_vectors=with_vectors)
                 encoded = _encoded(row)

@@ -112,6 +112,9 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "get_user_context",
         "get_user_context_with_timestamps",
         "format_context_for_prompt",
+        "list_pending",
+        "approve_pending",
+        "reject_pending",
         "add_messages",
         "add_completion",
     }

@@ -15,13 +15,21 @@ from inference_core import (
     AgentMemoryStoreService,
     MemoryLifecycle,
     MemoryMiddleware,
+    MemorySource,
     MemoryStore,
+    Origin,
     open_configured_store,
 )
 from inference_core.embeddings.local import FINGERPRINT
-from inference_core.errors import ConfigurationError, DeadlineExceeded, InvalidInput, StoreUnavailable
+from inference_core.errors import (
+    ConfigurationError,
+    ConfirmationNeeded,
+    DeadlineExceeded,
+    InvalidInput,
+    StoreUnavailable,
+)
 from inference_core.settings import MemorySettings
-from inference_core.testing import ScriptedChatModel
+from inference_core.testing import ScriptedChatModel, call_tool
 
 U = "ada"
 
@@ -101,6 +109,19 @@ def test_the_largest_content(opened: Any, monkeypatch: pytest.MonkeyPatch):
     for number in range(3):
         service.save_memory(U, f"tea {number}")
     assert len(service.recall_memories(U, "tea")) == 2
+
+
+def test_categories_to_confirm(opened: Any):
+    store = opened("CONFIRM", "procedural, semantic")
+    service = AgentMemoryStoreService.from_settings(MemorySettings(), store).sync
+    middleware = MemoryMiddleware.from_settings(MemorySettings(), user_id=U)
+    turns = [call_tool("save_memory_store", content="Be brief", memory_type=kind) for kind in ("skill", "context")]
+    agent: Any = create_agent(ScriptedChatModel(turns=[*turns, "ok"]), store=store, middleware=[middleware])
+    agent.invoke({"messages": [("user", "Be brief")]})
+    with pytest.raises(ConfirmationNeeded):
+        service.save_memory(U, "Lives in Rome", "facts", source=MemorySource(origin=Origin.AGENT))
+    assert {one.document.content for one in service.list_pending(U)} == {"Be brief", "Lives in Rome"}
+    assert [one.memory_type for one in service.list_memories(U)[0]] == ["context"]
 
 
 def test_the_time_for_an_operation(opened: Any, monkeypatch: pytest.MonkeyPatch):

@@ -88,6 +88,9 @@ def test_an_obeying_model_saves_no_rule_that_a_page_dictates(store: MemoryStore,
     answers = talk(store, asked, *turns, page=page)
     assert answers[0].startswith("✗ Not saved")
     assert [one for one in stored(store) if one != ("facts", "tool", 0)] == []
+    assert all(RULE not in one and "no tool can do that" in one for one in answers[:2])
+    (waiting,) = AgentMemoryStoreService(store).sync.list_pending("ada")
+    assert (waiting.document.content, waiting.document.value["source"]["tool"]) == (RULE, "save_memory_store")
 
 
 def test_what_the_user_said_is_saved_though_a_tool_spoke(store: MemoryStore) -> None:

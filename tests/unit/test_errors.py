@@ -10,6 +10,7 @@ from inference_core import errors
 from inference_core.errors import (
     BlockFailed,
     ConfigurationError,
+    ConfirmationNeeded,
     DeadlineExceeded,
     EmbeddingError,
     EmbeddingMismatch,
@@ -40,7 +41,7 @@ from inference_core.errors import (
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass) if found.__module__ == errors.__name__]
-    assert len(classes) == 27
+    assert len(classes) == 28
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
@@ -55,6 +56,7 @@ def test_every_error_is_in_the_tree():
         (InvalidId, (InvalidInput,)),
         (InvalidFilter, (InvalidInput,)),
         (UntrustedWrite, (InvalidInput,)),
+        (ConfirmationNeeded, (UntrustedWrite,)),
         (ConfigurationError, (InferenceCoreError, ValueError)),
         (MissingExtra, (ConfigurationError, ImportError)),
         (EmbeddingMismatch, (ConfigurationError,)),

@@ -37,6 +37,7 @@ def test_the_defaults_are_the_documented_ones():
         "max_results": 5,
         "categories": ("semantic", "episodic", "procedural"),
         "agent_scope_enabled": True,
+        "confirm": (),
         "timezone": "UTC",
         "recall_timeout": 0.3,
         "placement": "last_user",

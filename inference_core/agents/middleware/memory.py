@@ -256,6 +256,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             "max_content_bytes": settings.max_content_bytes,
             "counts_access": settings.access_counts,
             "deleted_days": settings.deleted_days,
+            "confirm": settings.confirm,
         }
         return cls(memory_service, **chosen | options)
 

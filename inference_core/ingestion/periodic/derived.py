@@ -13,12 +13,12 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.consolidation import JOB, MemoryChanges
+from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.extraction import short, stamp
 from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
-from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import MemoryType, get_category_for_type
 from inference_core.outbox.messages import Message, Role, mended
 from inference_core.outbox.outbox import Claim
@@ -147,8 +147,11 @@ def derived_record(
 def write_derived(
     scope: MemoryScope, changes: MemoryChanges, record: MemoryRecord, replaced: Sequence[MemoryRecord]
 ) -> Operation[None]:
-    """Adds ``record`` and ends those ``replaced`` in its favour. Raises InvalidMemory, StoreError."""
+    """Adds ``record`` and ends those ``replaced`` in its favour, or has it wait. Raises InvalidMemory, StoreError."""
     put_of(record)  # raises for what cannot be written, here where it can be noted
+    if decide(record.source, record.category, record.memory_type, scope.confirm) is Decision.PENDING:
+        yield from changes.propose(scope, record, replaced)
+        return
     (row,) = yield from scope.engine.get([(record.namespace, record.id)])
     successor = record if row is None else record_of(row)  # an earlier attempt of this very job has written it
     ended = [one for one in replaced if one.id != successor.id]

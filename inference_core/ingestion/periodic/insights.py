@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, ModelError
-from inference_core.ingestion.consolidation import JOB, MemoryChanges
+from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.extraction_schema import MAX_CONTENT
 from inference_core.ingestion.periodic.derived import (
     Shown,
@@ -31,7 +31,7 @@ from inference_core.ingestion.periodic.derived import (
     write_derived,
 )
 from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, shown, structured
-from inference_core.memory.record import CITES, MemoryRecord, why_invalid
+from inference_core.memory.record import CITES, JOB, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, encode_json, mapping_field
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType

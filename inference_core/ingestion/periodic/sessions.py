@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
-from inference_core.ingestion.consolidation import JOB, MemoryChanges
+from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.periodic.derived import Source, derived_record, lowest_origin, write_derived
-from inference_core.memory.record import CITES, MemoryRecord, why_invalid
+from inference_core.memory.record import CITES, JOB, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, moment_field, optional_text, text_field
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryType

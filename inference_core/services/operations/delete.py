@@ -10,7 +10,15 @@ from typing import Final
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
 from inference_core.memory.audit import Cause
-from inference_core.memory.namespaces import FORGOTTEN, USAGE, VERSIONS, Namespace, encode_label, sidecar_namespace
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    PENDING,
+    USAGE,
+    VERSIONS,
+    Namespace,
+    encode_label,
+    sidecar_namespace,
+)
 from inference_core.memory.text import canonical_id
 from inference_core.memory.types import validate_memory_type
 from inference_core.services.operations.archive import (
@@ -92,7 +100,7 @@ def delete_all(
     scopes = scope.namespaces.read_scopes(user_id, category)
     cause = Cause(at=scope.clock.now(), operation="delete all", actor=scope.actor)
     removed = yield from empty(scope.engine, scopes, kinds, cause)
-    archives = _beside(scopes, FORGOTTEN)
+    archives = [*_beside(scopes, FORGOTTEN), *_beside(scopes, PENDING)]
     yield from empty(scope.engine, archives, kinds, cause)
     if kinds is None:
         yield from empty(scope.engine, _beside(scopes, VERSIONS))

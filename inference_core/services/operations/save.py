@@ -22,12 +22,13 @@ from inference_core.memory.text import (
     new_id,
     optional_text,
 )
-from inference_core.memory.trust import MemorySource, Trust, check_write
+from inference_core.memory.trust import Decision, MemorySource, Trust, decide
 from inference_core.memory.types import (
     MemoryCategory,
     MemoryType,
     validate_memory_type,
 )
+from inference_core.services.operations.review import propose
 from inference_core.services.operations.scope import (
     MAX_TAGS,
     MemoryScope,
@@ -39,8 +40,8 @@ from inference_core.services.operations.scope import (
     find,
     put_of,
     record_of,
+    retried,
 )
-from inference_core.services.operations.update import retried
 from inference_core.stores.backend import Check, Delete
 
 _SAME: Final = 3
@@ -106,14 +107,15 @@ def save(  # noqa: D417 - callers of the service pass no scope
     Raises:
         InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
         SecretFound: The text holds a secret, and the store rejects those.
-        UntrustedWrite: The source may not write rules.
+        ConfirmationNeeded: The source may not write this; it waits for the user, see `list_pending`.
+        UntrustedWrite: The user has rejected it before.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
     """
     worth, labels = checked_importance(importance), checked_tags(tags)
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
     origin = source or MemorySource()
-    check_write(origin, chosen)
+    decision = decide(origin, chosen, kind if getattr(origin, "tool", None) else None, scope.confirm)
     now = scope.clock.now()
     record = MemoryRecord(
         id="" if memory_id is None else canonical_id(memory_id),
@@ -139,7 +141,11 @@ def save(  # noqa: D417 - callers of the service pass no scope
     if kinds := guard.kinds(record.id):
         raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
     clean, kinds = yield from scope.engine.redacting(partial(_without_secrets, guard, record))
-    saved = yield from _saved(scope, user_id, clean)
+    if decision is not Decision.YES:
+        old = (yield from find(scope, user_id, record.id)) if record.id else None
+        saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)
+    else:
+        saved = yield from _saved(scope, user_id, clean)
     return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from langgraph.store.base import BaseStore
@@ -34,7 +34,9 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
+T = TypeVar("T")
 UserId = str | UUID
+ATTEMPTS: Final = 100
 MAX_TAGS: Final = 32
 DEFAULT_DELETED_DAYS: Final = 7.0
 
@@ -44,7 +46,8 @@ class MemoryScope:
     """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
 
     ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
-    restored or read. ``actor`` is who the audit trail names. ``store`` is kept alive, for an engine does not do so.
+    restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
+    for the user. ``store`` is kept alive, for an engine does not do so.
     """
 
     engine: StoreEngine
@@ -56,6 +59,7 @@ class MemoryScope:
     counts_access: bool = True
     deleted_days: float = DEFAULT_DELETED_DAYS
     actor: Actor = Actor()  # noqa: RUF009 - it does not change
+    confirm: Collection[str] = ()
     store: BaseStore | None = None
 
     @property
@@ -122,6 +126,19 @@ def check_version(memory_id: str, version: int, expected: int | None) -> None:
         raise InvalidInput(f"expected_version must be a version of a memory, from 1 on, not {expected!r:.80}")
     if version != expected:
         raise VersionConflict(f"The memory {memory_id!r} is at version {version}, not {expected}; read it again")
+
+
+def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
+    """What ``attempt`` gives, made anew whenever somebody else was faster.
+
+    Raises VersionConflict if others keep changing what it writes.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return (yield from attempt())
+        except VersionConflict:
+            continue
+    return (yield from attempt())
 
 
 def records_of(rows: Iterable[Row | None]) -> list[MemoryRecord]:

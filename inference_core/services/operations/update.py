@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
-from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
+from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, check_write, decide
 from inference_core.memory.types import MemoryType, validate_memory_type
 from inference_core.services.operations.archive import archive_keys, is_archived
+from inference_core.services.operations.review import propose
 from inference_core.services.operations.scope import (
+    ATTEMPTS,
     MemoryScope,
     UserId,
     category_of,
@@ -27,9 +29,6 @@ from inference_core.services.operations.scope import (
     put_of,
 )
 from inference_core.stores.backend import Delete, Write
-
-T = TypeVar("T")
-ATTEMPTS: Final = 100
 
 
 def update(  # noqa: D417 - callers of the service pass no scope
@@ -72,7 +71,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
     Raises:
         InvalidInput: An argument is invalid, there is nothing to change, or the id is taken where it would move to.
         SecretFound: What you give holds a secret, and the store rejects those.
-        UntrustedWrite: The source may not write rules.
+        UntrustedWrite: The source may not write rules; ConfirmationNeeded if the change waits for the user instead.
         VersionConflict: The memory is not at ``expected_version``, or other callers keep changing it.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the change may be made or not.
     """
@@ -93,8 +92,11 @@ def update(  # noqa: D417 - callers of the service pass no scope
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)
-        changed = change.applied(scope, user_id, old)
+        changed, decision = change.applied(scope, user_id, old)
         new = yield from scope.engine.redacting(partial(guard.record, changed))
+        if decision is not Decision.YES:
+            known = yield from propose(scope, new, [old])
+            raise InvalidInput(f"Not changed: the user has approved the memory {known!r}, which says this already")
         try:
             yield from scope.write((yield from _writes(scope, old, new)), "update", source=source)
         except VersionConflict:
@@ -126,19 +128,6 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
     return writes
 
 
-def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
-    """What ``attempt`` gives, made anew whenever somebody else was faster.
-
-    Raises VersionConflict if others keep changing what it writes.
-    """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return (yield from attempt())
-        except VersionConflict:
-            continue
-    return (yield from attempt())
-
-
 @dataclass(frozen=True, slots=True)
 class _Change:
     """What is to be changed of a memory; None keeps."""
@@ -154,8 +143,8 @@ class _Change:
     expires_at: datetime | Literal["never"] | None
     source: MemorySource | None
 
-    def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> MemoryRecord:
-        """``old`` with the changes. Raises InvalidInput, UntrustedWrite."""
+    def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> tuple[MemoryRecord, Decision]:
+        """``old`` with the changes, and whether they may be made at once. Raises InvalidInput, UntrustedWrite."""
         kind = old.memory_type if self.memory_type is None else MemoryType(validate_memory_type(self.memory_type))
         content, topic, pinned = self.content, self.topic, self.pinned
         new = replace(
@@ -176,10 +165,12 @@ class _Change:
                 new = replace(new, category=wanted, namespace=scope.namespaces.namespace_for(user_id, wanted))
         if self.source is None or (content is None and self.memory_type is None):
             check_write(old.source, new.category)
-            return new
-        check_write(self.source, new.category)
-        if self.source.trust < Trust.STATED and old.trust < self.source.trust:  # rewording it vouches for nothing
+            return new, Decision.YES
+        source = self.source
+        decision = decide(source, new.category, kind if getattr(source, "tool", None) else None, scope.confirm)
+        if decision is Decision.YES and source.trust < Trust.STATED and old.trust < source.trust:
             said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
-            check_write(said_by, new.category, None if kind is old.memory_type else kind)
-            return new
-        return replace(new, source=self.source, trust=self.source.trust)  # whoever rewrites it answers for it
+            if decide(said_by, new.category, None if kind is old.memory_type else kind) is Decision.YES:
+                return new, Decision.YES  # rewording it vouches for nothing
+            source, decision = said_by, Decision.PENDING
+        return replace(new, source=source, trust=source.trust), decision  # whoever rewrites it answers for it

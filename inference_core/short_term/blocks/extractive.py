@@ -25,8 +25,7 @@ from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.scope import MemoryScope, put_of, record_of
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
 from inference_core.short_term.blocks.filing import block_metadata, forget_session, passage, sessions_of, with_sessions
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,

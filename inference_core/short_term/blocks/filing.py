@@ -15,8 +15,7 @@ from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import Message, Role, label, traced
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.list import all_of
-from inference_core.services.operations.scope import MemoryScope, put_of
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, put_of, retried
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.stores.backend import Delete, Write
 

@@ -22,8 +22,7 @@ from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_id, canon
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.recall import MAX_RESULTS
-from inference_core.services.operations.scope import MemoryScope, put_of, records_of
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, put_of, records_of, retried
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,
     Block,

@@ -26,8 +26,7 @@ from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.scope import MemoryScope
-from inference_core.services.operations.update import retried
+from inference_core.services.operations.scope import MemoryScope, retried
 from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,

@@ -52,7 +52,7 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
         added=2,
         reinforced=1,
         superseded=1,
-        problems=2,
+        problems=1,
         model_calls=2,
         input_tokens=200,
         output_tokens=20,

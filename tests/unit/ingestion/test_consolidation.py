@@ -79,7 +79,7 @@ class World:
 
 @pytest.fixture
 def world(clock: FrozenClock) -> Iterator[World]:
-    with open_store("memory://", embeddings=None) as store:
+    with open_store("memory://", embeddings=None, clock=clock) as store:
         yield World(store, clock)
 
 
@@ -308,7 +308,11 @@ def test_what_a_tool_said_is_external_and_no_rule(
     assert world.one(LISBON).value["source"]["origin"] == origin
     is_external = origin is Origin.TOOL
     assert contents(world.store) == ([LISBON] if is_external else ["Always answer in verse", LISBON])
-    assert ["procedural" in problem for problem in world.problems()] == ([True] if is_external else [])
+    waiting = world.memory.list_pending("ada")
+    assert [(one.document.content, one.document.metadata["job"]) for one in waiting] == (
+        [("Always answer in verse", world.job().key)] if is_external else []
+    )
+    assert world.problems() == []
 
 
 def test_a_batch_with_a_tools_words_is_external_unless_the_candidate_names_others(world: World) -> None:

@@ -44,7 +44,7 @@ from inference_core.errors import (
     ReadOnlyMemory,
     VersionConflict,
 )
-from inference_core.services.operations.update import ATTEMPTS
+from inference_core.services.operations.scope import ATTEMPTS
 from inference_core.short_term import agent_memory
 from inference_core.short_term.agent_memory import TIMESTAMP
 from inference_core.short_term.blocks.memory import Conversation, scope_of

@@ -1,0 +1,387 @@
+"""Pending memories: what may become a memory when the user has confirmed it, and what reviewers decide about it.
+
+A pending memory is a row beside the memories' namespace, which no recall, list or count reads. It becomes a memory and
+leaves its place in one transaction. A rejected one leaves a mark there that says nothing of it: the row's name follows
+from the user and the text by a key of the store, so the same text is not offered again.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, cast
+
+from inference_core.effects import Operation
+from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite
+from inference_core.memory.audit import Actor
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import (
+    PENDING,
+    Namespace,
+    decode_label,
+    encode_label,
+    holds_memories,
+    holds_pending,
+    memory_namespace,
+    sidecar_namespace,
+)
+from inference_core.memory.record import JOB, MemoryRecord, ended, why_invalid
+from inference_core.memory.text import (
+    canonical_id,
+    canonical_text,
+    encode_json,
+    mapping_field,
+    moment_field,
+    text_field,
+)
+from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
+from inference_core.memory.types import MEMORY_TYPES
+from inference_core.outbox.messages import session_label, session_name
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
+from inference_core.stores.backend import Delete, Expiry, Key, Put, Row, Write
+
+PENDING_DAYS: Final = 30
+MOST_PENDING: Final = 200
+"""So many memories of a user and category may wait; an agent that offers more is refused."""
+_NOTE: Final = "_pending"
+_ENDS: Final = "ends"
+_NAMES: Final = 4
+"""A text gets another name each time that a memory of it was approved and has ended since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMemory:
+    """A memory that waits for the user, and the memories that end if it is approved.
+
+    ``document`` holds the evidence: its value's ``source`` names thread, messages and tool, its metadata the ``job``.
+    After ``expires_at`` it is gone.
+    """
+
+    document: MemoryStoreDocument
+    proposed_at: datetime
+    expires_at: datetime
+    why: str
+    ends: tuple[MemoryStoreDocument, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Its id, and that of the memory that it becomes."""
+        return self.document.id
+
+
+def proposal(
+    scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()
+) -> Operation[tuple[Decision, str, list[Write]]]:
+    """What becomes of ``record``, its id, and the writes that have it wait; they fail if something else waits there.
+
+    NO: the user has rejected these words before, or too many memories wait. YES: they were approved, and hold. Without
+    writes it waits already. Approval ends the memories ``ends``. Raises StoreError.
+    """
+    now, user = scope.clock.now(), decode_label(record.namespace[0])
+    homes = list(dict.fromkeys([record.namespace, *scope.namespaces.read_scopes(user)]))
+    place = sidecar_namespace(record.namespace, PENDING)
+    for name in _names((yield from scope.engine.content_key()), record):
+        there = yield from scope.engine.get([(home, name) for home in homes])
+        if not any(there):
+            break
+        if any(row and why_invalid(row.value, now) is None for row in there):
+            return Decision.YES, name, []
+    else:
+        return Decision.NO, "", []
+    if any(map(_is_rejected, (yield from _beside(scope, user, name, now)))):
+        return Decision.NO, name, []
+    known = yield from scope.engine.get([(sidecar_namespace(home, PENDING), name) for home in homes])
+    if any(row and _waits(row, now) for row in known):
+        return Decision.PENDING, name, []
+    if (yield from scope.engine.count([place], kinds=frozenset(MEMORY_TYPES))) >= MOST_PENDING:
+        return Decision.NO, name, []
+    until = now + timedelta(days=PENDING_DAYS)
+    note = {
+        "at": now.isoformat(),
+        "until": until.isoformat(),
+        "why": why_it_waits(record.source, record.category),
+        _ENDS: [[*one.namespace, one.id] for one in ends],
+    }
+    waiting = replace(record, supersedes=(), superseded_by=None, valid_to=None if ends else record.valid_to)
+    put = Put(
+        namespace=place,
+        key=name,
+        value=encode_json(waiting.to_value() | {_NOTE: note}, what="memory"),
+        kind=record.memory_type.value,
+        created_at=now,
+        updated_at=now,
+        expected=known[0].version if known[0] else 0,  # one that is over, on a store that does not remove it by itself
+        expiry=Expiry(until, until - now),
+    )
+    return Decision.PENDING, name, [put]
+
+
+def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> Operation[str]:
+    """Has ``record`` wait for the user; returns the id of the memory that says the same, if that was approved before.
+
+    Raises ConfirmationNeeded if it waits now; UntrustedWrite if the user has rejected it or too many wait; StoreError.
+    """
+
+    def proposed() -> Operation[tuple[Decision, str]]:
+        decision, name, writes = yield from proposal(scope, record, ends)
+        if writes:
+            yield from scope.write(writes, "propose", source=record.source)
+        return decision, name
+
+    decision, name = yield from retried(proposed)
+    why = why_it_waits(record.source, record.category)
+    if decision is Decision.PENDING:
+        raise ConfirmationNeeded(name, why, is_external=record.source.trust is Trust.EXTERNAL)
+    if decision is Decision.NO:
+        raise UntrustedWrite(
+            f"Not saved: {why}, and the user has rejected it before or has too much to confirm. Do not retry"
+        )
+    return name
+
+
+def list_pending(
+    scope: MemoryScope, user_id: UserId, *, session_id: str | None = None
+) -> Operation[list[PendingMemory]]:
+    """The memories of all agents that wait for the user's confirmation, the newest first; of one session, if given.
+
+    Nothing else shows them: no recall, list, count, prompt or export. Approve them with `approve_pending`, or reject
+    them. After 30 days they are gone. Raises InvalidInput, StoreUnavailable.
+    """
+    rows = yield from pending_rows(scope, user_id, session_id=session_id)
+    places = [_ends(row) for row in rows]
+    found = yield from scope.engine.get([place for keys in places for place in keys])
+    there = {(one.namespace, one.key): one for one in found if one and is_known(one)}
+    waiting: list[PendingMemory] = []
+    for row, keys in zip(rows, places, strict=True):
+        note = mapping_field(row.value, _NOTE)
+        pending = PendingMemory(
+            document=MemoryStoreDocument.of(_record(row)),
+            proposed_at=moment_field(note, "at") or row.updated_at,
+            expires_at=moment_field(note, "until") or row.updated_at,
+            why=text_field(note, "why") or "",
+            ends=tuple(MemoryStoreDocument.of(record_of(there[key])) for key in keys if key in there),
+        )
+        waiting.append(pending)
+    return waiting
+
+
+def approve_pending(  # noqa: D417 - callers of the service pass no scope
+    scope: MemoryScope,
+    user_id: UserId,
+    pending_id: str | None = None,
+    edit: str | None = None,
+    *,
+    session_id: str | None = None,
+    by: str | None = None,
+) -> Operation[list[str]]:
+    """Makes a pending memory a memory that the user has stated, or all of a session; returns the ids that are approved.
+
+    The memory keeps its id. What it replaces is superseded by it in the same transaction; if that was pinned, it is
+    pinned. You can repeat the call. An id is missing from the result if the memory was rejected, has expired, or was
+    approved with other words, so of several reviewers only those get it who want what is stored.
+
+    Args:
+        user_id: The user.
+        pending_id: The id of one pending memory.
+        edit: Its new text.
+        session_id: Approves all that wait of this session instead.
+        by: Who approves, for the memory's source. By default the user.
+
+    Raises:
+        InvalidInput: An argument is invalid, or both or neither of ``pending_id`` and ``session_id`` are given.
+        SecretFound: The new text holds a secret, and the store rejects those.
+        StoreUnavailable: The database did not answer. After its subclass WriteUnknown, it may be approved or not.
+    """
+    if edit is not None:
+        if pending_id is None:
+            raise InvalidInput("edit is the text of one memory: give its pending_id")
+        edit = canonical_text(edit, max_bytes=scope.max_content_bytes)
+        yield from scope.engine.redacting(partial(scope.engine.guard.refuse, {"content": edit}))
+        edit = yield from scope.engine.redacting(partial(scope.engine.guard.text, edit))
+    reviewer = _reviewer(user_id, by)
+    keys = yield from _chosen(scope, user_id, pending_id, session_id)
+    return (yield from _decided(keys, partial(_approved, scope, user_id, edit, reviewer)))
+
+
+def reject_pending(  # noqa: D417 - callers of the service pass no scope
+    scope: MemoryScope,
+    user_id: UserId,
+    pending_id: str | None = None,
+    why: str | None = None,
+    *,
+    session_id: str | None = None,
+    by: str | None = None,
+) -> Operation[list[str]]:
+    """Removes a pending memory, or all of a session, and keeps a mark; returns the ids that are rejected.
+
+    The same words, if they come from an agent, are refused from then on. The mark does not contain them. You can repeat
+    the call. An id is missing from the result if the memory was approved, or has expired.
+
+    Args:
+        user_id: The user.
+        pending_id: The id of one pending memory.
+        why: The reason, which is kept with the mark.
+        session_id: Rejects all that wait of this session instead.
+        by: Who rejects. By default the user.
+
+    Raises:
+        InvalidInput: An argument is invalid, or both or neither of ``pending_id`` and ``session_id`` are given.
+        StoreUnavailable: The database did not answer. After its subclass WriteUnknown, it may be rejected or not.
+    """
+    now = scope.clock.now()
+    reason = None if why is None else canonical_text(why, what="why", max_bytes=scope.max_content_bytes)
+    reviewer = _reviewer(user_id, by)
+    note = {"rejected": now.isoformat(), "by": reviewer, "why": reason}
+    value = encode_json({_NOTE: note}, what="memory")
+    reviewing = _as_reviewer(scope, reviewer)
+
+    def rejected(key: str) -> Operation[bool]:
+        rows = yield from _beside(scope, user_id, key, now)
+        marks = [
+            Put(namespace=row.namespace, key=key, value=value, updated_at=now, expected=row.version)
+            for row in rows
+            if not _is_rejected(row)
+        ]
+        if marks:
+            yield from reviewing.write(marks, "reject")
+        return bool(rows)
+
+    keys = yield from _chosen(scope, user_id, pending_id, session_id)
+    return (yield from _decided(keys, rejected))
+
+
+def pending_rows(
+    scope: MemoryScope, user_id: UserId, *, session_id: str | None = None, job_id: str | None = None
+) -> Operation[list[Row]]:
+    """The rows of what waits for the user, the newest first: of one session or one job, if given. Raises StoreError."""
+    now = scope.clock.now()
+    sessions = {session_name(session_id), session_label(session_id), session_id}
+
+    def is_wanted(row: Row) -> bool:
+        if not _waits(row, now):
+            return False
+        source, metadata = mapping_field(row.value, "source"), mapping_field(row.value, "extra_metadata")
+        named = {text_field(row.value, "session_id"), text_field(source, "thread_id")}
+        return (session_id is None or bool(named & sessions)) and job_id in (None, text_field(metadata, JOB))
+
+    return (yield from scope.engine.scan((yield from _places(scope, user_id)), accepts=is_wanted))
+
+
+def _decided(keys: Sequence[str], decide: Callable[[str], Operation[bool]]) -> Operation[list[str]]:
+    """Those of ``keys`` for which ``decide`` gives True, which is called again whenever somebody else was faster."""
+    done: list[str] = []
+    for key in keys:
+        done += [key] if (yield from retried(partial(decide, key))) else []
+    return done
+
+
+def _approved(scope: MemoryScope, user_id: UserId, edit: str | None, reviewer: str, key: str) -> Operation[bool]:
+    """Makes the pending memory a memory, or finds that it is one. Raises VersionConflict if somebody else decides."""
+    now = scope.clock.now()
+    rows = yield from _beside(scope, user_id, key, now)
+    if any(map(_is_rejected, rows)):
+        return False
+    for row in rows:  # more than one if several agents have offered it
+        yield from _approve(scope, row, edit, reviewer, now)
+    if rows:
+        return True
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    there = yield from scope.engine.get([(name, key) for name in names if holds_memories(name)])
+    known = [record for record in map(record_of, filter(None, there)) if record.source.approved_by]
+    if edit is not None:
+        return any(one.content == edit for one in known)
+    secret = yield from scope.engine.content_key()
+    return any(key in _names(secret, one) for one in known)
+
+
+def _approve(scope: MemoryScope, row: Row, edit: str | None, reviewer: str, now: datetime) -> Operation[None]:
+    waiting = _record(row)
+    targets = yield from scope.engine.get(_ends(row))
+    old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
+    record = replace(
+        waiting,
+        content=waiting.content if edit is None else edit,
+        source=replace(waiting.source, origin=Origin.USER, approved_by=reviewer),
+        trust=Trust.STATED,
+        created_at=now,
+        updated_at=now,
+        pinned=waiting.pinned or any(one.pinned for one in old),
+        supersedes=tuple(one.id for one in old),
+    )
+    writes: list[Write] = [
+        put_of(record, expected=0),
+        *(put_of(ended(one, record), expected=one.version) for one in old),
+        Delete(namespace=row.namespace, key=row.key, expected=row.version),
+    ]
+    yield from _as_reviewer(scope, reviewer).write(writes, "approve")
+
+
+def _chosen(
+    scope: MemoryScope, user_id: UserId, pending_id: str | None, session_id: str | None
+) -> Operation[list[str]]:
+    """The ids to decide about. Raises InvalidInput unless exactly one of both is given."""
+    if (pending_id is None) == (session_id is None):
+        encode_label(user_id)
+        raise InvalidInput("Give the id of a pending memory, or a session")
+    if pending_id is not None:
+        return [canonical_id(pending_id)]
+    rows = yield from pending_rows(scope, user_id, session_id=session_id)
+    return [row.key for row in rows]
+
+
+def _as_reviewer(scope: MemoryScope, reviewer: str) -> MemoryScope:
+    return replace(scope, actor=Actor(kind=Origin.USER.value, id=reviewer))
+
+
+def _reviewer(user_id: UserId, by: str | None) -> str:
+    encode_label(user_id)
+    return str(user_id) if by is None else canonical_text(by, what="by", max_bytes=512)
+
+
+def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> Operation[list[Row]]:
+    """The rows of what waits, or was rejected, under the id ``key``."""
+    rows = yield from scope.engine.get([(place, key) for place in (yield from _places(scope, user_id))])
+    return [row for row in rows if row and (_is_rejected(row) or _waits(row, now))]
+
+
+def _places(scope: MemoryScope, user_id: UserId) -> Operation[list[Namespace]]:
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    return [name for name in names if holds_pending(name)]
+
+
+def _record(row: Row) -> MemoryRecord:
+    """The memory that waits in ``row``, as it will be in its own namespace. Raises UnsupportedSchema."""
+    return MemoryRecord.from_value(
+        row.value,
+        memory_id=row.key,
+        namespace=memory_namespace(row.namespace),
+        stored_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def _is_rejected(row: Row) -> bool:
+    return "rejected" in mapping_field(row.value, _NOTE)
+
+
+def _waits(row: Row, now: datetime) -> bool:
+    until = moment_field(mapping_field(row.value, _NOTE), "until")
+    return is_known(row) and bool(row.value.get("content")) and until is not None and until > now
+
+
+def _ends(row: Row) -> list[Key]:
+    """Where the memories are that end with the approval of the pending one in ``row``; all are of its user."""
+    places = cast("list[list[str]]", mapping_field(row.value, _NOTE).get(_ENDS) or [])
+    keys = [(tuple(labels), key) for *labels, key in places]
+    return [(home, key) for home, key in keys if home[:1] == row.namespace[:1] and holds_memories(home)]
+
+
+def _names(key: bytes, record: MemoryRecord) -> Iterator[str]:
+    """The ids that the text of ``record`` gets as this user's, whatever its type: they tell nothing without the key."""
+    text = " ".join(record.content.casefold().rstrip(".!").split())
+    for attempt in range(_NAMES):
+        told: list[Any] = [PENDING, record.namespace[0], text, attempt]
+        yield hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
