@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from inference_core.memory.namespaces import (
+    PENDING,
     USAGE,
     VERSIONS,
     Namespace,
@@ -62,8 +63,11 @@ def place_of(namespace: Namespace) -> str:
 
 
 def is_versioned(namespace: Namespace) -> bool:
-    """Whether the changes of the rows in ``namespace`` are kept and audited."""
-    return holds_memories(namespace) or (is_sidecar(namespace) and namespace[1] != VERSIONS)
+    """Whether the changes of the rows in ``namespace`` are kept and audited.
+
+    What a user rejected is not: nothing of its text stays.
+    """
+    return holds_memories(namespace) or (is_sidecar(namespace) and namespace[1] not in (VERSIONS, PENDING))
 
 
 def home_of(namespace: Namespace) -> Namespace:
