@@ -21,6 +21,7 @@ STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 """What AGENT_SHORT_TERM may name."""
 RECALL_TIMEOUT_S: Final = 0.3
 """Seconds that a reply may wait for its memories, unless it is set otherwise."""
+_SHORTEST_KEY: Final = 32
 _NO_EMBEDDINGS: Final = ("", "none", "off")
 _LOG = logging.getLogger(__name__)
 _told: Final = set[str]()
@@ -37,7 +38,7 @@ class _Settings(BaseSettings):
         known = [name.upper() for name in type(self).model_fields]
         for name in sorted(name for name in os.environ if name.upper().startswith(prefix) and name not in _told):
             own = name.upper().removeprefix(prefix)
-            if own not in known and not own.startswith("MEMORY_") and (asked := did_you_mean(own, known)):
+            if own not in known and not own.startswith(("MEMORY_", "SERVER_")) and (asked := did_you_mean(own, known)):
                 _told.add(name)
                 _LOG.warning("%s is not a setting%s", name, asked.replace("'", f"'{prefix}", 1))
 
@@ -247,6 +248,47 @@ class AgentSettings(_Settings):
         unknown = [name for name in value if name not in STRATEGIES]
         if unknown:
             raise ValueError(f"unknown: {', '.join(map(repr, unknown))}; known: {', '.join(STRATEGIES)}")
+        return value
+
+
+class ServerSettings(_Settings):
+    """Settings of ``inference-core serve``, each from the environment variable ``AGENT_SERVER_<NAME>``."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENT_SERVER_", extra="ignore")
+
+    host: str = Field(default="127.0.0.1", description="The address to listen on; any but loopback needs a key.")
+    port: int = Field(default=8765, ge=0, le=65_535, description="The port to listen on.")
+    user: str | None = Field(
+        default=None,
+        description="Serve this user alone: on loopback, requests without a key are this user's, unless there is a "
+        "fixed key.",
+    )
+    key: SecretStr | None = Field(
+        default=None, description="A fixed key for that user, at least 32 characters, instead of stored ones."
+    )
+    hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Names under which the server is reached, separated by commas; requests for others are refused. "
+        "None: localhost on loopback, else any.",
+    )
+    origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Other sites whose pages may send requests, as https://app.example.com."
+    )
+    rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
+    burst: int = Field(default=100, ge=1, description="Requests at once, above that rate.")
+
+    @field_validator("hosts", "origins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return _listed(value)
+
+    @field_validator("key")
+    @classmethod
+    def _long(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None or not value.get_secret_value():
+            return None  # an empty variable is no key
+        if len(value.get_secret_value()) < _SHORTEST_KEY:
+            raise ValueError(f"must have at least {_SHORTEST_KEY} characters")
         return value
 
 

@@ -10,12 +10,13 @@ from typing import Any, Final, cast
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from inference_core.settings import AgentSettings, MemorySettings
+from inference_core.settings import AgentSettings, MemorySettings, ServerSettings
 
 ROOT: Final = Path(__file__).parents[1]
 KINDS: Final[tuple[tuple[str, type[BaseSettings]], ...]] = (
     ("Memory", MemorySettings),
     ("Agent service and command line", AgentSettings),
+    ("Server", ServerSettings),
 )
 _INTRODUCTION: Final = """# Configuration
 

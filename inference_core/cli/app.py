@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import background, chat, doctor, maintenance, mcp, memories, transfer
+from inference_core.cli import background, chat, doctor, maintenance, mcp, memories, serve, transfer
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -56,6 +56,8 @@ for _name, _command in {
     "unpin": maintenance.unpin,
     "forget": maintenance.forget,
     "restore": maintenance.restore,
+    "serve": serve.serve,
+    "keys": serve.keys,
 }.items():
     app.command(_name)(_command)
 

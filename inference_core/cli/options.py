@@ -139,8 +139,8 @@ class Target:
         return found
 
     @contextmanager
-    def open(self, *, embeds: bool = False, creates: bool = False) -> Generator[Opened]:
-        """The service on the store. ``embeds``: the command needs the embedding model, and waits for it.
+    def open(self, *, embeds: bool = False, creates: bool = False, waits: bool = True) -> Generator[Opened]:
+        """The service on the store. ``embeds``: the command needs the embedding model, and ``waits`` for it.
 
         Raises what `settings` and `open_store` raise.
         """
@@ -149,7 +149,7 @@ class Target:
 
         settings = self.settings(creates=creates)
         with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
-            by_meaning = embeds and wait_ready(store.engine.embedder)
+            by_meaning = embeds and waits and wait_ready(store.engine.embedder)
             service = AgentMemoryStoreService.from_settings(settings, store, agent_name=self.agent)
             yield Opened(settings, service, by_meaning)
 

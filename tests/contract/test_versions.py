@@ -8,7 +8,9 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from inference_core import AgentMemoryStoreService
+from inference_core.effects import run
 from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.services.operations.save import SavedId, save_once
 
 U = "ada"
 
@@ -99,3 +101,39 @@ def test_of_writers_that_saw_the_same_version_one_wins(service: AgentMemoryStore
     found = service.sync.get_memory(U, memory_id)
     assert found is not None
     assert ([found.content], found.version) == (winners, 2)
+
+
+def test_a_save_creates_or_replaces_only_at_the_version_it_expects(service: AgentMemoryStoreService):
+    """An id of one's own replaced whatever was there; a client that had not seen it lost somebody's text."""
+    save = service.sync.save_memory
+    save(U, "Likes tea", "facts", memory_id="drink", expected_version=0)
+    for expected in (0, 2):
+        with pytest.raises(VersionConflict):
+            save(U, "Likes mate", "facts", memory_id="drink", expected_version=expected)
+    save(U, "Likes mate", "facts", memory_id="drink", expected_version=1)
+    save(U, "Offer mate first", "instructions", memory_id="drink", expected_version=2)  # in another namespace
+    assert version(service, "drink") == 3
+    assert [one.content for one in service.sync.list_memories(U)[0]] == ["Offer mate first"]
+    with pytest.raises(VersionConflict):
+        save(U, "Likes water", memory_id="other", expected_version=1)
+    with pytest.raises(InvalidInput):
+        save(U, "Likes water", expected_version=0)
+
+
+def test_a_request_that_is_repeated_saves_one_memory(service: AgentMemoryStoreService):
+    """Whoever got no answer could only save again, and after a change of the memory had it twice."""
+
+    def save(key: str, content: str, user: str = U) -> SavedId:
+        return run(save_once(service.scope, user, key, content=content, memory_type="facts"))
+
+    with ThreadPoolExecutor(8) as threads:
+        saved = list(threads.map(save, ["a"] * 24, ["Likes tea"] * 24))
+    assert len({*saved}) == 1
+    assert [one.was_stored for one in saved].count(False) == 1
+    service.sync.update_memory(U, saved[0], "Likes mate")
+    assert save("a", "Likes tea") == saved[0]
+    with pytest.raises(InvalidInput):
+        save("a", "Likes water")
+    assert save("b", "Likes water") != saved[0]
+    assert save("a", "Likes water", "bob") != saved[0]
+    assert service.sync.count_memories(U)["total"] == 2

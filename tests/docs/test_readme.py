@@ -13,7 +13,7 @@ from chat_server import chat_server
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, open_store
 from inference_core.agents.middleware import short_term
-from inference_core.settings import AgentSettings, MemorySettings
+from inference_core.settings import AgentSettings, MemorySettings, ServerSettings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -61,7 +61,7 @@ def test_the_settings_are_documented_as_they_are() -> None:
 def test_env_example_holds_every_setting_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    defaults = MemorySettings(), AgentSettings()
+    defaults = MemorySettings(), AgentSettings(), ServerSettings()
     for name, value in values.items():
         monkeypatch.setenv(name, value)
-    assert (MemorySettings(), AgentSettings()) == defaults
+    assert (MemorySettings(), AgentSettings(), ServerSettings()) == defaults

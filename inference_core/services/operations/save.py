@@ -5,13 +5,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Self
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidMemory, VersionConflict
-from inference_core.memory.namespaces import Namespace
+from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
+from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.redaction import Guard
 from inference_core.memory.text import (
@@ -34,6 +34,7 @@ from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
     category_of,
+    check_version,
     checked_importance,
     checked_moment,
     checked_tags,
@@ -42,8 +43,12 @@ from inference_core.services.operations.scope import (
     record_of,
     retried,
 )
-from inference_core.stores.backend import Check, Delete
+from inference_core.stores.backend import Check, Delete, Expiry, Put, Write
 
+REQUESTS: Final = "~requests"
+"""Second label of the namespace with the idempotency keys of a user's requests; no category and no agent has it."""
+REQUEST_TTL: Final = timedelta(days=1)
+MAX_REQUEST_KEY_BYTES: Final = 255
 _SAME: Final = 3
 """A save looks at this many memories of the same words, and no further."""
 
@@ -80,6 +85,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     tags: Sequence[str] = (),
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
+    expected_version: int | None = None,
 ) -> Operation[SavedId]:
     """Stores a memory; it is durable when this returns.
 
@@ -103,14 +109,18 @@ def save(  # noqa: D417 - callers of the service pass no scope
         tags: At most 32 short labels.
         valid_from: When it happened or became true. By default the time of storing.
         expires_at: From this time on, it is not found.
+        expected_version: With ``memory_id``, replaces the memory only at this version; 0 only creates it.
 
     Raises:
         InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
         SecretFound: The text holds a secret, and the store rejects those.
         ConfirmationNeeded: The source may not write this; it waits for the user, see `list_pending`.
         UntrustedWrite: The user has rejected it before.
+        VersionConflict: The memory is not at ``expected_version``.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
     """
+    if expected_version is not None and memory_id is None:
+        raise InvalidInput("expected_version is that of the memory with a memory_id; give that too")
     worth, labels = checked_importance(importance), checked_tags(tags)
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
@@ -145,8 +155,36 @@ def save(  # noqa: D417 - callers of the service pass no scope
         old = (yield from find(scope, user_id, record.id)) if record.id else None
         saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)
     else:
-        saved = yield from _saved(scope, user_id, clean)
+        saved = yield from _saved(scope, user_id, clean, expected_version)
     return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
+
+
+def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> Operation[SavedId]:
+    """Saves a ``memory``, the arguments of `save` without an id, once for each ``request_key`` of the user.
+
+    Repeat it as often as you like, also after a failure; for a day, repetitions return the id with ``was_stored`` set.
+    Raises InvalidInput for a known key with another memory, else what `save` raises.
+    """
+    told = canonical_text(request_key, what="idempotency key", max_bytes=MAX_REQUEST_KEY_BYTES)
+    body = encode_json({name: str(value) for name, value in memory.items()}, what="memory")
+    secret = yield from scope.engine.content_key()  # without it, what is kept says nothing about the memory
+    key, digest = (hmac.new(secret, text.encode(), "sha256").hexdigest() for text in (told, body))
+    place, now = (encode_label(user_id), REQUESTS), scope.clock.now()
+    value = encode_json({"digest": digest}, what="request")
+    expiry = Expiry(now + REQUEST_TTL, REQUEST_TTL)
+    try:
+        yield from scope.engine.write(
+            [Put(namespace=place, key=key, value=value, updated_at=now, expected=0, expiry=expiry)], is_clean=True
+        )
+    except VersionConflict:
+        (row,) = yield from scope.engine.get([(place, key)])
+        if row and row.value.get("digest") != digest:
+            raise InvalidInput("This idempotency key was used for another memory; choose a new one") from None
+    memory_id = hmac.new(secret, f"{told}\n{body}".encode(), "sha256").hexdigest()[:32]
+    try:
+        return (yield from save(scope, user_id, memory_id=memory_id, expected_version=0, **memory))
+    except VersionConflict:
+        return SavedId(memory_id, was_stored=True)
 
 
 def _without_secrets(guard: Guard, record: MemoryRecord) -> tuple[MemoryRecord, tuple[str, ...]]:
@@ -157,16 +195,29 @@ def _without_secrets(guard: Guard, record: MemoryRecord) -> tuple[MemoryRecord, 
     return clean, guard.kinds(*told) if clean is not record else ()
 
 
-def _saved(scope: MemoryScope, user_id: UserId, record: MemoryRecord) -> Operation[SavedId]:
+def _saved(
+    scope: MemoryScope, user_id: UserId, record: MemoryRecord, expected_version: int | None
+) -> Operation[SavedId]:
     """Stores ``record``, under the id that it has or, without one, that follows from what it says."""
     others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != record.namespace]
     if not record.id:
         return (yield from _stored_once(scope, record, others))
     old = yield from find(scope, user_id, record.id)
     kept = record if old is None else replace(record, created_at=old.created_at)
-    # It alone stands under its id afterwards, whatever others write there at the same time.
-    removed = [Delete(namespace=one, key=kept.id) for one in others]
-    yield from scope.write([*removed, put_of(kept)], "replace" if old else "save", source=record.source, is_clean=True)
+    operation = "replace" if old else "save"
+    if expected_version is None:
+        # It alone stands under its id afterwards, whatever others write there at the same time.
+        removed = [Delete(namespace=one, key=kept.id) for one in others]
+        yield from scope.write([*removed, put_of(kept)], operation, source=record.source, is_clean=True)
+        return SavedId(record.id)
+    if old is not None and expected_version == 0:
+        raise VersionConflict(f"There is a memory {record.id!r} already, at version {old.version}")
+    check_version(record.id, old.version if old else 0, expected_version or None)
+    at = {old.namespace: old.version} if old else {}
+    writes: list[Write] = [Check(namespace=one, key=kept.id, expected=0) for one in others if one not in at]
+    writes += [Delete(namespace=one, key=kept.id, expected=at[one]) for one in others if one in at]
+    writes.append(replace(put_of(kept, expected=at.get(kept.namespace, 0)), above=old.version if old else 0))
+    yield from scope.write(writes, operation, source=record.source, is_clean=True)
     return SavedId(record.id)
 
 

@@ -1,0 +1,83 @@
+"""`create_app`: the service as an ASGI application."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import Depends, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+
+from inference_core import __version__
+from inference_core.errors import ConfigurationError, InferenceCoreError
+from inference_core.server import problems
+from inference_core.server.gate import PUBLIC, Access, Gate
+from inference_core.server.routes import ROUTES, Needs, Route
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+
+_SCHEMA: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
+_PROBLEM: Final = {"description": "An error.", "content": {problems.MEDIA_TYPE: _SCHEMA}}
+
+
+def create_app(service: AgentMemoryStoreService, access: Access, routes: list[Route] | None = None) -> FastAPI:
+    """The application that answers for ``service``, for those whom ``access`` lets in.
+
+    It does not close the service's store. Raises ConfigurationError if a route does not say who may use it.
+    """
+    app = FastAPI(
+        title="inference_core",
+        summary="Long-term memory for agents.",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={"default": _PROBLEM},
+    )
+    app.state.service = service
+    for one in ROUTES if routes is None else routes:
+        needed = [one.permission.value] if one.permission else []
+        app.add_api_route(
+            one.path,
+            one.endpoint,
+            methods=[one.method],
+            operation_id=one.endpoint.__name__,
+            dependencies=[Depends(Needs(one.permission))],
+            openapi_extra={"security": [{"key": needed}] if one.permission else []},
+            **one.options,
+        )
+    check_routes(app)
+    app.add_exception_handler(InferenceCoreError, problems.on_error)
+    app.add_exception_handler(problems.Refused, problems.on_refused)
+    app.add_exception_handler(RequestValidationError, problems.on_invalid)
+    app.add_exception_handler(HTTPException, problems.on_http)
+    app.add_middleware(Gate, access=access)
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = make()
+            parts = schema["components"]
+            found = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            parts["schemas"] |= {**found.pop("$defs"), "Problem": found}
+            parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "ic_<id>_<secret>"}}
+        return app.openapi_schema or {}
+
+    app.openapi = openapi
+    return app
+
+
+def check_routes(app: FastAPI) -> None:
+    """Raises ConfigurationError if a route does not say who may use it, or is public without being listed as such."""
+    for one in app.routes:
+        path, needs = getattr(one, "path", "?"), _needs(one)
+        if path in PUBLIC and (needs is None or needs.permission is None):
+            continue
+        if needs is None or needs.permission is None:
+            raise ConfigurationError(f"The route {path} does not say which permission it needs; it is not served")
+
+
+def _needs(one: BaseRoute) -> Needs | None:
+    calls = [each.call for each in one.dependant.dependencies] if isinstance(one, APIRoute) else []
+    return next((call for call in calls if isinstance(call, Needs)), None)

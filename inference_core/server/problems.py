@@ -1,0 +1,155 @@
+"""Errors as RFC 9457 problems: one table from the package's exceptions to statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from inference_core import errors
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "urn:inference-core:error:"
+RETRY_AFTER_S: Final = 1
+_NOT_MODIFIED: Final = 304
+_SERVER_FAILED: Final = 500
+STATUSES: Final[Mapping[type[errors.InferenceCoreError], int]] = {
+    errors.InferenceCoreError: 500,
+    errors.InvalidInput: 422,
+    errors.UntrustedWrite: 403,
+    errors.ConfigurationError: 501,
+    errors.ReadOnlyMemory: 403,
+    errors.MemoryNotFound: 404,
+    errors.IdentityError: 403,
+    errors.EmbeddingError: 503,
+    errors.ModelError: 503,
+    errors.StoreError: 500,
+    errors.VersionConflict: 409,
+    errors.UnsupportedSchema: 409,
+    errors.ReadOnlyStore: 403,
+    errors.ScopeTooLarge: 422,
+    errors.StoreUnavailable: 503,
+}
+"""The status of each error; a subclass that is not listed has that of its nearest base."""
+_TITLES: Final = {
+    400: "The request cannot be read",
+    401: "A valid key is needed",
+    403: "This is not allowed",
+    404: "There is no such thing",
+    405: "This method is not offered here",
+    408: "The body did not arrive in time",
+    409: "Something else is stored there now",
+    412: "The memory was changed meanwhile",
+    413: "The body is too large",
+    421: "This server does not answer for that host",
+    422: "Some of the input is invalid",
+    428: "Say which version you replace",
+    429: "Too many requests",
+    500: "The server failed",
+    501: "This server is not set up for it",
+    503: "The store does not answer; try again",
+}
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field of a request."""
+
+    location: str = Field(description="Where it stands, such as body.content.")
+    message: str
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 describes it."""
+
+    type: str = Field(description=f"{TYPE_PREFIX} and the name of the error in the package, in kebab case.")
+    title: str
+    status: int
+    detail: str | None = Field(None, description="What to do about it.")
+    errors: list[FieldError] | None = Field(None, description="The fields at fault.")
+
+
+class Refused(Exception):
+    """A request that this server does not carry out. ``name`` becomes the problem's type."""
+
+    def __init__(
+        self, status: int, name: str, detail: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail or name)
+        self.status, self.name, self.detail, self.headers = status, name, detail, dict(headers or {})
+
+    def response(self) -> Response:
+        """The answer to the request."""
+        if self.status == _NOT_MODIFIED:
+            return Response(status_code=self.status, headers=self.headers)
+        return problem(self.status, self.name, self.detail, headers=self.headers)
+
+
+def problem(
+    status: int,
+    name: str,
+    detail: str | None = None,
+    faults: Sequence[FieldError] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The response for a problem; texts that are no valid Unicode are escaped."""
+    told = Problem(
+        type=TYPE_PREFIX + name,
+        title=_TITLES.get(status, "The request failed"),
+        status=status,
+        detail=detail and detail.encode(errors="backslashreplace").decode(),
+        errors=list(faults) if faults else None,
+    )
+    return Response(json.dumps(told.model_dump(exclude_none=True)), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def status_of(kind: type[errors.InferenceCoreError]) -> int:
+    """The status of an error of this ``kind``."""
+    return next(STATUSES[one] for one in kind.__mro__ if one in STATUSES)
+
+
+def name_of(kind: type[BaseException]) -> str:
+    """What a problem calls this ``kind`` of error: VersionConflict is version-conflict."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """The problem of an error of this package. The texts of failures of the server stay in it."""
+    assert isinstance(error, errors.InferenceCoreError)  # noqa: S101 - it is registered for these alone
+    kind = type(error)
+    status = status_of(kind)
+    if isinstance(error, errors.VersionConflict) and {"if-match", "if-none-match"} & {*request.headers}:
+        status = 412
+    is_ours = status < _SERVER_FAILED or isinstance(error, errors.ConfigurationError)
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, errors.StoreUnavailable) else {}
+    detail = str(error) if is_ours else None
+    if isinstance(error, errors.WriteUnknown):
+        detail = "The write was sent and not confirmed; repeat it with the same memory id or Idempotency-Key"
+    return problem(status, name_of(kind), detail, headers=retry)
+
+
+async def on_refused(_: Request, error: Exception) -> Response:
+    """The problem of a request that is not carried out."""
+    assert isinstance(error, Refused)  # noqa: S101 - it is registered for these alone
+    return error.response()
+
+
+async def on_invalid(_: Request, error: Exception) -> Response:
+    """The problem of a request that does not fit the schema; never repeats what was sent."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for these alone
+    faults: list[dict[str, Any]] = list(error.errors())
+    found = [FieldError(location=".".join(map(str, one["loc"])), message=one["msg"]) for one in faults]
+    return problem(422, "invalid-request", None, found)
+
+
+async def on_http(_: Request, error: Exception) -> Response:
+    """The problem of what the framework refuses: no such path or method, a body that is no JSON."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
+    names = {400: "unreadable", 404: "no-such-path", 405: "method-not-allowed"}
+    return problem(error.status_code, names.get(error.status_code, "refused"), headers=error.headers)

@@ -1,0 +1,260 @@
+"""The table of routes, and those under ``/v1`` for a user's memories. Each calls one operation of the service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import Depends, Header, Path, Query, Request, Response
+
+from inference_core import __version__
+from inference_core.effects import arun
+from inference_core.errors import MemoryNotFound, StoreUnavailable
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.server import wire
+from inference_core.server.auth import KEYS, Permission, Principal
+from inference_core.server.problems import Refused
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.save import MAX_REQUEST_KEY_BYTES, save_once
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+READY_S: Final = 1.0
+_VERSION: Final = re.compile(r'"([0-9]{1,18})"\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The dependency of a route that lets in only principals with ``permission``; None: everybody."""
+
+    permission: Permission | None
+
+    async def __call__(self, request: Request) -> None:
+        """Raises Refused for anybody else."""
+        if self.permission is None:
+            return
+        principal: Principal = request.state.principal
+        if self.permission not in principal.permissions:
+            raise Refused(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route: its method and path, who may use it, and what answers. ``options`` are FastAPI's."""
+
+    method: str
+    path: str
+    permission: Permission | None
+    endpoint: Callable[..., Awaitable[Any]]
+    options: dict[str, Any]
+
+
+ROUTES: Final = list[Route]()
+
+
+def route(method: str, path: str, permission: Permission | None, **options: Any) -> Callable[[F], F]:
+    """Adds a function to the routes. ``permission`` None makes it public; `Gate` lets those through by name."""
+
+    def add(endpoint: F) -> F:
+        ROUTES.append(Route(method, path, permission, endpoint, options))
+        return endpoint
+
+    return add
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The service, and the user whose memories a request is about."""
+
+    service: AgentMemoryStoreService
+    user: str
+    principal: Principal
+
+
+async def call_of(
+    request: Request,
+    _: Annotated[
+        str | None,
+        Header(
+            alias="Act-As-User",
+            description="Whose memories these are, in percent-encoding, for keys with the permission act-as.",
+        ),
+    ] = None,
+) -> Call:
+    """What a request is about; `Gate` has checked who may name whom. Raises Refused."""
+    if request.state.user is None:
+        raise Refused(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
+    return Call(request.app.state.service, request.state.user, request.state.principal)
+
+
+Caller = Annotated[Call, Depends(call_of)]
+MemoryId = Annotated[str, Path(min_length=1, max_length=255, description="The memory's id.")]
+IfMatch = Annotated[
+    str | None, Header(description='The version that must be there, as its ETag: "3". Without it, any version.')
+]
+
+
+@route("GET", "/healthz", None)
+async def get_health() -> wire.Status:
+    """Says that the process answers."""
+    return wire.Status()
+
+
+@route("GET", "/readyz", None)
+async def get_readiness(request: Request) -> wire.Status:
+    """Says that the store answers within a second."""
+    service: AgentMemoryStoreService = request.app.state.service
+    try:
+        await arun(service.scope.engine.get([(KEYS, "ready")]), READY_S)
+    except StoreUnavailable as error:
+        raise Refused(503, "not-ready", "The store does not answer", {"Retry-After": "1"}) from error
+    return wire.Status()
+
+
+@route("GET", "/version", None)
+async def get_version() -> wire.Version:
+    """The version of the package that runs here."""
+    return wire.Version(version=__version__)
+
+
+@route("POST", "/v1/memories", Permission.WRITE, status_code=201)
+async def save_memory(
+    call: Caller,
+    body: wire.NewMemory,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=MAX_REQUEST_KEY_BYTES,
+            description="Your own name for this request: for a day, repetitions save nothing and get the same memory.",
+        ),
+    ] = None,
+) -> wire.SavedMemory:
+    """Saves a memory; 201 if it is new, 200 if it had been saved before in the same words or with the same key."""
+    if idempotency_key is None:
+        saved = await call.service.save_memory(call.user, **body.arguments())
+    else:
+        once = save_once(call.service.scope, call.user, idempotency_key, **body.arguments())
+        saved = await arun(once, call.service.timeout)
+    if saved.was_stored:
+        response.status_code = 200
+    memory = await _get(call, saved, response)
+    response.headers["Location"] = f"/v1/memories/{memory.id}"
+    return wire.SavedMemory(**dict(memory), was_stored=saved.was_stored, redacted=list(saved.redacted))
+
+
+@route("GET", "/v1/memories", Permission.READ)
+async def list_memories(
+    call: Caller,
+    cursor: Annotated[str | None, Query(description="The next_cursor of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=wire.MAX_PAGE)] = 50,
+    memory_type: MemoryType | None = None,
+    category: MemoryCategory | None = None,
+    search: Annotated[str | None, Query(max_length=1_000, description="Text in content or topic.")] = None,
+    session_id: str | None = None,
+    tag: Annotated[list[str], Query(max_length=32, description="Only memories that have all of these.")] = [],  # noqa: B006 - FastAPI copies it
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> wire.MemoryList:
+    """A page of memories, the newest first. Every page costs the same, and writes meanwhile move nothing."""
+    page, total = await call.service.list_memories(
+        call.user,
+        category=category,
+        memory_type=memory_type,
+        search=search,
+        limit=limit,
+        session_id=session_id,
+        after=cursor,
+        tags=tag,
+        created_after=created_after,
+        created_before=created_before,
+    )
+    return wire.MemoryList(memories=wire.memories_of(page), next_cursor=page.next_cursor, total=total)
+
+
+@route("POST", "/v1/memories/search", Permission.READ)
+async def search_memories(call: Caller, body: wire.Question) -> wire.Found:
+    """Finds the memories that answer a query best. The query is in the body, so that no access log has it."""
+    return wire.Found.of(await call.service.recall_memories(call.user, **body.model_dump()))
+
+
+@route("GET", "/v1/memories/{memory_id}", Permission.READ, responses={304: {"description": "It has not changed."}})
+async def get_memory(
+    call: Caller, memory_id: MemoryId, response: Response, if_none_match: Annotated[str | None, Header()] = None
+) -> wire.Memory:
+    """One memory, with its version as ETag."""
+    memory = await _get(call, memory_id, response)
+    if if_none_match is not None and if_none_match.strip() in ("*", response.headers["ETag"]):
+        raise Refused(304, "not-modified", headers={"ETag": response.headers["ETag"]})
+    return memory
+
+
+@route("PUT", "/v1/memories/{memory_id}", Permission.WRITE, responses={201: {"model": wire.SavedMemory}})
+async def put_memory(
+    call: Caller,
+    memory_id: MemoryId,
+    body: wire.NewMemory,
+    response: Response,
+    if_match: IfMatch = None,
+    if_none_match: Annotated[str | None, Header(description="*: only if there is no such memory.")] = None,
+) -> wire.SavedMemory:
+    """Creates a memory under your own id (If-None-Match: *), or replaces it at a version (If-Match)."""
+    is_new = if_none_match is not None and if_none_match.strip() == "*"
+    if is_new == (if_match is not None):
+        raise Refused(428, "precondition-required", 'Send If-None-Match: * to create it, or If-Match: "3" to replace 3')
+    expected = 0 if is_new else await _expected(call, memory_id, if_match)
+    saved = await call.service.save_memory(
+        call.user, memory_id=memory_id, expected_version=expected, **body.arguments()
+    )
+    response.status_code = 201 if is_new else 200
+    return wire.SavedMemory(**dict(await _get(call, saved, response)), redacted=list(saved.redacted))
+
+
+@route("PATCH", "/v1/memories/{memory_id}", Permission.WRITE)
+async def update_memory(
+    call: Caller, memory_id: MemoryId, body: wire.MemoryChange, response: Response, if_match: IfMatch = None
+) -> wire.Memory:
+    """Changes the given fields of a memory."""
+    expected = await _expected(call, memory_id, if_match)
+    if not await call.service.update_memory(call.user, memory_id, expected_version=expected, **body.arguments()):
+        raise MemoryNotFound(memory_id)
+    return await _get(call, memory_id, response)
+
+
+@route("DELETE", "/v1/memories/{memory_id}", Permission.WRITE, status_code=204)
+async def delete_memory(
+    call: Caller,
+    memory_id: MemoryId,
+    if_match: IfMatch = None,
+    erase: Annotated[bool, Query(description="Permanently; otherwise it can be restored for some days.")] = False,
+) -> None:
+    """Deletes a memory."""
+    expected = await _expected(call, memory_id, if_match)
+    if not await call.service.delete_memory(call.user, memory_id, expected_version=expected, erase=erase):
+        raise MemoryNotFound(memory_id)
+
+
+async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
+    """The memory, and its version in the response. Raises MemoryNotFound."""
+    document = await call.service.get_memory(call.user, memory_id)
+    if document is None:
+        raise MemoryNotFound(memory_id)
+    response.headers["ETag"] = f'"{document.version}"'
+    return wire.Memory.of(document)
+
+
+async def _expected(call: Call, memory_id: str, if_match: str | None) -> int | None:
+    """The version that If-Match names; None: any. Raises Refused, MemoryNotFound."""
+    if if_match is None:
+        return None
+    if if_match.strip() == "*":
+        if await call.service.get_memory(call.user, memory_id) is None:
+            raise Refused(412, "version-conflict", "There is no such memory")
+        return None
+    version = _VERSION.match(if_match.strip())
+    if version is None or not int(version[1]):
+        raise Refused(412, "version-conflict", 'If-Match must be the ETag of a memory, such as "3"')
+    return int(version[1])

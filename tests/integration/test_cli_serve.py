@@ -1,0 +1,140 @@
+"""``inference-core serve`` as a process, ``keys``, and set-ups that would let everybody in."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from cli_support import Capture, answer, text
+from pydantic import SecretStr
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.errors import ConfigurationError, InvalidId
+from inference_core.server.running import access_for
+from inference_core.settings import ServerSettings, read_settings
+
+
+@pytest.fixture
+def url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    return sqlite_url
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_ready(port: int) -> None:
+    for _ in range(400):
+        with suppress(httpx.TransportError):
+            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                return
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys: Capture, tmp_path: Path):
+    """SIGTERM while two clients write: what was answered with 201 is there, and the process ends by itself."""
+    key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
+    log = tmp_path / "log.txt"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "inference_core", "serve", "--port", str(port)], stderr=output, stdout=output
+        )
+    acknowledged = list[str]()
+
+    def write(name: int) -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as client:
+            for number in range(10_000):
+                try:
+                    done = client.post("/v1/memories", json={"content": f"Fact {name} {number}"})
+                except httpx.TransportError:
+                    return
+                if done.status_code == 201:
+                    acknowledged.append(done.json()["id"])
+
+    try:
+        wait_ready(port)
+        writers = [threading.Thread(target=write, args=(name,)) for name in range(2)]
+        for one in writers:
+            one.start()
+        while len(acknowledged) < 20:
+            time.sleep(0.01)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 0
+        for one in writers:
+            one.join()
+    finally:
+        server.kill()
+    said = log.read_text()
+    assert "Traceback" not in said, said
+    assert key[12:] not in said
+    with open_store(url, embeddings=None) as store:
+        kept = {one.id for one in store.memory("ada").all()}
+    assert set(acknowledged) <= kept
+
+
+def test_keys_are_made_listed_and_revoked(url: str, capsys: Capture):
+    made = answer(capsys, "keys", "create", "--user", "ada", "--allow", "read", "--days", "30")
+    assert made["key"].startswith(f"ic_{made['id']}_")
+    assert (made["user"], made["permissions"]) == ("ada", ["read"])
+    assert "not shown again" in text(capsys, "keys", "create", "--allow", "act-as")
+    listed = answer(capsys, "keys", "list")["keys"]
+    assert {one["user"] for one in listed} == {"ada", None}
+    assert made["key"] not in str(listed)
+    shown = text(capsys, "keys")
+    assert "any user" in shown
+    assert made["key"][12:] not in shown
+    ids = [one["id"] for one in listed]
+    assert answer(capsys, "keys", "revoke", *ids) == {"revoked": ids}
+    assert "There is no key" in text(capsys, "keys", "revoke", ids[0], code=1)
+    assert "No keys" in text(capsys, "keys", "list")
+    assert "revoke takes" in text(capsys, "keys", "revoke", code=2)
+    assert "Give" in text(capsys, "keys", "create", code=1).title()
+
+
+def test_a_server_that_everybody_could_use_does_not_start(url: str, capsys: Capture):
+    """A server on all addresses without a key, as others start by default, is everybody's memory."""
+    for given in ([], ["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--user", "ada"], ["--host", "::"]):
+        said = text(capsys, "serve", *given, code=1)
+        assert "There is no key" in said.replace("\n", " ")
+        assert "keys create" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "anonymous", "checks", "hosts"),
+    [
+        ({"user": "ada"}, True, 1, {"localhost", "127.0.0.1", "::1"}),
+        ({"user": "ada", "key": "x" * 32}, False, 2, {"localhost", "127.0.0.1", "::1"}),
+        ({"user": "ada", "key": "x" * 32, "host": "0.0.0.0"}, False, 2, None),
+        ({"user": "ada", "key": "x" * 32, "host": "10.1.2.3", "hosts": "Memory.example.com"}, False, 2,
+         {"memory.example.com", "10.1.2.3"}),
+    ],
+)  # fmt: skip
+def test_whom_the_settings_let_in(given: dict[str, str], anonymous: bool, checks: int, hosts: set[str] | None):
+    with open_store("memory://", embeddings=None) as store:
+        access = access_for(AgentMemoryStoreService(store), ServerSettings.model_validate(given))
+    assert (access.anonymous is not None, len(access.checks), access.hosts) == (anonymous, checks, hosts)
+
+
+def test_settings_that_mean_nothing_are_refused():
+    with open_store("memory://", embeddings=None) as store:
+        service = AgentMemoryStoreService(store)
+        with pytest.raises(ConfigurationError, match="AGENT_SERVER_USER"):
+            access_for(service, ServerSettings(key=SecretStr("x" * 32)))
+        with pytest.raises(InvalidId):
+            access_for(service, ServerSettings(user=""))
+    with pytest.raises(ConfigurationError, match="AGENT_SERVER_KEY: must have"):
+        read_settings(ServerSettings, key="short")
+    assert ServerSettings(key=SecretStr("")).key is None  # an empty variable is no key
