@@ -129,7 +129,8 @@ def test_a_request_that_is_repeated_saves_one_memory(service: AgentMemoryStoreSe
     with ThreadPoolExecutor(8) as threads:
         saved = list(threads.map(save, ["a"] * 24, ["Likes tea"] * 24))
     assert len({*saved}) == 1
-    assert [one.was_stored for one in saved].count(False) == 1
+    if service.scope.engine.backend.capabilities.compare_and_set:
+        assert [one.was_stored for one in saved].count(False) == 1
     service.sync.update_memory(U, saved[0], "Likes mate")
     assert save("a", "Likes tea") == saved[0]
     with pytest.raises(InvalidInput):
