@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NotRequired
 
+from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from inference_core.agents.identity import field_of
@@ -37,29 +39,50 @@ def grounding_of(runtime: Any) -> Grounding | None:
     said = [_message(one) for one in messages if isinstance(one, BaseMessage)]
     recalled: Any = field_of(state, "memory_context")
     others = [recalled] if _is_marked(recalled) else []
+    others += [blocks] if _is_marked(blocks := field_of(state, "short_term_recalled")) else []
     if field_of(state, "memory_outside") or any(map(_has_file, messages)):
         others.append(_UNREADABLE)
     return Grounding([one for one in said if one], others)
 
 
-def has_outside(messages: Sequence[BaseMessage], recalled: str | None) -> bool:
-    """Whether something from outside is among ``messages`` or the memories ``recalled``; pasted text does not count."""
-    said = map(_message, messages)
-    is_said = any(one and one.role is Role.TOOL for one in said)
-    return is_said or _is_marked(recalled) or any(map(_has_file, messages))
+class OutsideState(AgentState[Any]):
+    """Adds to the agent's state whether something from outside has spoken in the thread."""
+
+    memory_outside: NotRequired[Annotated[bool, PrivateStateAttr, operator.or_]]
+
+
+def first_outside(state: Mapping[str, Any]) -> int | None:
+    """The position of the first message in ``state`` that is from outside; None if nothing from there has spoken.
+
+    -1 if that has left the conversation, or is a memory in the prompt. Pasted text does not count: it stays in the
+    user's message.
+    """
+    if state.get("memory_outside") or _is_marked(state.get("memory_context")):
+        return -1
+    messages: Sequence[BaseMessage] = state.get("messages") or []
+    return next((at for at, one in enumerate(messages) if _role(one) is Role.TOOL or _has_file(one)), None)
+
+
+def noted_outside(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The change to ``state`` that remembers that something from outside has spoken, also when it has left."""
+    is_news = not state.get("memory_outside") and first_outside(state) is not None
+    return {"memory_outside": True} if is_news else {}
 
 
 def _message(message: BaseMessage) -> Message | None:
-    """``message`` with the role of whose words it holds; None if they are nobody's, such as a memory tool's own."""
+    role = _role(message)
+    return None if role is None else Message(session_id=None, role=role, text=message.text or _UNREADABLE)
+
+
+def _role(message: BaseMessage) -> Role | None:
+    """Whose words ``message`` holds; None if they are nobody's, such as a memory tool's own."""
     if isinstance(message, ToolMessage):
-        role = None if message.name in MEMORY_TOOLS and not _is_marked(message.text) else Role.TOOL
-    elif isinstance(message, AIMessage):
-        role = Role.TOOL if _has_file(message) else Role.ASSISTANT
-    elif is_summary(message):
-        role = Role.TOOL  # nobody knows of what it was made
-    else:
-        role = Role.USER if isinstance(message, HumanMessage) else None
-    return role and Message(session_id=None, role=role, text=message.text or _UNREADABLE)
+        return None if message.name in MEMORY_TOOLS and not _is_marked(message.text) else Role.TOOL
+    if isinstance(message, AIMessage):
+        return Role.TOOL if _has_file(message) else Role.ASSISTANT
+    if is_summary(message):
+        return Role.TOOL  # nobody knows of what it was made
+    return Role.USER if isinstance(message, HumanMessage) else None
 
 
 def _is_marked(text: Any) -> bool:

@@ -19,9 +19,10 @@ from inference_core.clock import in_zone, local_day
 from inference_core.context.items import AssembledContext, ContextItem, Doubt, section_of
 from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import MAX_ID_LENGTH
-from inference_core.memory.trust import MemorySource, Trust
+from inference_core.memory.text import MAX_ID_LENGTH, mapping_field
+from inference_core.memory.trust import MemorySource, Origin, origin_shown
 from inference_core.memory.types import MemoryCategory
+from inference_core.outbox.grounding import canonical
 
 Format = Callable[[AssembledContext, datetime, tzinfo, bool], str]
 """Renders a context at an instant in a zone, with or without the words that say what it is."""
@@ -60,7 +61,19 @@ _MEMORY: Final = re.compile(
 )
 _CUT_AT: Final = re.compile(r" … \[cut, id: [^\]]*\]\Z")
 _NOT_IN_TAGS: Final = re.compile("[^a-z0-9_]+")
-_BRACKETS: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in "[]()"})
+_ROUND: Final = "()\uff08\uff09\ufe59\ufe5a\u207d\u207e\u208d\u208e"
+_SQUARE: Final = (
+    "[]\uff3b\uff3d\u3010\u3011\u3014\u3015\u3016\u3017\u3018\u3019\u301a\u301b\ufe5d\ufe5e\u27e6\u27e7\u2772\u2773"
+    "\u2045\u2046\u2997\u2998"
+)
+_SQUARES: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in _SQUARE})
+_BRACKETS: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in _SQUARE + _ROUND})
+_BRACKET: Final = re.compile(f"[{re.escape(_SQUARE + _ROUND)}]")
+_LIKE_A_MARK: Final = re.compile(
+    _BRACKET.pattern + r"[\W_]*(?:source|topic|type|id|created|relevance|cut|hypothetical|perhaps)", re.IGNORECASE
+)
+"""What looks like a mark of the line's form."""
+_ESCAPED_BRACKET: Final = re.compile("&#([0-9]+);")
 _LINE_ENDS: Final = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]+ *")
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
 _LOOK_ALIKES: Final = re.compile("[\uff1c\uff1e\uff06\ufe60\ufe64\ufe65]")
@@ -140,13 +153,13 @@ def fields_of(item: ContextItem, zone: tzinfo) -> dict[str, str]:
     """What a line says of ``item``, escaped; "" for what it does not have."""
     record = item.record
     mark = CUT_MARK if record is None else _CUT_WITH_ID.format(id_label(item.id))
-    origin = "external" if record is None else record.source.origin.value
+    origin = origin_shown(record.source if record else MemorySource(origin=Origin.AGENT), item.trust)
     return {
         "date": "undated" if item.happened_at is None else stamp(in_zone(item.happened_at, zone)),
-        "text": neutral_line(item.text, MAX_LINE_CHARACTERS if item.cut is None else item.cut, mark),
+        "text": _content(item.text, MAX_LINE_CHARACTERS if item.cut is None else item.cut, mark, origin),
         "type": _label(item.kind or item.source),
         "topic": _label(record.topic) if record and record.topic else "",
-        "source": origin if item.trust <= Trust.EXTERNAL else "",
+        "source": origin,
         "note": ", ".join(doubt.value for doubt in MARKED if doubt in (item.doubts or ())),
     }
 
@@ -221,17 +234,22 @@ def with_notice(block: str) -> str:
     return f"{NOTICE}\n\n{block}"
 
 
-def render_blocks(sections: Mapping[str, Sequence[str]]) -> str:
-    """The texts of each section in the form of the Ballerina documents; "" if there are none."""
+def render_blocks(sections: Mapping[str, Sequence[MemoryStoreDocument]]) -> str:
+    """The memories of each section in the form of the Ballerina documents; "" if there are none."""
     lines: list[str] = []
-    for tag, texts in ((_tag(name), texts) for name, texts in sections.items() if texts):
-        lines += [f"  <{tag}>", *(f"    - {neutral_line(text)}" for text in texts), f"  </{tag}>"]
+    for tag, found in ((_tag(name), found) for name, found in sections.items() if found):
+        lines.append(f"  <{tag}>")
+        for origin, text in ((_origin(one), one.content) for one in found):
+            shown = _content(text, MAX_LINE_CHARACTERS, CUT_MARK, origin)
+            lines.append(f"    - {shown} [source: {origin}]" if origin else f"    - {shown}")
+        lines.append(f"  </{tag}>")
     return "\n".join(["<memory>", *lines, "</memory>"]) if lines else ""
 
 
 def contents_in(block: str) -> frozenset[str]:
     """The contents, each as one harmless line, of the memories in a block that was rendered as XML or Markdown."""
-    return frozenset(_CUT_AT.sub(CUT_MARK, text) for text in _MEMORY.findall(block))
+    texts = (_CUT_AT.sub(CUT_MARK, text) for text in _MEMORY.findall(block))
+    return frozenset(_ESCAPED_BRACKET.sub(lambda found: chr(int(found[1])), text) for text in texts)
 
 
 def numbered(documents: Iterable[MemoryStoreDocument], first: int = 1) -> list[str]:
@@ -255,15 +273,32 @@ def id_label(memory_id: str, max_characters: int = MAX_ID_LENGTH) -> str:
 
 
 def _listed(document: MemoryStoreDocument, max_characters: int) -> str:
-    source = MemorySource.from_value(document.value.get("source") or {})
+    origin = _origin(document)
     marks = [f"id: {id_label(document.id)}", document.memory_category, document.memory_type]
     marks += [f"created: {document.created_at:%Y-%m-%d %H:%M}"] if document.created_at else []
     if document.relevance is not None:
         marks.append(f"relevance: {'weak' if document.relevance < WEAK_RELEVANCE else f'{document.relevance:.2f}'}")
-    marks += [f"source: {source.origin.value}"] if source.trust is Trust.EXTERNAL else []
+    marks += [f"source: {origin}"] if origin else []
     topic = f" - ({_label(document.topic)})" if document.topic else ""
-    text = neutral_line(document.content, max_characters, _CUT_WITH_ID.format(id_label(document.id)))
+    text = _content(document.content, max_characters, _CUT_WITH_ID.format(id_label(document.id)), origin)
     return f"{' '.join(f'[{mark}]' for mark in marks if mark)}{topic}: {text}"
+
+
+def _origin(document: MemoryStoreDocument) -> str:
+    """The origin that a reader has to be told of ``document``; "" if none."""
+    source, level = MemorySource.from_value(mapping_field(document.value, "source")), document.value.get("trust")
+    return origin_shown(source, min(level, source.trust) if isinstance(level, int) else source.trust)
+
+
+def _content(text: str, max_characters: int, cut_mark: str, origin: str) -> str:
+    """``text`` as one line in which nothing looks like a mark; in one from outside, no square bracket is left."""
+    line = neutral_line(text, max_characters, cut_mark)
+    if not _BRACKET.search(line):
+        return line
+    body = line.removesuffix(cut_mark)
+    if _LIKE_A_MARK.search(canonical(unicodedata.normalize("NFKC", body))):
+        return body.translate(_BRACKETS) + line[len(body) :]
+    return body.translate(_SQUARES) + line[len(body) :] if origin else line
 
 
 def _preamble(now: datetime, zone: tzinfo, wanted: bool) -> list[str]:

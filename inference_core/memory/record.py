@@ -155,7 +155,7 @@ class MemoryRecord:
             agent_name=text_field(value, "agent_name") or agent_in(namespace),
             extra_metadata=copied(mapping_field(value, "extra_metadata")),
             source=source,
-            trust=Trust(level) if is_level else source.trust,
+            trust=min(Trust(level), source.trust) if is_level else source.trust,
             importance=share_field(value, "importance", DEFAULT_IMPORTANCE),
             pinned=value.get("pinned") is True,
             tags=texts_field(value, "tags"),

@@ -88,6 +88,13 @@ class MemorySource:
         )
 
 
+def origin_shown(source: MemorySource, trust: int) -> str:
+    """The origin that a reader has to be told of a memory of this ``trust``; "" if none."""
+    if trust > Trust.EXTERNAL:
+        return ""
+    return source.origin.value if source.trust is Trust.EXTERNAL else "external"
+
+
 def decide(
     source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None, confirm: Collection[str] = ()
 ) -> Decision:

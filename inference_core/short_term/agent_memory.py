@@ -107,7 +107,7 @@ class MemoryContent:
         document's, with sections and time buckets.
         """
         if form == "memory":
-            return render_blocks({name: [one.content for one in found] for name, found in self.recalled.items()})
+            return render_blocks(self.recalled)
         by_category: dict[MemoryCategory, list[MemoryRecord]] = {}
         for document in chain.from_iterable(self.recalled.values()):
             record = MemoryRecord.from_value(

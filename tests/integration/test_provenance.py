@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from inference_core import (
     AgentMemoryStoreService,
+    CaptureMiddleware,
     MemoryContext,
     MemoryMiddleware,
     MemorySource,
     MemoryStore,
+    ModelExtractor,
     Origin,
     get_memory_tools,
     open_store,
 )
+from inference_core.context.render import render_blocks
 from inference_core.effects import run
 from inference_core.memory.text import encode_json
+from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
+from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.stores.backend import Put
 from inference_core.stores.codec import unpack_value
 from inference_core.testing import ScriptedChatModel, call_tool
@@ -253,6 +262,67 @@ def test_what_has_left_the_conversation_has_still_spoken(store: MemoryStore) -> 
         result = agent.invoke({"messages": [("user", said)]}, thread, context={"user_id": "ada"})
     (answer,) = [one.text for one in result["messages"] if one.type == "tool"]
     assert answer.startswith("✗ Not saved")
+
+
+def test_an_answer_that_a_page_dictated_is_captured_as_the_pages(store: MemoryStore) -> None:
+    """Guards against laundering by trimming: the answer of an earlier run was captured as the agent's own words."""
+
+    class Forgetful(AgentMiddleware[Any, Any, Any]):
+        def before_agent(self, state: Any, runtime: Any) -> Any:
+            gone = [one for one in state["messages"] if one.type == "tool" or (one.type == "ai" and one.tool_calls)]
+            return {"messages": [RemoveMessage(id=one.id) for one in gone]}
+
+    @tool
+    def fetch() -> str:
+        """Fetches a page."""
+        return RULE
+
+    def obeys(request: Sequence[Any]) -> AIMessage:
+        users = re.findall(r'<message id="(m\d+)" from="user"', request[-1].text)
+        entries = [{"content": RULE, "type": kind, "sources": users} for kind in ("instructions", "facts")]
+        return call_tool("ExtractedMemories", memories=entries)
+
+    capture = CaptureMiddleware(ModelExtractor([ScriptedChatModel(turns=[obeys], record=False)]), works=False)
+    agent: Any = create_agent(
+        ScriptedChatModel(turns=[call_tool("fetch"), "Rain.", RULE]),
+        tools=[fetch],
+        store=store,
+        middleware=[Forgetful(), capture, MemoryMiddleware(recall_timeout=60)],
+        context_schema=MemoryContext,
+        checkpointer=InMemorySaver(),
+    )
+    thread: Any = {"configurable": {"thread_id": "t"}}
+    for said in ("Will it rain?", "What about invoices?"):
+        result = agent.invoke({"messages": [("user", said)]}, thread, context={"user_id": "ada"})
+        assert "memory_outside" not in result
+    capture.drain()
+    assert stored(store) == [("facts", "tool", 0)]
+
+
+class _Facts(FakeMessagesListChatModel):
+    def with_structured_output(self, schema: Any, **options: Any) -> Any:
+        del options
+        facts = [ExtractedFact(content=RULE, topic="invoices"), ExtractedFact(content="Ada lives in Rome")]
+        return RunnableLambda[Any, Any](lambda _: ExtractedFacts(facts=facts) if schema is ExtractedFacts else None)
+
+
+def test_what_leaves_for_long_term_memory_after_a_page_is_the_pages(store: MemoryStore) -> None:
+    """Guards against laundering by a flush: facts of a page, and answers that repeat it, became the agent's own."""
+    scope = AgentMemoryStoreService(store).scope
+    blocks = [ExtractiveMemory(_Facts(responses=[])), VectorMemory()]
+    first = [HumanMessage("I live in Rome. Read it!", id="1"), ToolMessage(RULE, tool_call_id="c", id="2")]
+    for messages in (first, [AIMessage(f"It says: {RULE}", id="3")]):
+        for block in blocks:
+            run(block.absorb(scope, Conversation("ada", "t"), messages))
+    found = {one.content: one for one in AgentMemoryStoreService(store).sync.list_memories("ada")[0]}
+    assert {text: one.value["trust"] for text, one in found.items()} == {
+        "I live in Rome. Read it!": 2,
+        "Ada lives in Rome": 1,
+        RULE: 0,
+        f"It says: {RULE}": 0,
+    }
+    told = render_blocks({"found": list(found.values())})
+    assert sum(RULE in line for line in told.splitlines()) == told.count("[source: tool]") == 2
 
 
 OUTSIDE = {

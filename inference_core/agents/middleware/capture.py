@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
-from langchain.agents.middleware.types import AgentState, ModelRequest, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
+from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
+from inference_core.agents.provenance import OutsideState, first_outside, noted_outside
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -36,7 +37,7 @@ _CHECKPOINTER = "__pregel_checkpointer"
 """LangGraph's key for the checkpointer in a run's configuration."""
 
 
-class CaptureState(AgentState[Any]):
+class CaptureState(OutsideState):
     """Adds to the agent's state for whom messages are captured ("": nobody), and the id of the last one captured."""
 
     captured: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
@@ -126,9 +127,10 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         asked = _last_of_user(messages)
         new = [at for at in _new(request.state) if at != asked]
         end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
-        if not any(at < end for at in new):
-            return request, None
-        return request, (yield from self._captured(request.state, request.runtime, end))
+        update: Update = {}
+        if any(at < end for at in new):
+            update = (yield from self._captured(request.state, request.runtime, end)) or {}
+        return request, {**update, **noted_outside(request.state)}
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Puts what is new into the outbox. Raises ConfigurationError."""
@@ -159,9 +161,10 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         try:
             captured: Mapping[str, str] = state.get("captured") or {}
             user = self._binding.user(runtime, captured.get("user"))
-            # After the first result of a tool, the assistant may be repeating the tool's words.
-            result = next((at for at, one in enumerate(messages) if isinstance(one, ToolMessage)), len(messages))
-            new = [_message(messages[at], at, scope.clock.now(), after_tool=at > result) for at in _new(state, end)]
+            # After the first text from outside, the assistant may be repeating it.
+            first = first_outside(state)
+            now, after = scope.clock.now(), len(messages) if first is None else first
+            new = [_message(messages[at], at, now, after_tool=at > after) for at in _new(state, end)]
             partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, NotRequired, Unpack, get_args
 
-from langchain.agents.middleware.types import AgentState, ModelRequest, OmitFromSchema, PrivateStateAttr
+from langchain.agents.middleware.types import ModelRequest, OmitFromSchema, PrivateStateAttr
 from langchain_core.tools import BaseTool
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
@@ -29,7 +29,7 @@ from inference_core.agents.middleware.calls import (
     text_block,
     with_system_blocks,
 )
-from inference_core.agents.provenance import has_outside
+from inference_core.agents.provenance import OutsideState, noted_outside
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
 from inference_core.context.relevance import Pruning
@@ -90,11 +90,10 @@ class MemoryStatus(str, Enum):
     OFF = "off"
 
 
-class MemoryState(AgentState[Any]):
+class MemoryState(OutsideState):
     """What the middleware adds to the agent's state.
 
-    Private to the run: the block and its owner. Private to the thread: the profile and its owner, and whether something
-    from outside has spoken. In the result: the
+    Private to the run: the block and its owner. Private to the thread: the profile and its owner. In the result: the
     status, how many memories were recalled, their types and categories, and how long that took in milliseconds.
     """
 
@@ -102,7 +101,6 @@ class MemoryState(AgentState[Any]):
     memory_evidence: NotRequired[Annotated[dict[str, Any] | None, UntrackedValue, PrivateStateAttr]]
     memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_profile: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]]
-    memory_outside: NotRequired[Annotated[bool, PrivateStateAttr]]
     memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
     memory_status_reason: NotRequired[Annotated[str | None, FirstOfRun(object), _Reported]]
     memories_recalled: NotRequired[Annotated[int, FirstOfRun(object), _Reported]]
@@ -303,8 +301,8 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
         state: Mapping[str, Any] = update or request.state
         recalled: str | None = state.get("memory_context")
-        if self.tools and not request.state.get("memory_outside") and has_outside(request.messages, recalled):
-            update = {**(update or {}), "memory_outside": True}  # it stays so when these messages leave
+        if self.tools and (noted := noted_outside({**request.state, "memory_context": recalled})):
+            update = {**(update or {}), **noted}
         context = fenced(recalled) if recalled else ""
         profile = profile_text(state)
         blocks: list[Mapping[str, Any]] = []

@@ -17,6 +17,7 @@ from inference_core.agents.middleware.memory import MemoryStatus, profile_text
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.outbox.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.settings import RECALL_TIMEOUT_S
@@ -124,7 +125,9 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             return ""
         return render_blocks((yield from self._recalled(state, runtime)))
 
-    def _recalled(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[dict[str, list[str]]]:
+    def _recalled(
+        self, state: Mapping[str, Any], runtime: Runtime[Any]
+    ) -> Operation[dict[str, list[MemoryStoreDocument]]]:
         """What the blocks recall for the user's message, by section; nothing if the memory fails."""
         try:
             conversation = self._conversation(state, runtime)
@@ -138,8 +141,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
         # Leave out what MemoryMiddleware puts into the same request.
         there = contents_in(f"{profile_text(state)}\n{state.get('memory_context') or ''}")
-        contents = {name: [document.content for document in documents] for name, documents in found.items()}
-        return {name: [one for one in own if neutral_line(one) not in there] for name, own in contents.items()}
+        return {name: [one for one in own if neutral_line(one.content) not in there] for name, own in found.items()}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
         """Gives the model what fits; what left the window leaves the state together with the model's answer."""
@@ -184,10 +186,10 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         return bool(self._policy.blocks) and (self._policy.into_system_prompt or is_recalled)
 
     def _fitting(
-        self, request: ModelRequest[Any], found: dict[str, list[str]], used: int
+        self, request: ModelRequest[Any], found: dict[str, list[MemoryStoreDocument]], used: int
     ) -> tuple[str, ModelRequest[Any]]:
         """As much of ``found`` as fits beside messages of ``used`` tokens, rendered, and ``request`` with it."""
-        left = {name: list(contents) for name, contents in found.items() if contents}
+        left = {name: list(own) for name, own in found.items() if own}
         while left:
             recalled = render_blocks(left)
             amended = with_system_text(request, [fenced(with_notice(recalled))])
@@ -195,7 +197,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
                 return recalled, amended
             longest = max(left, key=lambda name: len(left[name]))
             left[longest].pop()  # the least relevant of the section that has most
-            left = {name: contents for name, contents in left.items() if contents}
+            left = {name: own for name, own in left.items() if own}
         return "", request
 
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:

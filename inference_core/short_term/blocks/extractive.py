@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 from uuid import UUID
@@ -22,11 +22,20 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
-from inference_core.short_term.blocks.filing import block_metadata, forget_session, passage, sessions_of, with_sessions
+from inference_core.short_term.blocks.filing import (
+    block_metadata,
+    forget_session,
+    passage,
+    passages,
+    sessions_of,
+    with_sessions,
+    with_tools,
+)
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_RESULTS,
@@ -169,13 +178,16 @@ class ExtractiveMemory(Block):
                 key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
                 said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
         fresh = yield from unmarked(scope.engine, marks, said)
+        after_tool = yield from with_tools(scope, conversation, messages)
+        words = Grounding(passages(messages, conversation.session_id, after_tool=after_tool))
         for portion in _portions({key: said[key] for key in fresh}):
             text = get_buffer_string(list(portion.values()), format="xml")
             request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
             answer = yield from ask(self._extractor, request, self.model_timeout)
             if not isinstance(answer, ExtractedFacts):
                 raise ModelError("The chat model did not give facts in the required form")
-            yield from self._store(scope, conversation, answer.facts[:MAX_FACTS], list(portion))
+            made = (self._record(scope, conversation, fact, words) for fact in answer.facts[:MAX_FACTS])
+            yield from self._store(scope, conversation, {one.id: one for one in made if one}, list(portion))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
@@ -183,9 +195,8 @@ class ExtractiveMemory(Block):
         yield from forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
 
     def _store(
-        self, scope: MemoryScope, conversation: Conversation, facts: Sequence[ExtractedFact], keys: Sequence[str]
+        self, scope: MemoryScope, conversation: Conversation, records: Mapping[str, MemoryRecord], keys: Sequence[str]
     ) -> Operation[None]:
-        records = {record.id: record for fact in facts if (record := self._record(scope, conversation, fact))}
         marks = marks_of(conversation.user_id)
 
         def attempt() -> Operation[None]:
@@ -208,7 +219,9 @@ class ExtractiveMemory(Block):
 
         yield from retried(attempt)
 
-    def _record(self, scope: MemoryScope, conversation: Conversation, fact: ExtractedFact) -> MemoryRecord | None:
+    def _record(
+        self, scope: MemoryScope, conversation: Conversation, fact: ExtractedFact, words: Grounding
+    ) -> MemoryRecord | None:
         """``fact`` as a memory, with an id that follows from its text. None if it cannot be stored."""
         parts = split_text(mended(fact.content), scope.max_content_bytes)
         try:
@@ -218,7 +231,8 @@ class ExtractiveMemory(Block):
         content = scope.engine.guard.text(content)  # before an id is made of it
         namespace = scope.namespaces.namespace_for(conversation.user_id, MemoryCategory.SEMANTIC)
         now = scope.clock.now()
-        source = MemorySource(origin=Origin.AGENT, tool=self.name, thread_id=conversation.session_id)
+        origin = Origin.TOOL if words.is_external(f"{fact.topic or ''} {content}") else Origin.AGENT
+        source = MemorySource(origin=origin, tool=self.name, thread_id=conversation.session_id)
         return MemoryRecord(
             id=digest_of([self.name, *namespace, " ".join(content.casefold().split())]),
             content=content,

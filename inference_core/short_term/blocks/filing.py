@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
 
 from inference_core.effects import Operation
+from inference_core.errors import VersionConflict
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import digest_of
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import Message, Role, label, traced
+from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, put_of, retried
@@ -42,9 +46,20 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
     )
 
 
-def passages(messages: Sequence[AnyMessage], session_id: str) -> list[Message]:
-    """``messages`` as messages to ingest, in order."""
-    return list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
+def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: bool = False) -> list[Message]:
+    """``messages`` as messages to ingest, in order; ``after_tool``: a tool has spoken in the session before them."""
+    said = list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
+    return [replace(one, after_tool=one.role is Role.ASSISTANT) for one in said] if after_tool else said
+
+
+def with_tools(scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[bool]:
+    """Whether a tool has spoken in the session before ``messages``; if one does in them, a mark remembers it."""
+    marks, key = marks_of(conversation.user_id), digest_of(["tool", conversation.session_id])
+    is_first = bool((yield from unmarked(scope.engine, marks, [key])))
+    if is_first and any(isinstance(one, ToolMessage | FunctionMessage) for one in messages):
+        with suppress(VersionConflict):  # another process was faster
+            yield from scope.engine.write([mark(marks, key, scope.clock)])
+    return not is_first
 
 
 def text_in(message: AnyMessage) -> str:

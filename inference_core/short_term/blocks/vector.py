@@ -21,13 +21,14 @@ from inference_core.ingestion.verbatim import Draft, Drafts
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, encode_json
+from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, retried
-from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages
+from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages, with_tools
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_RESULTS,
@@ -62,7 +63,7 @@ class VectorMemory(Block):
         embeddings: LangChain's embeddings of your choice, for a ``store`` that is given as a URL, a mapping, a
             SQLAlchemy engine, a ``redis.Redis`` or another library's store. A store of `open_store` has its own.
         vector_store: Any vector store of LangChain that accepts ids. A document's metadata has ``user_id``,
-            ``session_id``, ``block`` and ``created_at``.
+            ``session_id``, ``block``, ``created_at`` and ``origin``.
         search_filter: Takes a user and returns the ``filter`` of a search in ``vector_store``. None: ``{"user_id":
             user}``, which most vector stores understand. Other users' documents are always left out.
         min_relevance: The minimum relevance of a recalled passage, from 0 (all) to 1. None: 0.1, or 0 with a
@@ -135,7 +136,9 @@ class VectorMemory(Block):
     def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Stores each message once, with a mark that outlives its deletion."""
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
-        made = [draft for one in passages(messages, conversation.session_id) if (draft := drafts.of(one))]
+        after_tool = yield from with_tools(scope, conversation, messages)
+        said = passages(messages, conversation.session_id, after_tool=after_tool)
+        made = [draft for one in said if (draft := drafts.of(one))]
         for at in range(0, len(made), _MESSAGES_AT_ONCE):
             batch = made[at : at + _MESSAGES_AT_ONCE]
             if self.vector_store is None:
@@ -169,10 +172,10 @@ class VectorMemory(Block):
         if not records:
             return
         frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
-        documents = [
-            Document(one.content, id=one.id, metadata={**frame, "created_at": one.created_at.isoformat()})
-            for one in records
-        ]
+        documents: list[Document] = []
+        for one in records:
+            fields = {"created_at": one.created_at.isoformat(), "origin": one.source.origin.value}
+            documents.append(Document(one.content, id=one.id, metadata=frame | fields))
         yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
         namespace, now = self._listing(conversation), scope.clock.now()
         writes: list[Write] = [mark(marks, key, scope.clock) for key in fresh]
@@ -204,6 +207,7 @@ class VectorMemory(Block):
                     "content": one.page_content,
                     "memory_type": MemoryType.INTERACTION.value,
                     "session_id": one.metadata.get("session_id"),
+                    "source": {"origin": one.metadata.get("origin", Origin.AGENT.value)},
                 },
                 metadata=dict(one.metadata),
                 relevance=relevance,

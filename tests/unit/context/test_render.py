@@ -205,6 +205,11 @@ def test_the_longer_a_list_the_shorter_its_lines(count: int, shown: int):
 
 def test_blocks_without_texts_are_left_out():
     assert render_blocks({"facts": [], "goals": []}) == ""
-    assert render_blocks({"My facts!": ["a <b>", "c"], "goals": []}).splitlines() == [
-        *("<memory>", "  <my_facts_>", "    - a &lt;b&gt;", "    - c", "  </my_facts_>", "</memory>")
+    web = {"origin": "web"}
+    found = [
+        MemoryStoreDocument("k", {"content": "a <b>"}, {}),
+        MemoryStoreDocument("k", {"content": "c", "source": web}, {}),
+    ]
+    assert render_blocks({"My facts!": found, "goals": []}).splitlines() == [
+        *("<memory>", "  <my_facts_>", "    - a &lt;b&gt;", "    - c [source: web]", "  </my_facts_>", "</memory>")
     ]

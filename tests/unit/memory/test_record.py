@@ -214,9 +214,11 @@ def test_an_empty_value_of_old_data_is_read_with_defaults():
     assert record == replace(PLAIN, content="", memory_type=MemoryType.GENERAL)
 
 
-def test_trust_follows_the_source_where_none_is_stored():
+def test_trust_is_never_above_the_source():
+    """Guards trust: another program's row that names the web and claims the user's trust was told unmarked."""
     assert _read({"source": {"origin": "web"}}).trust is Trust.EXTERNAL
-    assert _read({"source": {"origin": "web"}, "trust": 2}).trust is Trust.STATED
+    assert _read({"source": {"origin": "web"}, "trust": 2}).trust is Trust.EXTERNAL
+    assert _read({"source": {"origin": "user"}, "trust": 1}).trust is Trust.INFERRED
 
 
 @pytest.mark.parametrize(
