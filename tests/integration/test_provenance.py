@@ -283,11 +283,12 @@ def test_an_answer_that_a_page_dictated_is_captured_as_the_pages(store: MemorySt
         return call_tool("ExtractedMemories", memories=entries)
 
     capture = CaptureMiddleware(ModelExtractor([ScriptedChatModel(turns=[obeys], record=False)]), works=False)
+    middleware: Any = [Forgetful(), capture, MemoryMiddleware(recall_timeout=60)]
     agent: Any = create_agent(
         ScriptedChatModel(turns=[call_tool("fetch"), "Rain.", RULE]),
         tools=[fetch],
         store=store,
-        middleware=[Forgetful(), capture, MemoryMiddleware(recall_timeout=60)],
+        middleware=middleware,
         context_schema=MemoryContext,
         checkpointer=InMemorySaver(),
     )
