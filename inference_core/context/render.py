@@ -19,10 +19,9 @@ from inference_core.clock import in_zone, local_day
 from inference_core.context.items import AssembledContext, ContextItem, Doubt, section_of
 from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import MAX_ID_LENGTH, mapping_field
+from inference_core.memory.text import MAX_ID_LENGTH, mapping_field, unmasked
 from inference_core.memory.trust import MemorySource, Origin, origin_shown
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.grounding import canonical
 
 Format = Callable[[AssembledContext, datetime, tzinfo, bool], str]
 """Renders a context at an instant in a zone, with or without the words that say what it is."""
@@ -296,7 +295,7 @@ def _content(text: str, max_characters: int, cut_mark: str, origin: str) -> str:
     if not _BRACKET.search(line):
         return line
     body = line.removesuffix(cut_mark)
-    if _LIKE_A_MARK.search(canonical(unicodedata.normalize("NFKC", body))):
+    if _LIKE_A_MARK.search(unmasked(unicodedata.normalize("NFKC", body))):
         return body.translate(_BRACKETS) + line[len(body) :]
     return body.translate(_SQUARES) + line[len(body) :] if origin else line
 

@@ -34,6 +34,14 @@ _BYTES: Final = 16
 _PORTION: Final = 256
 _lock = threading.Lock()
 _waiting: list[str] = []
+_SPACED: Final = re.compile(r"(?<!\w)(?:\w[ \t.\-_*]{1,2}){3,}\w(?!\w)")
+_GAPS: Final = re.compile(r"[ \t.\-_*]")
+_WORD: Final = re.compile(r"[^\W\d_]+")
+_LATIN: Final = re.compile("[A-Za-z]")
+_LOOK_ALIKES: Final = str.maketrans(
+    "АВЕЅІЈКМНОРСТХУԛԜаеѕіјкмнорсухԁһԛԝցոυαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "ABESIJKMHOPCTXYQWaesijkmhopcyxdhqwgnuabeikvoptuxABEZHIKMNOPTYX",
+)
 
 
 def is_encodable(text: str) -> bool:
@@ -223,3 +231,12 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     """The end of a message that ``name`` is not ``known``: which one may be meant; "" if none is like it."""
     close = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), known, n=1)
     return f". Did you mean {close[0]!r}?" if close else ""
+
+
+def unmasked(text: str) -> str:
+    """``text`` without the tricks that hide words: invisible characters, look-alike letters, letters apart."""
+    visible = "".join(one for one in text if unicodedata.category(one) != "Cf")
+    joined = _SPACED.sub(lambda found: _GAPS.sub("", found[0]), visible)
+    if joined.isascii():
+        return joined
+    return _WORD.sub(lambda found: found[0].translate(_LOOK_ALIKES) if _LATIN.search(found[0]) else found[0], joined)

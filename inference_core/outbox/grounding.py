@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+from inference_core.memory.text import unmasked
 from inference_core.memory.trust import Origin
 from inference_core.outbox.messages import Message, Role, own_words
 from inference_core.retrieval.analysis import analyze
@@ -26,14 +26,6 @@ _STEM: Final = 5
 _END: Final = re.compile(r"\n+|(?<=[.!?\u061f\u037e;])\s+|(?<=[\u3002\uff01\uff1f])")
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e]\W*\Z")
 _LAST_CLAUSE: Final = re.compile(r"[^,\uff0c\u3001\u060c]*\Z")
-_SPACED: Final = re.compile(r"(?<!\w)(?:\w[ \t.\-_*]{1,2}){3,}\w(?!\w)")
-_GAPS: Final = re.compile(r"[ \t.\-_*]")
-_WORD: Final = re.compile(r"[^\W\d_]+")
-_LATIN: Final = re.compile("[A-Za-z]")
-_LOOK_ALIKES: Final = str.maketrans(
-    "АВЕЅІЈКМНОРСТХУԛԜаеѕіјкмнорсухԁһԛԝցոυαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-    "ABESIJKMHOPCTXYQWaesijkmhopcyxdhqwgnuabeikvoptuxABEZHIKMNOPTYX",
-)
 _HIDING: Final = re.compile("[<>\\[\\]{}\U000e0000-\U000e007f]")
 """Of a question: what a client may not show to the user."""
 _MAX_QUESTION: Final = 300
@@ -135,15 +127,6 @@ class Grounding:
         return 0 < len(words) * share <= count and len(words & self._outside) <= len(words) * _OUTSIDE_SHARE
 
 
-def canonical(text: str) -> str:
-    """``text`` without the tricks that hide words: invisible characters, look-alike letters, letters apart."""
-    visible = "".join(one for one in text if unicodedata.category(one) != "Cf")
-    joined = _SPACED.sub(lambda found: _GAPS.sub("", found[0]), visible)
-    if joined.isascii():
-        return joined
-    return _WORD.sub(lambda found: found[0].translate(_LOOK_ALIKES) if _LATIN.search(found[0]) else found[0], joined)
-
-
 def _stated(text: str) -> str:
     """``text`` without its questions: of a sentence that ends in one, the last clause."""
     return "\n".join(_LAST_CLAUSE.sub("", part) if _QUESTION.search(part) else part for part in _END.split(text))
@@ -182,7 +165,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(term[:_STEM] for term in analyze(canonical(text)))
+    return frozenset(term[:_STEM] for term in analyze(unmasked(text)))
 
 
 @lru_cache(maxsize=1)

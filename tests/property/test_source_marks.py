@@ -24,9 +24,9 @@ from inference_core.context.render import (
 )
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.text import unmasked
 from inference_core.memory.trust import Origin, Trust
 from inference_core.memory.types import MemoryType
-from inference_core.outbox.grounding import canonical
 
 NOW = datetime(2026, 1, 15, 11, tzinfo=UTC)
 PIECES = [
@@ -80,7 +80,7 @@ def records(draw: st.DrawFn) -> MemoryRecord:
 
 def seen(line: str) -> list[tuple[str, str]]:
     """The marks that a reader sees in ``line``, who takes look-alikes for letters and sees nothing invisible."""
-    shown = canonical(unicodedata.normalize("NFKC", line))
+    shown = unmasked(unicodedata.normalize("NFKC", line))
     for bracket in "\u3010\u3014\u27e6\u2772\u2045\u2997\u3016\u3018\u301a":
         shown = shown.replace(bracket, "[")
     return [((one[1] or one[3]).casefold(), one[2] or one[4]) for one in _SEEN.finditer(shown)]
