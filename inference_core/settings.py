@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
@@ -26,6 +26,16 @@ _NO_EMBEDDINGS: Final = ("", "none", "off")
 _LOG = logging.getLogger(__name__)
 _told: Final = set[str]()
 """Variables of which this process has said that they are none of ours."""
+
+
+def _listed(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(part for part in map(str.strip, value.split(",")) if part)
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+"""Names separated by commas."""
 
 
 class _Settings(BaseSettings):
@@ -120,7 +130,7 @@ class MemorySettings(_Settings):
         default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
     )
     capture: bool = Field(default=False, description="Extract memories from conversations, in the background.")
-    model: Annotated[tuple[str, ...], NoDecode] = Field(
+    model: Names = Field(
         default=(),
         description="Chat models that find memories in what is said, as provider:model, separated by commas; each is "
         "asked when the one before fails. None: rules for plain statements in English.",
@@ -202,11 +212,6 @@ class MemorySettings(_Settings):
             return tuple(validate_memory_category(str(name)) for name in names if str(name).strip())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         return names
 
-    @field_validator("model", mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        return _listed(value)
-
     @field_validator("timezone")
     @classmethod
     def _known(cls, value: str) -> str:
@@ -220,13 +225,13 @@ class AgentSettings(_Settings):
     model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore")
 
     model: str | None = Field(default=None, description="Chat model, as provider:model, for example openai:gpt-5-mini.")
-    model_fallbacks: Annotated[tuple[str, ...], NoDecode] = Field(
+    model_fallbacks: Names = Field(
         default=(), description="Chat models to ask in this order when the first fails, separated by commas."
     )
     checkpoint_url: str = Field(
         default="sqlite:///checkpoints.db", description="Where conversations are kept between runs."
     )
-    short_term: Annotated[tuple[str, ...], NoDecode] = Field(
+    short_term: Names = Field(
         default=(),
         description="What is done with older messages when a conversation takes more than its limit, in this order, "
         f"separated by commas: {', '.join(STRATEGIES)}. Empty: nothing.",
@@ -236,11 +241,6 @@ class AgentSettings(_Settings):
         ge=1,
         description="The limit: tokens of a request to the chat model, system prompt and tools too.",
     )
-
-    @field_validator("model_fallbacks", "short_term", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return _listed(value)
 
     @field_validator("short_term")
     @classmethod
@@ -318,9 +318,3 @@ def load_env_file(path: Path | None = None) -> None:
     if path is not None and not path.is_file():
         raise ConfigurationError(f"There is no file {path}")
     load_dotenv(path or Path(".env"))
-
-
-def _listed(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    return tuple(part for part in map(str.strip, value.split(",")) if part)

@@ -101,7 +101,7 @@ def _own_store(
 ) -> tuple[list[Conversation], list[tuple[str, Callable[[], System]]]]:
     """The user's memories with the questions, and the store as it is, then with each re-ranker."""
     from inference_core.evaluation.own_store import OwnStore, questions_about
-    from inference_core.evaluation.rerankers import make_reranker
+    from inference_core.evaluation.systems import make_reranker
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
     from inference_core.stores.factory import open_configured_store
 
@@ -120,8 +120,7 @@ def _runs(
     target: Target, systems: Sequence[str], models: Sequence[str], rerankers: Sequence[str]
 ) -> list[tuple[str, Callable[[], System]]]:
     """Each system with each model and each re-ranker that it can have, by a name that tells them apart."""
-    from inference_core.evaluation.rerankers import make_reranker
-    from inference_core.evaluation.systems import make_system
+    from inference_core.evaluation.systems import make_reranker, make_system
 
     made = {name: make_reranker(name) for name in dict.fromkeys(rerankers)}
     runs: list[tuple[str, Callable[[], System]]] = []

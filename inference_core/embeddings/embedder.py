@@ -246,21 +246,20 @@ class Embedder:
             return self._encoded(given)
 
     def _encoded(self, given: list[Passage] | _Question) -> Encodings:
-        with raised_as(_failure), _native_call() if self._is_native else nullcontext():
-            found = self._call(given)
-        return self._normalized_all(found, given)
-
-    def _call(self, given: list[Passage] | _Question) -> Any:
-        """What the model makes of ``given``: of passages a list, of a question that of one, or of each space."""
         model: Any = self.model
-        if isinstance(given, _Question):
-            if self.has_languages:
-                return model.encode_query_in(given.text, given.spaces)
-            return [model.encode_query(given.text) if self._gives_tokens else model.embed_query(given.text)]
-        texts = [passage.text for passage in given]
-        if self.has_languages:
-            return model.encode_in(texts, [passage.language for passage in given])
-        return model.encode(texts) if self._gives_tokens else model.embed_documents(texts)
+        with raised_as(_failure), _native_call() if self._is_native else nullcontext():
+            if isinstance(given, _Question):
+                if self.has_languages:
+                    found = model.encode_query_in(given.text, given.spaces)
+                else:
+                    found = [model.encode_query(given.text) if self._gives_tokens else model.embed_query(given.text)]
+            else:
+                texts = [passage.text for passage in given]
+                if self.has_languages:
+                    found = model.encode_in(texts, [passage.language for passage in given])
+                else:
+                    found = model.encode(texts) if self._gives_tokens else model.embed_documents(texts)
+        return self._normalized_all(found, given)
 
     async def _embedded_async(
         self, embed: Callable[[Any], Awaitable[Any]], given: list[Passage] | _Question

@@ -110,11 +110,7 @@ def conversation_of(
         evidence = tuple(name for name in distinct if name in known)
         superseded = tuple(name for name in dict.fromkeys(question.superseded) if name in known)
         dropped += len(distinct) - len(evidence)
-        language = _language(question.text, " ".join(known[name] for name in evidence))
+        asked, told = language_of(question.text), language_of(" ".join(known[name] for name in evidence))
+        language = f"{asked} → {told}" if asked and told and asked != told else asked or told or UNKNOWN
         resolved.append(replace(question, evidence=evidence, superseded=superseded, language=language))
     return Conversation(name, kept, tuple(resolved), dropped)
-
-
-def _language(question: str, evidence: str) -> str:
-    asked, told = language_of(question), language_of(evidence)
-    return f"{asked} → {told}" if asked and told and asked != told else asked or told or UNKNOWN

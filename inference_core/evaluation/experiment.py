@@ -204,19 +204,14 @@ def _noise(places: Sequence[tuple[int | None, int | None]]) -> NoiseFigures:
 
 def _figures(outcomes: Sequence[QuestionOutcome]) -> Figures:
     means = {name: _mean([outcome.scores[name] for outcome in outcomes]) for name in MEASURES}
-    intervals = {name: _interval(outcomes, name) for name in HEADLINE}
     is_of_one = len({outcome.conversation for outcome in outcomes}) == 1
+    intervals: dict[str, tuple[float, float] | None] = {}
+    for measure in HEADLINE:  # over conversations; over questions if all are about the same one
+        groups: dict[object, list[float]] = {}
+        for at, one in enumerate(outcomes):
+            groups.setdefault(at if is_of_one else one.conversation, []).append(one.scores[measure])
+        intervals[measure] = confidence_interval(list(groups.values()))
     return Figures(len(outcomes), means, None if is_of_one else intervals["R@10"], intervals)
-
-
-def _interval(outcomes: Sequence[QuestionOutcome], measure: str) -> tuple[float, float] | None:
-    """Over conversations; over questions if all are about the same one."""
-    groups: dict[str, list[float]] = {}
-    for one in outcomes:
-        groups.setdefault(one.conversation, []).append(one.scores[measure])
-    if len(groups) == 1:
-        return confidence_interval([[score] for group in groups.values() for score in group])
-    return confidence_interval(list(groups.values()))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -147,27 +147,24 @@ def _numbered(path: Path) -> list[Path]:
 
 def _chat(folder: Path, *, with_questions: bool) -> Conversation:
     turns = parse_json(folder / "chat.json", _BEAM_CHAT, lambda batches: tuple(_messages(batches)))
+
+    def asked(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Question]:
+        for ability, entry in ((ability, entry) for ability, found in data.items() for entry in found):
+            sources: Any = entry.get("source_chat_ids")
+            named = tuple(_ids(sources))
+            superseded: Iterable[str] = ()
+            if isinstance(sources, dict):
+                given = cast("dict[str, Any]", sources)
+                newer = set(_ids(given.get("updated_info")))
+                superseded = (name for name in _ids(given.get("original_info")) if name not in newer)
+            answer = entry.get("answer", entry.get("ideal_answer"))
+            text, answered = str(entry["question"]), None if answer is None else str(answer)
+            yield Question(text, answered, ability, named, bool(named), superseded=tuple(superseded))
+
     questions: list[Question] = []
     if with_questions:
-        questions = parse_json(
-            folder / "probing_questions.json",
-            _BEAM_QUESTIONS,
-            lambda data: [_question(entry, ability) for ability, found in data.items() for entry in found],
-        )
+        questions = parse_json(folder / "probing_questions.json", _BEAM_QUESTIONS, lambda data: list(asked(data)))
     return conversation_of(f"{folder.parent.name}-{folder.name}", turns, questions)
-
-
-def _question(entry: Mapping[str, Any], ability: str) -> Question:
-    sources: Any = entry.get("source_chat_ids")
-    named = tuple(_ids(sources))
-    superseded: Iterable[str] = ()
-    if isinstance(sources, dict):
-        given = cast("dict[str, Any]", sources)
-        newer = set(_ids(given.get("updated_info")))
-        superseded = (name for name in _ids(given.get("original_info")) if name not in newer)
-    answer = entry.get("answer", entry.get("ideal_answer"))
-    text, answered = str(entry["question"]), None if answer is None else str(answer)
-    return Question(text, answered, ability, named, bool(named), superseded=tuple(superseded))
 
 
 def _ids(evidence: Any) -> Iterator[str]:

@@ -47,13 +47,13 @@ def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> 
     memories, _ = service.sync.list_memories(user, limit=None)
     if not memories:
         raise InvalidInput(f"{user!r} has no memories in this store; name another --user or --url")
-    questions = [_question(where, entry, memories) for where, entry in _lines(path)]
+    questions = list(_questions(path, memories))
     if not questions:
         raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")
     return conversation_of(user, map(_turn, reversed(memories)), questions)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _questions(path: Path, memories: Sequence[MemoryStoreDocument]) -> Iterator[Question]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -65,18 +65,15 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             entry: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{path}, line {number} is not JSON ({error}); write {_FORM}") from error
-        yield f"{path}, line {number}", entry
-
-
-def _question(where: str, entry: Any, memories: Sequence[MemoryStoreDocument]) -> Question:
-    fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
-    query, relevant, kind = fields.get("query"), fields.get("relevant"), fields.get("kind", "unclassified")
-    parts = cast("list[Any]", relevant) if isinstance(relevant, list) else [None]
-    texts = [one for one in (query, kind, *parts) if isinstance(one, str) and one.strip()]
-    if len(texts) < len(parts) + 2:
-        raise InvalidInput(f"{where} is no question; write {_FORM}, with an empty list if no memory answers it")
-    evidence = tuple(_id_of(where, part, memories) for part in map(str, parts))
-    return Question(str(query), None, str(kind), evidence, names_evidence=bool(evidence))
+        where = f"{path}, line {number}"
+        fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        query, relevant, kind = fields.get("query"), fields.get("relevant"), fields.get("kind", "unclassified")
+        parts = cast("list[Any]", relevant) if isinstance(relevant, list) else [None]
+        texts = [one for one in (query, kind, *parts) if isinstance(one, str) and one.strip()]
+        if len(texts) < len(parts) + 2:
+            raise InvalidInput(f"{where} is no question; write {_FORM}, with an empty list if no memory answers it")
+        evidence = tuple(_id_of(where, part, memories) for part in map(str, parts))
+        yield Question(str(query), None, str(kind), evidence, names_evidence=bool(evidence))
 
 
 def _id_of(where: str, part: str, memories: Sequence[MemoryStoreDocument]) -> str:

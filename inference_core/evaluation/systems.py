@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
 from inference_core.embeddings.factory import make_embedder
-from inference_core.errors import EmbeddingError, InvalidInput, MissingExtra, raised_as
+from inference_core.errors import ConfigurationError, EmbeddingError, InvalidInput, MissingExtra, raised_as
 from inference_core.evaluation import SYSTEMS
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
 from inference_core.memory.document import MemoryStoreDocument
@@ -28,6 +32,8 @@ from inference_core.memory.trust import MemorySource
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.stores.factory import open_store
+from inference_core.stores.search import Reranker
+from inference_core.stores.snapshot import RERANKED
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -40,6 +46,14 @@ _BACKFILL_S: Final = 600.0
 _POLL_S: Final = 0.02
 _MINILM_DIMENSIONS: Final = 384
 _TINY: Final = 1e-12
+_COMMUNITY: Final = "langchain_community.document_compressors"
+_PROVIDERS: Final = {
+    "cohere": ("langchain_cohere", "CohereRerank", "top_n", "langchain-cohere"),
+    "voyageai": ("langchain_voyageai", "VoyageAIRerank", "top_k", "langchain-voyageai"),
+    "flashrank": (_COMMUNITY, "FlashrankRerank", "top_n", "langchain-community flashrank"),
+    "jina": (_COMMUNITY, "JinaRerank", "top_n", "langchain-community"),
+}
+"""The module and class of each provider's compressor, its option for how many texts it keeps, and its packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +273,33 @@ def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], 
 def dated(turn: ConversationTurn) -> str:
     """The turn as a line with its day, if that is known."""
     return turn.content if turn.at is None else f"[{turn.at:%d %B %Y}] {turn.content}"
+
+
+def make_reranker(name: str) -> Reranker | BaseDocumentCompressor:
+    """The re-ranker that ``name`` stands for. A class or function of yours is called without arguments.
+
+    Raises ConfigurationError, which says what to install or to write.
+    """
+    home, _, wanted = name.partition(":")
+    module, attribute, kept, packages = _PROVIDERS.get(home, (home, wanted, "", ""))
+    if not attribute:
+        known = ", ".join(_PROVIDERS)
+        raise ConfigurationError(f"Unknown re-ranker {name!r}; write module:name, or provider:model ({known})")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        advice = f"; pip install {packages}" if packages else ""
+        raise ConfigurationError(f"The re-ranker {name!r} cannot be imported: {error}{advice}") from error
+    options: dict[str, Any] = {kept: RERANKED} if kept else {}
+    options |= {"model": wanted} if kept and wanted else {}
+    made = found
+    if isinstance(found, type) or (callable(found) and not isinstance(found, BaseDocumentCompressor | Reranker)):
+        with raised_as(lambda error: ConfigurationError(f"The re-ranker {name!r} cannot be made: {error}")):
+            made = cast("Callable[..., Any]", found)(**options)
+    if isinstance(made, BaseDocumentCompressor | Reranker):
+        return made
+    raise ConfigurationError(
+        f"{name!r} is no re-ranker: {type(made).__name__} is no BaseDocumentCompressor and has no rerank(query, texts)"
+    )

@@ -153,7 +153,8 @@ class SqlBackend(ABC):
         )
         given: dict[str, object] = {"now": self._now()}
         if prefix:
-            query, given = f"{query} AND s.root = :root", given | {"root": self._root(prefix[0])}
+            root = prefix[0] if self.holds_nul else pack_namespace(prefix[:1])  # which escapes NUL
+            query, given = f"{query} AND s.root = :root", given | {"root": root}
         names = (namespace_of(name) for (name,) in self._select(query, given))
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
@@ -211,10 +212,6 @@ class SqlBackend(ABC):
 
     def forget(self, user: str) -> None:  # noqa: B027 - none of them has anything to do
         """Does nothing: these databases keep no record of who follows changes."""
-
-    def _root(self, label: str) -> str:
-        """``label``, the first of a namespace, as the column ``root`` holds it: packing escapes NUL."""
-        return label if self.holds_nul else pack_namespace((label,))
 
     def _now(self) -> int:
         return to_micros(self._clock.now())

@@ -136,14 +136,15 @@ class Factory:
         offered: dict[str, Any] = {"place": place, "embeddings": embeddings, "index": embeddings.index}
         wanted = inspect.signature(function).parameters
         made = function(**{name: value for name, value in offered.items() if name in wanted})
-        return _owned(made) if isinstance(made, BaseStore) and isinstance(made, AbstractContextManager) else made
+        if not (isinstance(made, BaseStore) and isinstance(made, AbstractContextManager)):
+            return made
 
+        @contextmanager
+        def owned() -> Generator[BaseStore]:  # nobody else closes it
+            with cast("AbstractContextManager[BaseStore]", made) as opened:
+                yield opened
 
-@contextmanager
-def _owned(store: AbstractContextManager[BaseStore]) -> Generator[BaseStore]:
-    """A store that nobody else closes."""
-    with store as opened:
-        yield opened
+        return owned()
 
 
 @contextmanager
