@@ -22,6 +22,7 @@ InferenceCoreError
 └── StoreError                           the store could not do what was asked
     ├── VersionConflict                  the memory is not at the expected version
     ├── SealError                        a sealed row was moved, swapped or changed, or its key is unknown
+    ├── UserErased                       the user is being erased, or was while this was under way
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
     ├── ScopeTooLarge                    a scope of another library's store is too large to rank in this process
@@ -160,6 +161,13 @@ class SealError(StoreError):
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason or message
+
+
+class UserErased(StoreError):
+    """The write began before an erasure of its user ended; nothing was written. What comes later is written again."""
+
+    def __init__(self) -> None:
+        super().__init__("The user was erased while this was under way; nothing was written. What is new, save again")
 
 
 class UnsupportedSchema(StoreError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -18,7 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from inference_core.effects import WorkerPool, arun
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.locks import FileLock
-from inference_core.stores.urls import parse_url
+from inference_core.stores.urls import parse_url, shown_url
 
 _BUSY_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -91,6 +92,7 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with closing(FileLock(path.with_name(path.name + ".lock"))) as turns, turns:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # a new file is its owner's alone
                 connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
                 super().__init__(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
                 self.pool = WorkerPool(self.workers, "checkpoints")
@@ -99,3 +101,43 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
                 self.setup()
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigurationError(f"Cannot open the checkpoints at {path}: {error}") from error
+
+
+class CheckpointThreads:
+    """The threads of the checkpointer at ``url``, for `erase`. Raises what `open_checkpointer` raises."""
+
+    def __init__(self, url: str) -> None:
+        self.name = f"checkpoints at {shown_url(url)}"
+        self._saver = open_checkpointer(url)
+        self._path = parse_url(url).path
+
+    def of(self, label: str, named: Iterable[str]) -> list[str]:
+        """The threads ``named`` that are there, and those of the user's label: `thread_label` made their ids."""
+        if isinstance(self._saver, SqliteSaver):
+            with self._saver.cursor(transaction=False) as cursor:
+                there = {thread for (thread,) in cursor.execute("SELECT DISTINCT thread_id FROM checkpoints")}
+        else:
+            there = {one.config.get("configurable", {})["thread_id"] for one in self._saver.list(None)}
+        wanted = set(named)
+        return sorted(thread for thread in there if thread in wanted or thread.startswith(f"{label}:"))
+
+    def erase(self, threads: Sequence[str]) -> list[str]:
+        """Removes them; from a file, with all that was removed from it before."""
+        for thread in threads:
+            self._saver.delete_thread(thread)
+        if not isinstance(self._saver, SqliteSaver):
+            return [f"freed pages and write-ahead log of the {self.name}, until they are used again"]
+        with self._saver.cursor(transaction=False) as cursor:
+            cursor.execute("VACUUM")  # nobody knows whether all writers of the file overwrite what they delete
+            is_busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        return [f"the journal of the {self.name}: a program still reads an old state; repeat this"] if is_busy else []
+
+    def files(self) -> list[Path]:
+        """The file and its journal, if there is one."""
+        paths = [self._path, self._path.with_name(self._path.name + "-wal")] if self._path else []
+        return [path for path in paths if path.exists()]
+
+    def close(self) -> None:
+        """Closes the database."""
+        if isinstance(self._saver, OnWorkers):
+            self._saver.close()

@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import background, chat, doctor, maintenance, mcp, memories, serve, transfer
+from inference_core.cli import background, chat, doctor, erasing, maintenance, mcp, memories, serve, transfer
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -58,6 +58,8 @@ for _name, _command in {
     "restore": maintenance.restore,
     "serve": serve.serve,
     "keys": serve.keys,
+    "erase": erasing.erase,
+    "erasures": erasing.erasures,
 }.items():
     app.command(_name)(_command)
 

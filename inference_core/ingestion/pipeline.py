@@ -12,18 +12,18 @@ from typing import Final, Protocol
 
 from inference_core.clock import time_zone
 from inference_core.effects import Operation
-from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, VersionConflict
+from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, UserErased, VersionConflict
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
-from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.outbox.candidates import Extraction, KnownMemory
 from inference_core.outbox.messages import Message, session_name
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.stores.backend import Write
+from inference_core.stores.backend import Check, Write
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
@@ -127,6 +127,9 @@ class Pipeline:
 
         ``alone``: the caller does nothing else meanwhile, as is required for messages at which a worker died.
         """
+        fence: Sequence[Check] = ()
+        if self.outbox.engine is not self.scope.engine:  # else the claim's own says whether the user was erased since
+            fence = yield from self.scope.engine.fenced([encode_label(partition.user_id)])
         found = yield from self.outbox.next_batch(partition, seen)
         if found is None:
             return BatchReport(BatchOutcome.NOTHING)
@@ -135,9 +138,9 @@ class Pipeline:
         if found.is_interrupted and not alone:
             return BatchReport(BatchOutcome.ALONE)
         claim = yield from self.outbox.claim(found)
-        return BatchReport(BatchOutcome.NOTHING) if claim is None else (yield from self._work_on(claim))
+        return BatchReport(BatchOutcome.NOTHING) if claim is None else (yield from self._work_on(claim, fence))
 
-    def _work_on(self, claim: Claim) -> Operation[BatchReport]:
+    def _work_on(self, claim: Claim, fence: Sequence[Check]) -> Operation[BatchReport]:
         # The agent's view, and the time zone in which the messages were written.
         namespaces = MemoryNamespaceBuilder(
             agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
@@ -152,10 +155,10 @@ class Pipeline:
             if extraction is None:
                 extraction = yield from work.extracted(scope, claim)
                 claim = yield from self.outbox.keep(claim, extraction)
-            yield from self._apply(scope, work, claim, extraction)
-        except VersionConflict:
+            yield from self._apply(scope, work, claim, extraction, fence)
+        except (VersionConflict, UserErased):
             yield from self.outbox.release(claim)
-            # The lease ran out and another worker has the batch, or memories keep changing.
+            # The lease ran out and another worker has the batch, memories keep changing, or the user was erased.
             return BatchReport(BatchOutcome.LATER)
         except StoreUnavailable:
             yield from self.outbox.release(claim)
@@ -171,7 +174,14 @@ class Pipeline:
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
         return replace(report, dead=len(dead))
 
-    def _apply(self, scope: MemoryScope, work: TaskHandler, claim: Claim, extraction: Extraction) -> Operation[None]:
+    def _apply(
+        self,
+        scope: MemoryScope,
+        work: TaskHandler,
+        claim: Claim,
+        extraction: Extraction,
+        fence: Sequence[Check],
+    ) -> Operation[None]:
         """Writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
         user, name = claim.partition.user_id, claim.partition.task or "consolidate"
         source = MemorySource(origin=Origin.AGENT, thread_id=session_name(claim.batch[0].message.session_id))
@@ -190,7 +200,7 @@ class Pipeline:
                     yield from scope.write([*settled, *writes], name, source=source, job=claim.job_id)
                 else:
                     # Memories and the note first: after a crash in between the note says that they are written.
-                    yield from scope.write(writes, name, source=source, job=claim.job_id)
+                    yield from scope.write([*writes, *fence], name, source=source, job=claim.job_id)
                     yield from self.outbox.engine.write(settled)
             except VersionConflict:
                 if attempt == _ATTEMPTS:

@@ -33,6 +33,8 @@ _TEXTS: Final = frozenset(
     {"forgotten", "~versions", "~pending", "outbox", "outbox_dead", "messages", "short_term", "jobs"}
 )
 """Second labels of namespaces with texts beside memories: what was deleted or waits, messages, reports of jobs."""
+ERASED: Final = "~erased"
+"""First label of the fences of users that are, or were, erased. No user id encodes to it."""
 USAGE: Final = "usage"
 """Second label of the namespaces that count how often memories were recalled."""
 FORGOTTEN: Final = "forgotten"

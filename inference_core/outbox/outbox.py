@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from inference_core.clock import Clock
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.outbox.messages import Message, mended
@@ -77,7 +77,7 @@ class Claim:
     """A batch that `Outbox.next_batch` found, and that this worker holds once `Outbox.claim` has returned it.
 
     ``token`` is the version of its lease. ``tries`` are the attempts of messages by their keys, ``before`` what they
-    were when the batch was claimed.
+    were when the batch was claimed. ``fence`` refuses its writes if the user was erased since it was found.
     """
 
     partition: Partition
@@ -86,6 +86,7 @@ class Claim:
     tries: Tries
     extraction: Extraction | None = None
     before: Tries = field(default_factory=dict[str, Attempt])
+    fence: Sequence[Check] = ()
 
     @property
     def is_interrupted(self) -> bool:
@@ -189,6 +190,7 @@ class Outbox:
         """
         moment = self._clock.now()
         now = moment.timestamp()
+        fence = yield from self.engine.fenced([encode_label(partition.user_id)])  # before anything of the user is read
         lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and lease.value["until"] > now:
             return None
@@ -207,7 +209,7 @@ class Outbox:
             with suppress(VersionConflict):  # more work has come in
                 yield from self.engine.write([partition.listing(moment, seen, due)])
         token = 0 if lease is None else lease.version
-        return Claim(partition, token, batch, tries, extraction, before=tries) if batch else None
+        return Claim(partition, token, batch, tries, extraction, tries, fence) if batch else None
 
     def claim(self, found: Claim) -> Operation[Claim | None]:
         """Claims what `next_batch` found; None if another worker did."""
@@ -219,7 +221,8 @@ class Outbox:
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
             tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
-            (token,) = yield from self.engine.write([self._lease(found.partition, until, tries, found.token)])
+            lease = self._lease(found.partition, until, tries, found.token)
+            token, *_ = yield from self.engine.write([lease, *found.fence])
         except VersionConflict:
             return None
         return replace(found, token=token, tries=tries)
@@ -231,7 +234,8 @@ class Outbox:
     def release(self, claim: Claim) -> Operation[None]:
         """Gives the batch back as if it had not been claimed, if the database can be reached."""
         with suppress(StoreError):
-            yield from self.engine.write([self._lease(claim.partition, 0.0, claim.before, claim.token)])
+            lease = self._lease(claim.partition, 0.0, claim.before, claim.token)
+            yield from self.engine.write([lease, *claim.fence])
 
     def schedule_writes(
         self, partition: Partition, work: Message, due: datetime, zone: str | None = None, *, puts_off: bool = False
@@ -255,7 +259,7 @@ class Outbox:
         state = claim.partition.state
         kept = Put(namespace=state, key=RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
-        token, _ = yield from self.engine.write([lease, kept])
+        token, *_ = yield from self.engine.write([lease, kept, *claim.fence])
         return replace(claim, token=token, extraction=extraction)
 
     def completion_writes(self, claim: Claim, again: datetime | None = None) -> list[Write]:
@@ -269,6 +273,7 @@ class Outbox:
         writes: list[Write] = [
             self._lease(claim.partition, 0.0, tries, claim.token),
             Delete(namespace=claim.partition.state, key=RESULT),
+            *claim.fence,
         ]
         for one in claim.batch:
             if again:
@@ -299,7 +304,7 @@ class Outbox:
                     Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
                 ]
         lease = self._lease(partition, 0.0, tries, claim.token)
-        yield from self.engine.write([lease, Delete(namespace=partition.state, key=RESULT), *writes])
+        yield from self.engine.write([lease, Delete(namespace=partition.state, key=RESULT), *writes, *claim.fence])
         return dead
 
     def _lease_end(self, partition: Partition) -> float:

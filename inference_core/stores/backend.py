@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from inference_core.memory.namespaces import Namespace
@@ -289,6 +290,25 @@ class Backend(Protocol):
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         """Removes rows that `inspect` could not read; how many. What has changed meanwhile stays."""
+        ...
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        """Removes all rows and scopes whose first label is ``root``, and the rows ``also``; their keys and numbers too.
+
+        Unlike after a Delete, nothing says that they were there. Durable when it returns; may be interrupted and
+        repeated. Who writes under ``root`` meanwhile must be kept out: see `Fence`.
+        """
+        ...
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """Overwrites what removed rows have left in files and journals; in words, where their bytes may still be.
+
+        ``fully``: also by means that hold up everybody else.
+        """
+        ...
+
+    def files(self) -> list[Path]:
+        """The files of this machine that rows are written to, journals included."""
         ...
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,10 +27,22 @@ from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.stores.backend import CONTENT_KEY_META, Backend, Delete, Key, Put, Row, Tally, Unreadable, Write
+from inference_core.stores.backend import (
+    CONTENT_KEY_META,
+    Backend,
+    Check,
+    Delete,
+    Key,
+    Put,
+    Row,
+    Tally,
+    Unreadable,
+    Write,
+)
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts
+from inference_core.stores.fence import fences_of, roots_of
 from inference_core.stores.maintenance import (
     ACCESS_INTERVAL_S,
     DEFERRED_INTERVAL_S,
@@ -136,8 +149,10 @@ class StoreEngine:
         from inference_core.stores.snapshot import Snapshot, search_each_user  # noqa: PLC0415
 
         self._snapshot_type, self._search_each_user = Snapshot, search_each_user
+        self.fences = fences_of(backend)
         self._indexes = IndexCache(backend, model, index_bytes, partial(self.maintenance.wake, _INDEXES))
-        self.later = DeferredWriter(self._writer, partial(self.maintenance.wake, _DEFERRED, DEFERRED_INTERVAL_S))
+        wake = partial(self.maintenance.wake, _DEFERRED, DEFERRED_INTERVAL_S)
+        self.later = DeferredWriter(self._writer, wake, self.fences)
         self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
         chores = self.maintenance
         chores.add(_INDEXES, self._indexes.follow)
@@ -175,20 +190,33 @@ class StoreEngine:
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
         memories in it live as long as the store says.
-        Raises VersionConflict, StoreUnavailable; DeadlineExceeded if the database did not see it in time; WriteUnknown
-        if it did, and did not confirm.
+        Raises VersionConflict, UserErased, StoreUnavailable; DeadlineExceeded if the database did not see it in time;
+        WriteUnknown if it did, and did not confirm.
         """
+        began, roots = time.time(), roots_of(batch)
+        fence = self.fences.checks(roots) if roots else []
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         if not is_clean:
             size = sum(len(one.value) for one in lasting if isinstance(one, Put))
             lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
-        written = yield from self._recorded(with_sidecars(embedded), cause or Cause(at=datetime.now(UTC)))
+        writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
+        try:
+            written = yield from self._recorded([*writes, *fence], why)
+        except VersionConflict:
+            renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
+            if renewed is None:
+                raise
+            written = yield from self._recorded([*writes, *renewed], why)
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
         self._indexes.note_written(namespace for namespace, _ in texts)
         if embeds and any(document.vector is None for _, document in texts):
             self.embed_later()
         return written[: len(batch)]
+
+    def fenced(self, roots: Sequence[str]) -> Operation[list[Check]]:
+        """The writes that refuse a batch if one of the users with these labels was erased from now on."""
+        return self._read(self.fences.read, roots)
 
     def redacting(self, redact: Callable[[], T], size: int = 0) -> Operation[T]:
         """What ``redact`` returns; from a worker for many characters, and with an application's own redactor."""
@@ -198,7 +226,7 @@ class StoreEngine:
 
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
         """Queues ``batch`` as it is, without vectors, for who hands over many at once. Raises StoreUnavailable."""
-        return self._writer.submit(batch)
+        return self._writer.submit([*batch, *self.fences.checks(roots_of(batch))])
 
     def content_key(self) -> Operation[bytes]:
         """The store's own key for names that follow from contents; made when it is first asked for."""

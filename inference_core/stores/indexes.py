@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.retrieval.documents import Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Pool
 from inference_core.stores.backend import Backend, Key, Row
+from inference_core.stores.fence import fences_of
 
 _SECONDS_A_WRITE: Final = 60e-6
 """Building an index takes about that long for each write, in a process that is busy starting."""
@@ -37,10 +38,14 @@ _BYTES_PER_ROW: Final = 2_500
 
 
 class _Shard:
-    """The indexes of one user's scopes; ``lock`` is for who changes them, the pools are under that of the cache."""
+    """The indexes of one user's scopes; ``lock`` is for who changes them, the pools are under that of the cache.
+
+    ``erasures`` is the head of the user's fence that they were made with.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.erasures = 0
         self.indexes: dict[Namespace, ScopeIndex] = {}
         self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
 
@@ -67,6 +72,7 @@ class IndexCache:
     """
 
     def __init__(self, backend: Backend, model: str, max_bytes: int, wake: Callable[[float], None]) -> None:
+        self._fences = fences_of(backend)
         self.rows = RowCache(backend, max_bytes // _ROWS_SHARE)
         self._backend = backend
         self._model = model
@@ -97,9 +103,30 @@ class IndexCache:
         with self._lock:
             shard = self._shards.setdefault(scopes[0][0], _Shard())
             self._shards.move_to_end(scopes[0][0])
-        heads = self._backend.heads(scopes)
+        heads = self._heads(shard, scopes)
         views = shard.views(scopes, heads)
         return self._refreshed(shard, scopes, heads) if views is None else views
+
+    def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[int]:
+        """The heads of ``scopes``. If the user was erased since the last time, nothing is kept that was read before.
+
+        Scopes that are made anew count from 1: their heads alone do not show it.
+        """
+        if not self._backend.capabilities.change_feed:
+            return self._backend.heads(scopes)
+        root = scopes[0][0]
+        fence = self._fences.scope(root)
+        *heads, erasures = self._backend.heads([*scopes, fence])
+        if erasures != shard.erasures and fence == (ERASED,):  # the first erasure in this store, of whomever
+            self._fences.read([root])
+            *heads, erasures = self._backend.heads([*scopes, self._fences.scope(root)])
+        if erasures != shard.erasures:
+            with shard.lock, self._lock:
+                shard.erasures = erasures
+                shard.indexes = {}
+                shard.pools.clear()
+            self.rows.drop(root)
+        return heads
 
     def pool(self, scopes: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
         """The texts of ``views`` of ``scopes``, one collection; kept as long as none of these changes."""
@@ -251,3 +278,9 @@ class RowCache:
                     _, (_, size) = self._rows.popitem(last=False)
                     self.nbytes -= size
         return [found[key] for key, _, _ in wanted]
+
+    def drop(self, root: str) -> None:
+        """Keeps no row of the user with the label ``root``."""
+        with self._lock:
+            for key in [key for key in self._rows if key[0][0] == root]:
+                self.nbytes -= self._rows.pop(key)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,7 +33,8 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        # A new one is its owner's alone.
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def __enter__(self) -> None:
         _lock(self._file.fileno())

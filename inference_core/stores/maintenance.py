@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Final
+from itertools import groupby, islice
+from typing import Final, NamedTuple
 
 from inference_core.errors import ConfigurationError, InferenceCoreError, VersionConflict
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
-from inference_core.stores.backend import Backend, Delete, Expire, Key, Put, Row, Touch, Write
+from inference_core.stores.backend import Backend, Check, Delete, Expire, Key, Put, Row, Touch, Write
+from inference_core.stores.fence import Fences, fences_of, roots_of
 from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
@@ -178,16 +179,20 @@ class DeferredWriter:
     them itself are removed by whoever put them.
     """
 
-    def __init__(self, writer: GroupWriter, wake: Callable[[], None]) -> None:
+    def __init__(self, writer: GroupWriter, wake: Callable[[], None], fences: Fences) -> None:
         self._writer = writer
         self._wake = wake
-        self._waiting: deque[Write] = deque(maxlen=MOST_DEFERRED)
+        self._fences = fences
+        self._waiting: deque[_Deferred] = deque(maxlen=MOST_DEFERRED)
         self._flushing = threading.Lock()
 
     def put(self, *writes: Put | Delete | Touch) -> None:
         """Has ``writes`` written soon, unless the store is read-only; never waits and never raises."""
         if writes and self._writer.writable:
-            self._waiting.extend(writes)
+            now = time.time()
+            for one in writes:
+                roots = roots_of([one])
+                self._waiting.append(_Deferred(one, self._fences.checks(roots) if roots else [], now))
             self._wake()
 
     def flush(self) -> None:
@@ -199,13 +204,32 @@ class DeferredWriter:
         """Writes some of what waits; whether there is more. What cannot be written is dropped, and the log says so."""
         # One at a time: two that take turns would mix up the order of writes to the same row.
         with self._flushing:
-            batch = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
-            try:
-                if batch:
-                    self._writer.submit(batch).result(_TIMEOUT_S)
-            except (InferenceCoreError, TimeoutError) as error:
-                _LOG.warning("%d notes on what was told are lost: %s", len(batch), error)
+            portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
+            for _, some in groupby(portion, lambda one: one.fence):  # of one user, once anybody was erased
+                group = list(some)
+                try:
+                    self._write(group)
+                except (InferenceCoreError, TimeoutError) as error:
+                    _LOG.warning("%d notes on what was told are lost: %s", len(group), error)
             return bool(self._waiting)
+
+    def _write(self, group: Sequence[_Deferred]) -> None:
+        batch, fence = [one.write for one in group], group[0].fence
+        try:
+            self._writer.submit([*batch, *fence]).result(_TIMEOUT_S)
+        except VersionConflict:
+            renewed = self._fences.renewed(fence, roots_of(batch), min(one.since for one in group))
+            if renewed is None:
+                raise
+            self._writer.submit([*batch, *renewed]).result(_TIMEOUT_S)
+
+
+class _Deferred(NamedTuple):
+    """A write, the checks that it waits with, and since when (seconds since 1970)."""
+
+    write: Write
+    fence: list[Check]
+    since: float
 
 
 # Access counts: how often memories are recalled, and when last. Each figure is a row of its own beside the memory's
@@ -249,6 +273,7 @@ class AccessCounts:
     def __init__(self, backend: Backend, writer: GroupWriter, wake: Callable[[], None] = lambda: None) -> None:
         self._backend = backend
         self._writer = writer
+        self._fences = fences_of(backend)
         self._wake = wake
         self._noted: dict[str, dict[Key, Usage]] = {}
         self._count = 0
@@ -315,6 +340,7 @@ class AccessCounts:
     def _write(self, noted: Mapping[Key, Usage]) -> bool:
         """Adds ``noted`` to what is stored; of memories that are gone nothing is kept. False if others were faster."""
         keys = list(noted)
+        fence = self._fences.checks([keys[0][0][0]])
         for _ in range(_ATTEMPTS):
             memories = self._backend.get(keys)
             figures = self._backend.get([(sidecar_namespace(namespace, USAGE), key) for namespace, key in keys])
@@ -326,8 +352,10 @@ class AccessCounts:
                             usage_put(key, Usage.of(row).joined(noted[key]), expected=row.version if row else 0)
                             for key, row in there
                         ]
+                        + fence
                     ).result()
             except VersionConflict:
+                fence = self._fences.read([keys[0][0][0]])  # an erased user's memories are not there any more
                 continue
             return True
         return False

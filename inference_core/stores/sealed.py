@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Final, TypeVar
 
 from inference_core.errors import ConfigurationError, SealError, StoreError, in_one_line
@@ -301,6 +302,17 @@ class SealedBackend:
         others = [one for one in found if not isinstance(one.place, Delete)]
         removed = sum(isinstance(outcome, list) for outcome in self.inner.apply([[delete] for delete in own]))
         return removed + (self.inner.discard(others) if others else 0)
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        """Also destroys the keys of ``root``, so that no backup of the database can be read any more."""
+        self.inner.erase(root, also)
+        self.keyring.destroy(root)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        return self.inner.reclaim(fully=fully)
+
+    def files(self) -> list[Path]:
+        return self.inner.files()
 
     def close(self) -> None:
         self.inner.close()

@@ -13,15 +13,16 @@ from typing import Any, Final
 
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.embeddings.models import Passage
-from inference_core.errors import ConfigurationError, InvalidInput, SecretFound, StoreError, VersionConflict
+from inference_core.errors import ConfigurationError, InvalidInput, SecretFound, StoreError, UserErased, VersionConflict
 from inference_core.memory.namespaces import encode_label, is_item
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
-from inference_core.stores.backend import EMBEDDING_META, Backend, Put, Row, Unreadable
+from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.factory import KeySource, open_backend
+from inference_core.stores.fence import fences_of, roots_of
 from inference_core.stores.redacting import redacted
 from inference_core.stores.writer import GroupWriter
 
@@ -70,6 +71,8 @@ class Writer:
         self._policy = policy
         self._report = report
         self._model = backend.get_meta(EMBEDDING_META)
+        self._fences = fences_of(backend)
+        self._began: dict[str, list[Check]] = {}
 
     def adopt_model(self, model: str | None) -> None:
         """Makes ``model`` the store's, if it has none yet."""
@@ -80,7 +83,8 @@ class Writer:
     def write(self, puts: Sequence[Put]) -> None:
         """Writes what the policy lets in, without secrets.
 
-        Raises InvalidInput for a conflict if the policy is ``FAIL``, SecretFound if secrets are rejected, StoreError.
+        Raises InvalidInput for a conflict if the policy is ``FAIL``, SecretFound if secrets are rejected, UserErased
+        if a user of ``puts`` was erased since the first rows of this user were written, StoreError.
         """
         self._report.read += len(puts)
         puts = [self._clean(put) for put in puts]
@@ -88,13 +92,19 @@ class Writer:
             rows = self._backend.get([(put.namespace, put.key) for put in puts])
             decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
             chosen = [put for put in decided if put]
-            outcomes = self._backend.apply([[put] for put in chosen]) if chosen else []
+            for root in set(roots_of(chosen)) - self._began.keys():
+                self._began[root] = self._fences.read([root])
+            batches = [[put, *self._began.get(put.namespace[0], ())] for put in chosen]
+            outcomes = self._backend.apply(batches) if chosen else []
             failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
             self._report.written += len(chosen) - len(failed)
             for _, error in failed:
                 if not isinstance(error, VersionConflict):
                     raise error if isinstance(error, StoreError) else StoreError(str(error))
             puts = [put for put, _ in failed]  # others changed these rows meanwhile: decide again
+            for root in roots_of(puts):
+                if self._fences.read([root]) != self._began[root]:
+                    raise UserErased
 
     def _clean(self, put: Put) -> Put:
         if is_item(put.namespace):

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance", "command-line"),
-    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
+    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware", "erase"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
 )

@@ -223,7 +223,7 @@ def test_what_cannot_be_written_is_lost_and_said(caplog: pytest.LogCaptureFixtur
 def test_only_so_many_wait() -> None:
     with open_store("memory://", embeddings=None) as store:
         woken: list[int] = []
-        later = DeferredWriter(store.engine._writer, lambda: woken.append(1))
+        later = DeferredWriter(store.engine._writer, lambda: woken.append(1), store.engine.fences)
         for _ in range(MOST_DEFERRED + 5):
             later.put(put_of_nothing(store))
         assert len(later._waiting) == MOST_DEFERRED
@@ -235,7 +235,7 @@ def test_only_so_many_wait() -> None:
 def test_flushes_of_two_threads_take_each_write_once() -> None:
     """Counting what waits and taking it were two steps that two threads could mix up: one of them ended."""
     with open_store("memory://", embeddings=None) as store:
-        later = DeferredWriter(store.engine._writer, lambda: None)
+        later = DeferredWriter(store.engine._writer, lambda: None, store.engine.fences)
         with ThreadPoolExecutor(8) as pool:
             for _ in range(200):
                 later.put(put_of_nothing(store))

@@ -19,7 +19,7 @@ from typing import Final
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Capabilities, Outcome, Row, Unreadable, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
 from inference_core.stores.backends.file_format import (
     DamagedFile,
     UserFile,
@@ -62,13 +62,13 @@ class FileBackend(TableBackend):
         self._write_lock = threading.Lock()
         self._closed = False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with ExitStack() as opened:
                 self._folder_lock = opened.enter_context(closing(FileLock(folder / "store.lock")))
                 with self._folder_lock:
                     is_new = not (self._manifest.exists() or self._files.exists())
                     self._format = open_manifest(self._manifest, key, compresses=compresses, is_new=is_new)
-                    self._files.mkdir(exist_ok=True)
+                    self._files.mkdir(mode=0o700, exist_ok=True)
                     sync_folder(folder)
                     self._finish()
                     for left in self._files.glob("*.tmp"):  # of a process that died during a write
@@ -159,6 +159,30 @@ class FileBackend(TableBackend):
                     path.unlink()
                     sync_folder(self._files)
         return len(found)
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        with self._writing():
+            path = self._path(root)
+            self._cache.pop(path.name, None)
+            path.unlink(missing_ok=True)
+            sync_folder(self._files)
+            for label in {namespace[0] for namespace, _ in also}:
+                if not self._path(label).exists():
+                    continue
+                user = self._user(self._path(label))
+                table, packed = user.table.copy(), dict(user.packed)
+                table.erase("", also)
+                for key in also:
+                    packed.pop(key, None)
+                self._write([user._replace(root=label, table=table, packed=packed)], at_once=False)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """Does nothing: a file is replaced as a whole, and holds no more than its rows."""
+        del fully
+        return []
+
+    def files(self) -> list[Path]:
+        return [*self._files.iterdir(), self._manifest]
 
     def close(self) -> None:
         """Closes the lock file. Later calls raise StoreUnavailable."""

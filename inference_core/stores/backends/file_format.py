@@ -225,7 +225,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def write_manifest(path: Path, content: dict[str, Any]) -> None:
     """Replaces a manifest atomically and durably. Raises OSError."""
     temporary = path.with_suffix(".tmp")
-    write_file(temporary, json.dumps(content, indent=2).encode())
+    if not path.exists():  # it holds the store's own key
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    write_file(temporary, json.dumps(content, indent=2).encode(), path)
     temporary.replace(path)
     sync_folder(path.parent)
 
@@ -307,12 +309,16 @@ def write_file(path: Path, content: bytes, replaced: Path | None = None) -> Sign
     """Writes a file and syncs its content, but not yet its name. Raises OSError.
 
     It gets a later modification time than the file that it will replace. Within a tick of the system's clock, two
-    files of the same size could otherwise have one signature, since inodes are reused.
+    files of the same size could otherwise have one signature, since inodes are reused. It also gets the permissions of
+    that file; a new one is readable to those who may read the folder.
     """
     moment = time.time_ns()
+    mode = path.parent.stat().st_mode
     with suppress(FileNotFoundError):
-        moment = max(moment, replaced.stat().st_mtime_ns + 1_000 if replaced else 0)
-    with path.open("wb") as file:
+        if replaced:
+            status = replaced.stat()
+            moment, mode = max(moment, status.st_mtime_ns + 1_000), status.st_mode
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode & 0o666)) as file:
         file.write(content)
         file.flush()
         os.utime(path, ns=(moment, moment))

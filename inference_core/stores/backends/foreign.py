@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
@@ -241,7 +242,7 @@ class ForeignBackend:
         """Keeps a setting for the life of this object."""
         self._meta[name] = value
 
-    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+    def inspect(self, root: str | None = None) -> Iterator[Row]:
         """Every row of one user or of all. A row that the store cannot read makes it fail."""
         return chain.from_iterable(map(self._scan, self.namespaces(() if root is None else (root,))))
 
@@ -249,6 +250,20 @@ class ForeignBackend:
         """Removes nothing: repairing the store is up to its own tools."""
         del found
         return 0
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        keys = [(row.namespace, row.key) for row in self.inspect(root)]  # of a scope after the other, as they are many
+        self._ask([PutOp(namespace, key, None) for namespace, key in [*keys, *also]])
+        self.forget(root)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """Does nothing: how the store keeps its data is its own affair."""
+        del fully
+        return [f"what {self.name} keeps of removed items: see its documentation"]
+
+    def files(self) -> list[Path]:
+        """None that are known."""
+        return []
 
     def forget(self, user: str) -> None:
         """Drops what was read of the scopes whose first label is ``user``."""

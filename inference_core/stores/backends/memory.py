@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import Clock
@@ -67,12 +68,29 @@ class InMemoryBackend(TableBackend):
         del found
         return 0
 
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        with self._open() as table:
+            table.erase(root, also)
+            self._dropped(root, also)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """Does nothing: what was removed is gone."""
+        del fully
+        return []
+
+    def files(self) -> list[Path]:
+        """None."""
+        return []
+
     def close(self) -> None:
         """Later calls are refused."""
         self._closed = True
 
     def _keep(self, states: Mapping[Key, RowState]) -> None:
         """Makes ``states`` last longer than this object, in a subclass. Raises StoreError."""
+
+    def _dropped(self, root: str, also: Sequence[Key]) -> None:
+        """Removes what `_keep` has kept of them."""
 
     @contextmanager
     def _open(self) -> Generator[Table]:
@@ -147,3 +165,10 @@ class MappingBackend(InMemoryBackend):
             self._mapping[root] = list(self._entries[root].values())
         else:
             self._mapping.pop(root, None)
+
+    def _dropped(self, root: str, also: Sequence[Key]) -> None:
+        for key in also:
+            if self._entries.get(key[0][0], {}).pop(key, None) is not None:
+                self._mapping[key[0][0]] = list(self._entries[key[0][0]].values())
+        self._entries.pop(root, None)
+        self._mapping.pop(root, None)

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
@@ -25,9 +26,20 @@ from inference_core.errors import (
     WriteUnknown,
     without_quotes,
 )
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Delete, Key, Outcome, Pending, Row, Tally, Unreadable, Write
+from inference_core.stores.backend import (
+    Capabilities,
+    Check,
+    Delete,
+    Key,
+    Outcome,
+    Pending,
+    Row,
+    Tally,
+    Unreadable,
+    Write,
+)
 from inference_core.stores.backends.rows import LOST, RowState, WriteSet, holding_most, tally
 from inference_core.stores.codec import PageRequest, check_schema, namespace_of, near_micros, pack_namespace, to_micros
 
@@ -198,6 +210,20 @@ class MongoBackend:
                     removed += isinstance(outcome, list)
         return removed
 
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        with self._open():
+            self._rows.delete_many({"$or": [{"root": root}, {"_id": {"$in": [id_of(key) for key in also]}}]})
+            self._scopes.erase(root)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """Does nothing: freeing space is up to the server."""
+        del fully
+        return ["freed space and the operations log of MongoDB, until they are used again"]
+
+    def files(self) -> list[Path]:
+        """None: the server's files lie elsewhere."""
+        return []
+
     def forget(self, user: str) -> None:
         """Does nothing: no reader of changes is remembered."""
 
@@ -233,7 +259,9 @@ class MongoBackend:
         return {key: state_of(one) for one in found if (key := key_of(one))}
 
     def _apply_batch(self, batch: Sequence[Write]) -> Outcome:
-        names = sorted({pack_namespace(write.namespace) for write in batch})
+        # Everybody checks the fences: who leased them would wait for everybody else.
+        fences = {write.namespace for write in batch if isinstance(write, Check) and write.namespace[0] == ERASED}
+        names = sorted({pack_namespace(write.namespace) for write in batch if write.namespace not in fences})
         try:
             with self._open():
                 self._scopes.prepare(names)

@@ -5,6 +5,7 @@ Times are microseconds since 1970. A value is JSON text, because BSON has no lar
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Generator, Sequence
@@ -166,6 +167,12 @@ class Scopes:
                 self._scopes.update_one({"_id": name}, {"$setOnInsert": {"head": 0, "until": 0.0}}, upsert=True)
             self._known.add(name)
 
+    def erase(self, root: str) -> None:
+        """Removes the documents of all scopes whose first label is ``root``."""
+        start = re.escape(pack_namespace((root,))[:-1])
+        self._scopes.delete_many({"_id": {"$regex": rf"^{start}[,\]]"}})
+        self._known.clear()
+
     @contextmanager
     def taken(self, names: Sequence[str], session: Any) -> Generator[dict[str, int]]:
         """Leases the scopes and yields their last numbers; what the caller makes of these become the heads.
@@ -200,6 +207,9 @@ class Scopes:
             found = self._scopes.find_one_and_update({"_id": name, "until": {"$lt": now}}, changes, session=session)
             if found:
                 return found["head"]
+            if not self._scopes.find_one({"_id": name}, session=session):
+                self._known.discard(name)
+                raise StoreBusy("The scope was erased meanwhile; try again")
             if time.monotonic() > deadline:
                 raise StoreBusy("Another writer keeps this scope; try again later")
             time.sleep(_PAUSE_S)

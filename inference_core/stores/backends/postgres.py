@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -67,6 +68,15 @@ WITH head AS (UPDATE memory_scopes SET seq = seq + 1 WHERE id = %(id)s RETURNING
 UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, created = 0, updated = 0, {CLEARED},
     tokens = NULL
 WHERE scope = %(id)s AND key = %(key)s AND seq = %(seq)s
+"""
+_ERASE: Final = """
+DELETE FROM memory_rows WHERE ctid = ANY(ARRAY(
+    SELECT r.ctid FROM memory_rows r WHERE r.scope IN (SELECT id FROM memory_scopes WHERE root = %(root)s)
+    LIMIT %(limit)s
+))
+"""
+_ERASE_ROW: Final = """
+DELETE FROM memory_rows WHERE scope = (SELECT id FROM memory_scopes WHERE namespace = %s) AND key = %s
 """
 _NEW_SEQS: Final = """
 UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
@@ -173,6 +183,43 @@ class PostgresBackend(SqlBackend):
                 return sum(connection.execute(_DISCARD, one.place._asdict()).rowcount for one in found)
 
         return self._connections.attempt(discard)
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        def portion(connection: Connection) -> bool:
+            with connection.transaction():
+                label = {"root": self._root(root), "limit": self.page_size}
+                if connection.execute(_ERASE, label).rowcount == self.page_size:
+                    return True
+                connection.execute("DELETE FROM memory_scopes WHERE root = %(root)s", label)
+                for namespace, key in also:
+                    connection.execute(_ERASE_ROW, (pack_namespace(namespace), key))
+                return False
+
+        def drain(connection: Connection) -> None:
+            with connection.transaction():  # waits for all that began before the user's fence was put up
+                connection.execute("LOCK TABLE memory_scopes IN EXCLUSIVE MODE")
+
+        self._connections.attempt(drain)
+        while self._connections.attempt(portion):
+            pass
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """``fully``: with VACUUM FULL, during which nobody reads or writes. What another role owns is left out."""
+
+        def vacuum(connection: Connection) -> None:
+            connection.execute("SET statement_timeout = 0")
+            try:
+                connection.execute(f"VACUUM {'(FULL) ' if fully else ''}memory_rows, memory_scopes")
+            finally:
+                connection.execute("SET statement_timeout = '5s'")
+
+        self._connections.attempt(vacuum)
+        freed = [] if fully else ["freed pages of PostgreSQL's tables, until they are used again or VACUUM FULL is run"]
+        return [*freed, "PostgreSQL's write-ahead log, until it is recycled"]
+
+    def files(self) -> list[Path]:
+        """None: the server's files lie elsewhere."""
+        return []
 
     def close(self) -> None:
         self._connections.close()

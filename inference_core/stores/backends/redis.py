@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice, repeat
+from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
@@ -63,6 +64,7 @@ _SCHEMA: Final = "schema_version"
 _ROUNDS: Final = 64
 _PAUSE_S: Final = 0.002
 _PORTION: Final = 1_000
+_REWRITE_S: Final = 60.0
 
 
 class RedisBackend:
@@ -238,6 +240,48 @@ class RedisBackend:
         self._server.check()
         return sum(map(self._discarded, found))
 
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        scopes = [scope for scope in self._server.ask([("HKEYS", self._keys.whole("heads"))])[0] if _is_of(scope, root)]
+        for scope in scopes:
+            (fields,) = self._server.ask([("HKEYS", self._keys.raw("cells", scope))])
+            for some in chunked(fields, _PORTION):
+                self._erase_rows(scope, some)
+            own = [self._keys.raw(what, scope) for what in ("cells", "vectors", "tokens", "feed", "age", "ends")]
+            removals: list[tuple[Any, ...]] = [("DEL", *own), ("ZREM", self._keys.whole("scopes"), scope)]
+            # Last: as long as the scope has a head, a repetition finds it.
+            self._server.ask([*removals, ("HDEL", self._keys.whole("heads"), scope)], together=True)
+        for namespace, key in also:
+            self._erase_rows(pack_scope(namespace), [encoded(key)])
+
+    def _erase_rows(self, scope: bytes, fields: Sequence[bytes]) -> None:
+        """Removes rows of a packed scope from every key that has them."""
+        (cells,) = self._server.ask([("HMGET", self._keys.raw("cells", scope), *fields)])
+        namespace = scope_of(scope)
+        removals: list[tuple[Any, ...]] = []
+        for field, packed in zip(fields, cells, strict=True):
+            if namespace and packed:
+                places = self._keys.places((namespace, field.decode(errors="replace")), unpack_cell(packed).cell)
+                removals += [("ZREM", name, member) for name, member in places]
+        removals += [("HDEL", self._keys.raw(what, scope), *fields) for what in ("cells", "vectors", "tokens")]
+        removals.append(("ZREM", self._keys.raw("feed", scope), *fields))
+        self._server.ask(removals, together=True)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        """Has the server write its append-only file anew, if it has one and permits it; waits for the end."""
+        del fully
+        left = [f"snapshots (RDB) of {self.name}, until the next one"] if self._server.setting("save") else []
+        if self._server.setting("appendonly") != "yes":
+            return left
+        try:
+            self._server.rewrite_log(_REWRITE_S)
+        except StoreUnavailable as error:
+            left.append(f"the append-only file, until BGREWRITEAOF has ended ({error})")
+        return left
+
+    def files(self) -> list[Path]:
+        """None: the server's files lie elsewhere."""
+        return []
+
     def forget(self, user: str) -> None:
         """Does nothing: Redis keeps no record of who follows changes."""
 
@@ -377,6 +421,11 @@ class RedisBackend:
     def _later(self) -> bytes:
         """The end, exclusive, of the expired members in a set by expiry."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
+
+
+def _is_of(scope: bytes, root: str) -> bool:
+    namespace = scope_of(scope)
+    return namespace is not None and namespace[0] == root
 
 
 def has_store(url: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha1
 from typing import Any, Final, NamedTuple
@@ -42,6 +44,7 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.ClusterCrossSlotError, f"; {_NO_CLUSTER}"),
 )
 Command = Sequence[Any]
+_REWRITING: Final = re.compile(rb"aof_rewrite_(?:in_progress|scheduled):1")
 
 
 class Address(NamedTuple):
@@ -148,6 +151,19 @@ class Server:
             elif isinstance(answer, exceptions.RedisError):
                 answers[at] = self._failure(answer)
         return answers
+
+    def rewrite_log(self, wait_s: float) -> None:
+        """Has the server write its append-only file anew. Raises StoreUnavailable if that takes longer."""
+        until = time.monotonic() + wait_s
+        self.ask([("BGREWRITEAOF",)])
+        pause = 0.01
+        while _REWRITING.search(state := self.ask([("INFO", "persistence")])[0]):
+            if time.monotonic() > until:
+                raise StoreUnavailable(f"{self.name} has not written its append-only file anew in {wait_s:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+        if b"aof_last_bgrewrite_status:ok" not in state:
+            raise StoreUnavailable(f"{self.name} could not write its append-only file anew; its log says why")
 
     def check(self) -> None:
         """Raises StoreUnavailable after `close`."""

@@ -207,6 +207,15 @@ class Table:
         states[name] = state
         self._heads[namespace] = max(self.head(namespace), state.seq)
 
+    def erase(self, root: str, also: Sequence[Key]) -> None:
+        """Removes all of ``root``, and the rows ``also``, as if they had never been there."""
+        for scope in [scope for scope in self._heads if scope[0] == root]:
+            for of_scope in (self._scopes, self._heads, self._orders):
+                of_scope.pop(scope, None)
+        for scope, key in also:
+            self._scopes.get(scope, {}).pop(key, None)
+            self._orders.pop(scope, None)
+
     def state(self, key: Key) -> RowState | None:
         """The state of ``key``."""
         return self._scopes.get(key[0], {}).get(key[1])

@@ -66,6 +66,16 @@ WHERE id = ? AND seq IS coalesce(?, seq) AND value IS NOT NULL
 """
 """The row stays, without content, so that its number does not come again; an unreadable key is replaced."""
 
+_ERASED_AT_ONCE: Final = 5_000
+_ERASE: Final = """
+DELETE FROM memory_rows WHERE id IN (
+    SELECT r.id FROM memory_scopes s JOIN memory_rows r ON r.scope = s.id WHERE s.root = ? LIMIT ?
+)
+"""
+_ERASE_ROW: Final = """
+DELETE FROM memory_rows WHERE scope = (SELECT id FROM memory_scopes WHERE namespace = ?) AND key = ?
+"""
+
 
 class SqliteBackend(SqlBackend):
     """A Backend on one SQLite file. ``durable=False`` is faster, but a power loss may lose the last commits.
@@ -193,6 +203,23 @@ class SqliteBackend(SqlBackend):
                     writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
                     removed += 1
         return removed
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        left = True
+        while left:  # portions, so that others can write in between
+            with self.connections.transaction() as writer:
+                left = writer.execute(_ERASE, (root, _ERASED_AT_ONCE)).rowcount == _ERASED_AT_ONCE
+                if not left:
+                    writer.execute("DELETE FROM memory_scopes WHERE root = ?", (root,))
+                    writer.executemany(_ERASE_ROW, [(pack_namespace(namespace), key) for namespace, key in also])
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        del fully
+        is_done = self.connections.reclaim()
+        return [] if is_done else ["a program still reads an old state of the file's journal: end it, then repeat this"]
+
+    def files(self) -> list[Path]:
+        return self.connections.files()
 
     def close(self) -> None:
         """Closes all connections. SQLite merges the journal into the file with the last one."""

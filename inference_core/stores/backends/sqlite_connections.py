@@ -24,6 +24,8 @@ _BUSY_TIMEOUT_MS: Final = 5_000
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 VERSION: Final = 4
+_SECURE: Final = "secure_delete"
+"""The setting of files in which everything that was deleted was overwritten."""
 READABLE: Final = 3
 """The oldest version that is read without an update: later ones only added indexes."""
 _MIGRATIONS: Final = {
@@ -151,23 +153,43 @@ class SqliteConnections:
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """The writer, in a transaction that is durable afterwards. Raises ReadOnlyStore, StoreUnavailable."""
+        with self._turn() as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield writer
+                if writer.in_transaction:
+                    # An open file that was deleted still takes writes, and is gone with the process. Checked at the
+                    # last moment before the commit, so that such a write is never reported as saved.
+                    self._check_file()
+                    writer.execute("COMMIT")
+            finally:
+                if writer.in_transaction:
+                    writer.execute("ROLLBACK")
+
+    def reclaim(self) -> bool:
+        """Overwrites freed pages and empties the journal; False if somebody still reads an old state in it."""
+        with self._turn() as writer:
+            mark = (_SECURE, "on")
+            if writer.execute("SELECT 1 FROM memory_meta WHERE (name, value) = (?, ?)", mark).fetchone() is None:
+                # Written by an earlier version, whose deletes may have left the content of freed pages in place.
+                writer.execute("VACUUM")
+                writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", mark)
+            return not writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+
+    @contextmanager
+    def _turn(self) -> Generator[sqlite3.Connection]:
         with self._write_lock:
             if self._closed:
                 raise StoreUnavailable("The store is closed")
             if not self.is_writable:
                 raise ReadOnlyStore(f"{self._path} was opened for reading alone; nothing was changed")
             with self._turns, translated():
-                self._writer.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._writer
-                    if self._writer.in_transaction:
-                        # An open file that was deleted still takes writes, and is gone with the process. Checked at the
-                        # last moment before the commit, so that such a write is never reported as saved.
-                        self._check_file()
-                        self._writer.execute("COMMIT")
-                finally:
-                    if self._writer.in_transaction:
-                        self._writer.execute("ROLLBACK")
+                yield self._writer
+
+    def files(self) -> list[Path]:
+        """The file and its journal, if there is one."""
+        journal = self._path.with_name(self._path.name + "-wal")
+        return [self._path, *([journal] if journal.exists() else [])]
 
     def close(self) -> None:
         """Closes all connections. SQLite merges the journal into the file with the last one."""
@@ -185,6 +207,8 @@ class SqliteConnections:
         if self._path.is_dir():
             raise IsADirectoryError("it is a folder")
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # A new file is its owner's alone; SQLite gives the journal the permissions of the file.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._turns = opened.enter_context(closing(FileLock(self._path.with_name(self._path.name + ".lock"))))
         with self._turns:
             self._writer = opened.enter_context(closing(self._connect("mode=rwc")))
@@ -225,6 +249,7 @@ class SqliteConnections:
             opened.callback(connection.close)
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
             connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = ON")  # off in SQLite's own builds: deleted texts would stay
             # FULL: a commit survives a power loss.
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
             opened.pop_all()
@@ -280,11 +305,14 @@ def migrate(connection: sqlite3.Connection) -> None:
     Raises UnsupportedSchema if a newer version of the package wrote the file.
     """
     connection.execute("PRAGMA journal_mode = WAL")
-    for step in range(checked_version(connection) + 1, VERSION + 1):
+    version = checked_version(connection)
+    mark = "" if version else f"INSERT INTO memory_meta VALUES ('{_SECURE}', 'on');"
+    for step in range(version + 1, VERSION + 1):
         connection.executescript(
-            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};"
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};{mark}"
             f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
         )
+        mark = ""
 
 
 def checked_version(connection: sqlite3.Connection) -> int:

@@ -1,0 +1,157 @@
+"""``erase`` and ``erasures``: everything of a user is removed, with a receipt."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from inference_core.cli.options import Target, Yes, on_store
+from inference_core.cli.output import confirm, counted, note, one_line, print_json, progress_bar, working
+from inference_core.stores.urls import parse_url
+
+if TYPE_CHECKING:
+    from inference_core.agents.checkpoints import CheckpointThreads
+    from inference_core.lifecycle.ledger import ErasureReceipt
+    from inference_core.stores.backend import Backend
+
+_DEFAULT: Final = "inference-core-erasures.jsonl"
+LedgerPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger", metavar="FILE", help=f"The ledger; by default beside the store's files, else {_DEFAULT} here."
+    ),
+]
+Outboxes = Annotated[
+    list[str] | None, typer.Option("--outbox", metavar="URL", help="The outbox, if it is another database.")
+]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option("--checkpoints", metavar="URL", help="A checkpointer's database; may be given several times."),
+]
+
+
+def ledger_path(url: str, given: Path | None) -> Path:
+    """Where the ledger of the store at ``url`` lies."""
+    path = parse_url(url).path
+    return given or (path.with_name(path.name + ".erasures.jsonl") if path else Path(_DEFAULT))
+
+
+@contextmanager
+def _opened(
+    target: Target, outboxes: Sequence[str], checkpoints: Sequence[str]
+) -> Generator[tuple[list[Backend], list[CheckpointThreads]]]:
+    from inference_core.stores.factory import open_backend
+
+    settings = target.settings()
+    with ExitStack() as opened:
+        stores: list[Backend] = []
+        for url in (settings.store_url, *outboxes):
+            given = settings.encryption
+            if not given["keys"] and parse_url(url).scheme != "file":
+                given["encryption_key"] = None
+            stores.append(opened.enter_context(closing(open_backend(url, **given))))
+        threads: list[CheckpointThreads] = []
+        if checkpoints:
+            from inference_core.agents.checkpoints import CheckpointThreads
+
+            threads = [opened.enter_context(closing(CheckpointThreads(url))) for url in checkpoints]
+        yield stores, threads
+
+
+@on_store("user", "url", "json")
+def erase(
+    target: Target,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    checkpoints: Checkpoints = None,
+    outbox: Outboxes = None,
+    ledger: LedgerPath = None,
+    receipt: Annotated[Path | None, typer.Option("--receipt", metavar="FILE", help="Write the receipt here.")] = None,
+    fully: Annotated[
+        bool, typer.Option("--full", help="PostgreSQL: VACUUM FULL, during which nobody reads or writes.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove everything of a user, for good: memories, archive, messages, receipts, jobs, conversations.
+
+    Checks afterwards that nothing is left, also in the bytes of files, and prints a receipt. Agents may go on running.
+    Exit code 1 says that something is left; run it again.
+    """
+    from inference_core.lifecycle.erasing import erase as erase_user
+    from inference_core.lifecycle.ledger import Ledger
+
+    with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), ExitStack() as written:
+        book = Ledger(ledger_path(target.settings().store_url, ledger))
+        if not dry_run and not yes:
+            confirm(f"Erase everything of {one_line(target.user)}, for good?")
+        file = written.enter_context(_new_file(receipt)) if receipt else None
+        with working("Erasing …"):
+            made = erase_user(
+                stores, target.user, book, threads=threads, by=getpass.getuser(), fully=fully, dry_run=dry_run
+            )
+        document = made.to_json()
+        if file:
+            file.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    if target.json:
+        print_json(document)
+    else:
+        _show(made, is_done=not dry_run)
+    if made.left and not dry_run:
+        raise typer.Exit(1)
+
+
+def _new_file(path: Path) -> IO[str]:
+    """A file that its owner alone can read. Raises FileExistsError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+
+
+@on_store("url", "json")
+def erasures(
+    target: Target,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="After a restore: erase whom this ledger names."),
+    ] = None,
+    ledger: LedgerPath = None,
+    checkpoints: Checkpoints = None,
+    outbox: Outboxes = None,
+) -> None:
+    """List the erasures of a ledger, or replay them on a restored store."""
+    from inference_core.lifecycle.erasing import replay as replay_erasures
+    from inference_core.lifecycle.ledger import Ledger
+
+    if replay is None:
+        entries = Ledger(ledger_path(target.settings().store_url, ledger)).entries
+        for entry in [] if target.json else entries:
+            note(f"{entry['ended']} {entry['id']}: {entry['found']} removed, {entry['left']} left")
+        target.print({"erasures": entries}, f"{len(entries) or 'No'} erasures")
+        return
+    with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), progress_bar("Users") as advance:
+        made = replay_erasures(stores, Ledger(replay), threads=threads, by=getpass.getuser(), progress=advance)
+    for one in [] if target.json else made:
+        _show(one, is_done=True)
+    document = {"erasures": [one.to_json() for one in made]}
+    target.print(document, f"Erased {counted(len(made), 'user', 'users')} again")
+    if any(one.left for one in made):
+        raise typer.Exit(1)
+
+
+def _show(receipt: ErasureReceipt, *, is_done: bool) -> None:
+    for store, places in receipt.places.items():
+        note(f"{store}: {', '.join(f'{one.found} {name}' for name, one in places.items()) or 'nothing'}")
+    if not is_done:
+        note(f"Would erase {counted(receipt.found, 'row', 'rows')}.")
+        return
+    for path, count in receipt.files.items():
+        if count:
+            note(f"{path}: {counted(count, 'trace', 'traces')} left")
+    searched = f", searched {counted(len(receipt.files), 'file', 'files')}" if receipt.files else ""
+    note(f"Erased {counted(receipt.found, 'row', 'rows')}, {receipt.left} left{searched}. Receipt {receipt.id}")
+    for place in (*receipt.remains, *receipt.not_ours):
+        note(f"Not erased: {place}")

@@ -1,0 +1,317 @@
+"""erase(): removes everything of a user from stores, checks that it is gone, byte by byte where it can, and says so.
+
+Fence, then remove, then reclaim, then verify, then the receipt. The fence keeps out whoever began to write before:
+workers in the midst of an extraction, saves that wait, imports. An erasure that was interrupted is completed by the
+next call with the same ledger, which gives the same counts.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from inference_core.errors import InvalidId, StoreError
+from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
+from inference_core.memory.namespaces import Namespace, agent_in, decode_label, encode_label
+from inference_core.memory.places import ITEMS, LISTED, PLACES, ROOTS
+from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
+from inference_core.stores.backend import Backend, Key, Row, Unreadable
+from inference_core.stores.fence import fences_of
+
+Progress = Callable[[int, int], None]
+"""Is called with how many steps are done, and of how many."""
+NOT_OURS: Final = (
+    "backups, exports, replicas and archives of the write-ahead log, until you delete them",
+    "what model providers, traces and logs have kept of prompts",
+    "the memory of running programs, which shows it to nobody",
+)
+_NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
+_MOST_TRACES: Final = 64
+_TRACE: Final = 40
+"""Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
+_SHORTEST: Final = 8
+_NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
+_TRIES: Final = 50
+_PAUSE_S: Final = 0.1
+
+
+class Threads(Protocol):
+    """Conversations of an application, kept under thread ids."""
+
+    name: str
+
+    def of(self, label: str, named: Iterable[str]) -> list[str]:
+        """Those of the threads ``named`` that are there, and those whose id says that they are the user's."""
+        ...
+
+    def erase(self, threads: Sequence[str]) -> list[str]:
+        """Removes them; in words, where their bytes may still be."""
+        ...
+
+    def files(self) -> list[Path]:
+        """The files that hold them."""
+        ...
+
+
+class _Found:
+    """What there is of a user: rows by place, the ids of threads, and traces to search for in files."""
+
+    def __init__(self, backend: Backend, user_id: str) -> None:
+        self.rows: Counter[str] = Counter()
+        self.threads: set[str] = set()
+        self.sessions: set[str] = set()
+        self.also: list[Key] = []
+        """Rows of others' namespaces that name the user, and those that may have."""
+        self.traces: list[str] = []
+        self._seen = 0
+        self._chance = random.Random(0)  # noqa: S311 - which texts are searched for is no secret
+        label, agents = encode_label(user_id), {None}
+        for one in backend.inspect(label):
+            namespace = one.namespace or (label,)
+            self.rows[PLACES.get(namespace[1], ITEMS) if len(namespace) > 1 else ITEMS] += 1
+            agents |= {agent_in(namespace), agent_in(namespace[1:])}
+            if isinstance(one, Row):
+                self._note(one)
+        for root, name in ROOTS.items():
+            for one in backend.inspect(root) if name else ():
+                if name and isinstance(one, Row) and one.value.get(name) == user_id:
+                    self.rows[LISTED] += 1
+                    self.also.append((one.namespace, one.key))
+        # The key of a row that is gone is a hash of the user's id.
+        for agent, scoped, task in product(agents, (True, False), (None, SESSIONS, INSIGHTS)):
+            self.also.append(Partition(user_id, agent, scoped, task).place)
+
+    def _note(self, row: Row) -> None:
+        texts = [text for text in _texts(row.value) if len(text) >= _SHORTEST]
+        for text in [max(texts, key=len)] if texts else []:
+            self._seen += 1
+            if len(self.traces) < _MOST_TRACES:
+                self.traces.append(text[:_TRACE])
+            elif (at := self._chance.randrange(self._seen)) < _MOST_TRACES:
+                self.traces[at] = text[:_TRACE]
+        self.threads |= _threads(row)
+        named = (row.value.get("session_id"), row.value.get("session"))
+        self.sessions |= {name for name in named if isinstance(name, str)}
+
+
+def erase(
+    stores: Sequence[Backend],
+    user_id: str,
+    ledger: Ledger,
+    *,
+    threads: Sequence[Threads] = (),
+    by: str = "",
+    reason: str = "",
+    fully: bool = False,
+    dry_run: bool = False,
+) -> ErasureReceipt:
+    """Removes all of a user from ``stores``: those of memories, and that of the outbox if it is another one.
+
+    ``threads`` are the conversations that belong to it. ``fully`` also reclaims space by means that hold up others.
+    With ``dry_run`` nothing is changed, and the receipt says what there is. Safe beside readers and writers, who get
+    UserErased for this user meanwhile; safe to repeat. Raises InvalidId, StoreError; then call it again.
+    """
+    label = encode_label(user_id)
+    plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
+    fences = [fences_of(store) for store in stores]
+    if not dry_run:
+        ledger.make()
+        for fence in fences:
+            fence.put_up(label)
+    found = [_Found(store, user_id) for store in stores]
+    named = {thread for one in found for thread in one.threads}
+    shared = set[str]()
+    for store in stores if threads else ():
+        shared |= _threads_of_others(store, label) & named
+    held = [place.of(label, named - shared) for place in threads]
+    counts = {store.name: dict(one.rows) for store, one in zip(stores, found, strict=True)}
+    counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
+    known = _resumed(plan, {"id": secrets.token_hex(16), "began": began, "counts": counts})
+    known["traces"] = [*known.get("traces", ()), *(trace for one in found for trace in one.traces)][: 2 * _MOST_TRACES]
+    not_ours = NOT_OURS if threads else (*NOT_OURS, _NO_CHECKPOINTS)
+    files: dict[str, int] = {}
+    remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(sorted(shared)))] if shared else []
+    left = counts
+    if not dry_run:
+        _write_plan(plan, known)
+        for store, one in zip(stores, found, strict=True):
+            _remove(store, label, one.also)
+        for place, ids in zip(threads, held, strict=True):
+            remains += place.erase(ids)
+        for store in stores:
+            remains += store.reclaim(fully=fully)
+        left = {store.name: dict(_Found(store, user_id).rows) for store in stores}
+        left |= {place.name: {"threads": len(place.of(label, named - shared))} for place in threads}
+        sessions = {session for one in found for session in one.sessions}
+        traces = _patterns([user_id, label, *named, *sessions, *known["traces"]])
+        files = {str(path): hits for path, hits in _hits(stores, threads, traces).items()}
+    receipt = ErasureReceipt(
+        id=known["id"],
+        subject=ledger.subject(user_id),
+        began=known["began"],
+        ended=datetime.now(UTC).isoformat(),
+        by=by,
+        reason=reason,
+        places={
+            name: {
+                place: Place(found=count, left=left.get(name, {}).get(place, 0))
+                for place, count in (left.get(name, {}) | places).items()
+            }
+            for name, places in known["counts"].items()
+        },
+        files=files,
+        remains=tuple(remains),
+        not_ours=not_ours,
+    )
+    if not dry_run:
+        ledger.append(receipt)
+        for fence in fences:
+            fence.take_down(label)
+        plan.unlink(missing_ok=True)
+    return receipt
+
+
+def replay(
+    stores: Sequence[Backend],
+    ledger: Ledger,
+    *,
+    threads: Sequence[Threads] = (),
+    by: str = "",
+    progress: Progress | None = None,
+) -> list[ErasureReceipt]:
+    """Erases again who was erased, where ``stores`` hold a state from before: a restored backup. Their new receipts.
+
+    A store that knows of an erasure is left alone: what it has of the user came later.
+    """
+    erased: dict[str, dict[str, Any]] = {entry["subject"]: entry for entry in ledger.entries}
+    receipts: list[ErasureReceipt] = []
+    users = sorted({user for store in stores for user in _users(store)})
+    for done, user_id in enumerate(users, 1):
+        if progress:
+            progress(done, len(users))
+        entry = erased.get(ledger.subject(user_id))
+        if entry is None:
+            continue
+        since = datetime.fromisoformat(entry["began"]).timestamp()
+        stale = [store for store in stores if fences_of(store).since(encode_label(user_id)) < since]
+        if stale:
+            reason = f"replay of {entry['id']}"
+            receipts.append(erase(stale, user_id, ledger, threads=threads, by=by, reason=reason))
+    return receipts
+
+
+def _threads(row: Row) -> set[str]:
+    """The ids of the threads that a receipt or a memory comes from."""
+    source = row.value.get("source")
+    named = [row.value.get("thread_id")]
+    if isinstance(source, dict):
+        named.append(cast("dict[str, Any]", source).get("thread_id"))
+    return {name for name in named if isinstance(name, str)}
+
+
+def _threads_of_others(store: Backend, label: str) -> set[str]:
+    rows = (one for one in store.inspect() if isinstance(one, Row) and one.namespace[0] != label)
+    return {thread for row in rows for thread in _threads(row)}
+
+
+def _users(store: Backend) -> set[str]:
+    """The ids of all users that the store has anything of."""
+    users: set[str] = set()
+    for one in store.inspect():
+        root = one.root if isinstance(one, Unreadable) else one.namespace[0]
+        if root is not None and root in ROOTS:
+            name = ROOTS[root]
+            user = one.value.get(name) if name and isinstance(one, Row) else None
+            users |= {user} if isinstance(user, str) else set()
+        elif root is not None:
+            with suppress(InvalidId):  # an application's own
+                users.add(decode_label(root))
+    return users
+
+
+def _remove(store: Backend, label: str, also: Sequence[Key]) -> None:
+    for _ in range(_TRIES):
+        store.erase(label, also)
+        if next(iter(store.inspect(label)), None) is None:
+            return
+        time.sleep(_PAUSE_S)  # a write that passed the fence before it was put up, in a store without transactions
+    raise StoreError(f"{store.name}: somebody goes on writing for the user; end that program, and repeat this")
+
+
+def _resumed(plan: Path, fresh: dict[str, Any]) -> dict[str, Any]:
+    """What an interrupted erasure has noted, with what has come since; ``fresh`` if there was none."""
+    try:
+        known: dict[str, Any] = json.loads(plan.read_bytes())
+    except (FileNotFoundError, ValueError):  # a plan is complete before anything is removed
+        return fresh
+    for name, counts in fresh["counts"].items():
+        before = known["counts"].setdefault(name, {})
+        known["counts"][name] = {place: max(before.get(place, 0), counts.get(place, 0)) for place in before | counts}
+    return known
+
+
+def _write_plan(plan: Path, known: dict[str, Any]) -> None:
+    temporary = plan.with_name(plan.name + ".tmp")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(json.dumps(known).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(plan)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in cast("dict[str, object]", value).values():
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in cast("list[object]", value):
+            yield from _texts(one)
+
+
+def _patterns(traces: Iterable[str]) -> dict[str, list[bytes]]:
+    """Each trace with the forms in which a file may hold it: as it is, in JSON, and in lower case."""
+    patterns: dict[str, list[bytes]] = {}
+    for trace in traces:
+        if len(trace) >= _SHORTEST:
+            forms = dict.fromkeys((trace, json.dumps(trace)[1:-1], trace.lower()))
+            patterns[trace] = [form.encode(errors="surrogatepass") for form in forms]
+    return patterns
+
+
+def _hits(stores: Sequence[Backend], threads: Sequence[Threads], patterns: dict[str, list[bytes]]) -> dict[Path, int]:
+    """How many of the traces each file still holds; not those that stand in what others have stored, too."""
+    places: list[Backend | Threads] = [*stores, *threads]
+    found = {path: _traces_in(path, patterns) for place in places for path in place.files()}
+    if suspects := set[str]().union(*found.values()):
+        for store in stores:
+            for one in store.inspect():
+                if isinstance(one, Row) and one.namespace[0] not in ROOTS:
+                    text = f"{_joined(one.namespace)}\n{one.key}\n{json.dumps(one.value, ensure_ascii=False)}"
+                    lower = text.lower()
+                    suspects -= {trace for trace in suspects if trace in text or trace.lower() in lower}
+    return {path: len(traces & suspects) for path, traces in found.items()}
+
+
+def _joined(namespace: Namespace) -> str:
+    return "\n".join(namespace)
+
+
+def _traces_in(path: Path, patterns: dict[str, list[bytes]]) -> set[str]:
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return {trace for trace, forms in patterns.items() if any(content.find(form) >= 0 for form in forms)}
+    return set()

@@ -1,0 +1,123 @@
+"""The ledger: which users were erased, in a file outside of the stores, so that a restored backup is erased again.
+
+The first line holds the ledger's key, each other one a receipt. Receipts name their user by an HMAC under that key: who
+has the ledger can tell whether a given id was erased, and cannot list the ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from inference_core.errors import ConfigurationError
+
+_FORMAT: Final = "inference-core-erasures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How many rows (or threads) of the user a place held, and how many are left."""
+
+    found: int
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReceipt:
+    """What an erasure found and removed. ``places`` by store, then by place; ``files`` counts traces left in each file.
+
+    A trace is a piece of an erased text, or an id. ``remains`` says where freed bytes may still be, ``not_ours`` what
+    this package cannot reach. ``began`` and ``ended`` are instants in ISO 8601.
+    """
+
+    id: str
+    subject: str
+    began: str
+    ended: str
+    by: str
+    reason: str
+    places: Mapping[str, Mapping[str, Place]]
+    files: Mapping[str, int] = field(default_factory=dict[str, int])
+    remains: tuple[str, ...] = ()
+    not_ours: tuple[str, ...] = ()
+
+    @property
+    def found(self) -> int:
+        """How many rows and threads there were."""
+        return sum(place.found for store in self.places.values() for place in store.values())
+
+    @property
+    def left(self) -> int:
+        """How many rows, threads and traces are still there."""
+        return sum(one.left for store in self.places.values() for one in store.values()) + sum(self.files.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Itself as JSON data, with a checksum over all of it."""
+        content = asdict(self) | {"found": self.found, "left": self.left}
+        text = json.dumps(content, ensure_ascii=False, sort_keys=True)
+        return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+class Ledger:
+    """The ledger at ``path``, made when it is first written. Raises ConfigurationError if it is something else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: list[dict[str, Any]] = []
+        self._key = secrets.token_bytes(32)
+        self._is_new = True
+        with suppress(FileNotFoundError):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            try:
+                head, *self.entries = [json.loads(line) for line in lines if line]
+                self._key, self._is_new = bytes.fromhex(head["key"]), False
+                is_sound = head["format"] == _FORMAT and all(map(_is_sound, self.entries))
+            except (ValueError, LookupError, TypeError):
+                is_sound = False
+            if not is_sound:
+                raise ConfigurationError(f"{path} is no ledger of erasures, or was changed; nothing was done")
+
+    def subject(self, user_id: str) -> str:
+        """The name of the user in this ledger."""
+        return hmac.digest(self._key, user_id.encode(errors="surrogatepass"), "sha256").hex()
+
+    def append(self, receipt: ErasureReceipt) -> None:
+        """Adds the receipt, durably, unless it is there. Raises OSError."""
+        if any(entry["id"] == receipt.id for entry in self.entries):
+            return
+        entry = receipt.to_json()
+        self.make()
+        _append(self.path, entry)
+        self.entries.append(entry)
+
+    def make(self) -> None:
+        """Makes the file if it is not there: the key must last before it is used. Raises OSError."""
+        if self._is_new:
+            _append(self.path, {"format": _FORMAT, "version": 1, "key": self._key.hex()})
+            self._is_new = False
+
+    def plan(self, user_id: str) -> Path:
+        """The file beside the ledger that keeps what an erasure has found until it is complete."""
+        return self.path.with_name(f"{self.path.name}.{self.subject(user_id)[:16]}")
+
+
+def _is_sound(entry: dict[str, Any]) -> bool:
+    content = {name: value for name, value in entry.items() if name != "sha256"}
+    text = json.dumps(content, ensure_ascii=False, sort_keys=True)
+    return entry["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+
+
+def _append(path: Path, entry: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

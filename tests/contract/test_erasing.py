@@ -1,0 +1,432 @@
+"""erase(): nothing of a user is left on any read path or in any file, nothing comes back, others lose nothing."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import shutil
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from databases import database
+from langgraph.store.memory import InMemoryStore
+from outbox_support import Scripted, said, word_for_word
+from support import HashingEmbeddings
+
+import inference_core
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.effects import Operation, run
+from inference_core.errors import ConfigurationError, StoreUnavailable, UserErased, VersionConflict
+from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
+from inference_core.lifecycle.erasing import erase, replay
+from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
+from inference_core.memory.namespaces import ERASED, QUEUE_ROOT, encode_label
+from inference_core.memory.places import ITEMS, LISTED, PLACES, ROOTS
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import DEAD_LIST, OUTBOX, Partition
+from inference_core.retrieval.documents import Document, DocumentMetadata
+from inference_core.stores.backend import Backend, Put, Row
+from inference_core.stores.backends.foreign import ForeignBackend
+from inference_core.stores.backends.memory import MappingBackend
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import any_engine_of
+from inference_core.stores.fence import fences_of
+from inference_core.stores.store import MemoryStore
+from inference_core.testing import FrozenClock
+from inference_core.transfer.json_lines import export_store
+
+ADA, BOB = "ada.lovelace@example.com", "bob@example.com"
+CANARY = "zqcanary7 of Ada"
+KINDS = ("sqlite", "postgres", "redis", "file", "memory")
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
+    with database(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger" / "erasures.jsonl")
+
+
+def put_everywhere(engine: StoreEngine, user: str, text: str) -> int:
+    """A row in each place of a user, one that has ended, an item of an application, and a listing; how many."""
+    label, clock = encode_label(user), FrozenClock()
+    rows = [(label, place, "agent") for place in PLACES] + [(label, "of-an-application")]
+    value = json.dumps({"content": text, "session_id": f"session of {user}"})
+    document = Document.of(text, DocumentMetadata(session=f"session of {user}"))
+    listed = json.dumps({"user": user, "agent": None, "scoped": True, "text": text})
+    writes = [
+        Put(namespace=row, key=f"key of {user}", value=value, document=document, updated_at=clock.now()) for row in rows
+    ]
+    writes.append(Put(namespace=DEAD_LIST, key=f"dead {user}", value=listed, updated_at=clock.now()))
+    run(engine.write(writes))
+    return len(writes)
+
+
+def live(store: MemoryStore, user: str, text: str) -> None:
+    """What an application does: saves, updates, recalls, deletes, hands over messages, a dead letter, a job."""
+    service = AgentMemoryStoreService(store).sync
+    for at in range(3):
+        service.save_memory(user, f"{text} {at}", memory_id=f"{user}-{at}", session_id=f"session of {user}")
+    service.update_memory(user, f"{user}-0", f"{text} again")
+    service.delete_memory(user, f"{user}-1")
+    service.recall_memories(user, text)
+    service.add_messages(user, [f"{text} said"], session_id=f"session of {user}")
+    pipeline = pipeline_on(store, store)
+    outbox = pipeline.outbox
+    run(outbox.put(Partition(user), [said(f"{text} dies")]))
+    run(pipeline.process(Partition(user), 1))
+    store.engine.flush()
+
+
+def pipeline_on(store: Any, outbox_in: Any, script: Any = word_for_word) -> Pipeline:
+    scope = AgentMemoryStoreService(store, timeout=None).scope
+    return Pipeline(scope, Scripted(script), outbox=Outbox(any_engine_of(outbox_in), scope.clock))
+
+
+def digest(backend: Backend, user: str) -> str:
+    """Of all rows of a user, but for their versions."""
+    rows = [row for row in backend.inspect(encode_label(user)) if isinstance(row, Row)]
+    text = sorted(json.dumps([row.namespace, row.key, row.value, str(row.created_at)], sort_keys=True) for row in rows)
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()
+
+
+def hits(backend: Backend, *needles: str) -> int:
+    return sum(path.read_bytes().count(needle.encode()) for path in backend.files() for needle in needles)
+
+
+def left_of(backend: Backend, *needles: str) -> list[Row]:
+    return [row for row in backend.inspect() if any(one in f"{row}" for one in needles) and isinstance(row, Row)]
+
+
+def test_nothing_is_left_in_any_place_and_others_lose_nothing(url: str, ledger: Ledger) -> None:
+    with open_store(url, embeddings=HashingEmbeddings()) as store:
+        store.wait_ready(10)
+        backend = store.engine.backend
+        live(store, ADA, CANARY)
+        live(store, BOB, "bob likes tea")
+        several = put_everywhere(store.engine, ADA, CANARY)
+        put_everywhere(store.engine, BOB, "bob drinks coffee")
+        of_bob = digest(backend, BOB)
+        looked = erase([backend], ADA, ledger, dry_run=True)
+        assert left_of(backend, CANARY)
+        receipt = erase([backend], ADA, ledger, by="admin", reason="asked")
+        assert looked.found == looked.left == receipt.found > several
+        assert (receipt.left, receipt.by, receipt.reason) == (0, "admin", "asked")
+        assert set(receipt.places[backend.name]) == {*PLACES.values(), ITEMS, LISTED}
+        assert left_of(backend, CANARY, ADA, encode_label(ADA)) == []
+        assert hits(backend, CANARY, ADA, encode_label(ADA), f"session of {ADA}") == 0
+        assert digest(backend, BOB) == of_bob
+        service = AgentMemoryStoreService(store).sync
+        assert not service.recall_memories(ADA, CANARY)
+        assert [
+            row for row in run(store.engine.namespaces()) if row[0] not in ROOTS and row[0] != encode_label(BOB)
+        ] == []
+        service.save_memory(ADA, "back again")
+        assert [one.content for one in service.list_memories(ADA)[0]] == ["back again"], "who comes back is remembered"
+    if not url.startswith("memory"):
+        with open_store(url, embeddings=None) as again:
+            assert left_of(again.engine.backend, CANARY) == []
+
+
+def test_regression_a_worker_in_mid_extraction_brings_nothing_back(url: str, ledger: Ledger, tmp_path: Path) -> None:
+    """The memories were written although the user was erased while the model was asked, the outbox being elsewhere."""
+    with (
+        open_store(url, embeddings=None) as store,
+        open_store(f"sqlite:///{tmp_path / 'outbox.db'}", embeddings=None) as other,
+    ):
+        for outbox_in in (store, other):
+            backends = list(dict.fromkeys([store.engine.backend, outbox_in.engine.backend]))
+            worker = pipeline_on(store, outbox_in, partial(erased_meanwhile, backends, ledger))
+            run(worker.outbox.put(Partition(ADA), [said(CANARY)]))
+            report = run(worker.process(Partition(ADA), 1))
+            assert report.outcome is BatchOutcome.LATER
+            for backend in backends:
+                assert left_of(backend, CANARY, ADA) == []
+                assert hits(backend, CANARY, ADA) == 0
+            again = pipeline_on(store, outbox_in)
+            run(again.outbox.put(Partition(ADA), [said("new")]))
+            assert run(again.process(Partition(ADA), 1)).outcome is BatchOutcome.DONE, "who comes back is remembered"
+            erase(backends, ADA, ledger)
+
+
+def erased_meanwhile(backends: list[Backend], ledger: Ledger, messages: Any, offered: Any) -> Any:
+    assert erase(backends, ADA, ledger).left == 0
+    return word_for_word(messages, offered)
+
+
+def test_what_began_before_is_refused_also_in_another_process(url: str, ledger: Ledger, tmp_path: Path) -> None:
+    """A save that waited for its vectors, notes that waited for their second, an import under way, a warm index."""
+    if url.startswith("memory"):
+        pytest.skip("of one process")
+    with open_store(url, embeddings=None) as store, open_store(url, embeddings=None) as elsewhere:
+        memory = elsewhere.memory(ADA)
+        memory.add(CANARY, "preferences")
+        assert memory.search("zqcanary7")
+        exported = tmp_path / "export.jsonl"
+        export_store(elsewhere.engine.backend, exported)
+        save = AgentMemoryStoreService(elsewhere).scope
+        put = Put(
+            namespace=(encode_label(ADA), "semantic"),
+            key="late",
+            value='{"content": "late"}',
+            updated_at=save.clock.now(),
+        )
+        began = elsewhere.engine.write([put])
+        first = next(began)
+        elsewhere.engine.later.put(put)
+        assert erase([store.engine.backend], ADA, ledger).left == 0
+        with pytest.raises(UserErased, match="nothing was written"):
+            resumed(began, first)
+        elsewhere.engine.later.flush()
+        elsewhere.engine.accesses.flush()
+        assert memory.search("zqcanary7") == memory.all() == []
+        assert left_of(store.engine.backend, ADA, CANARY) == []
+        # The first scope that is made anew counts from 1 again: an index of before must not take it for its own.
+        store.memory(ADA).add("likes zebras", "preferences")
+        assert [one.content for one in memory.search("zqcanary7 zebras")] == ["likes zebras"]
+        memory.add("and now from here", "preferences")
+
+
+def resumed(began: Operation[Any], first: Any) -> Any:
+    """Drives an operation on from its first effect."""
+
+    def rest() -> Operation[Any]:
+        effect = first
+        while True:
+            try:
+                answer = yield effect
+            except Exception as error:  # noqa: BLE001 - belongs to the operation
+                effect = began.throw(error)
+            else:
+                effect = began.send(answer)
+
+    try:
+        return run(rest())
+    except (RuntimeError, StopIteration) as error:
+        return error
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_an_erasure_that_was_interrupted_is_completed_with_the_same_counts(
+    step: int, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        backend = store.engine.backend
+        several = put_everywhere(store.engine, ADA, CANARY)
+        left = step
+
+        def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **options: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == -1:
+                    raise StoreUnavailable("killed")
+                return call(*args, **options)
+
+            return called
+
+        with monkeypatch.context() as patched:
+            for name in ("apply", "erase", "reclaim", "inspect"):
+                patched.setattr(backend, name, failing(getattr(backend, name)))
+            with suppress(StoreUnavailable):
+                erase([backend], ADA, ledger)
+        with suppress(UserErased, VersionConflict):
+            store.memory(ADA).add("in between", "preferences")
+        again = Ledger(ledger.path)
+        receipt = erase([backend], ADA, again)
+        found = {name: place.found for name, place in receipt.places[backend.name].items()}
+        assert sum(found.values()) - several in (0, 1), "with what came after an erasure that had ended"
+        assert receipt.left == hits(backend, CANARY, ADA) == 0
+        assert [path.name for path in ledger.path.parent.iterdir()] == ["erasures.jsonl"], "no plan is left"
+        assert len({entry["id"] for entry in again.entries}) == len(again.entries)
+
+
+def test_regression_bytes_of_deletes_before_secure_delete_are_overwritten(tmp_path: Path, ledger: Ledger) -> None:
+    """SQLite's own builds leave deleted texts in the file: they stayed there for ever, session ids too."""
+    path = tmp_path / "m.db"
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        put_everywhere(store.engine, ADA, CANARY)
+    with closing(sqlite3.connect(path)) as plain:
+        plain.execute("PRAGMA secure_delete = OFF")
+        plain.execute("CREATE TABLE old (text)")
+        plain.executemany("INSERT INTO old VALUES (?)", [(f"{CANARY} {at} {'x' * 200}",) for at in range(500)])
+        plain.execute("DELETE FROM old")
+        plain.execute("DELETE FROM memory_meta WHERE name = 'secure_delete'")
+        plain.commit()
+    assert path.read_bytes().count(CANARY.encode()) > 100
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        reader = sqlite3.connect(path)
+        assert erase([store.engine.backend], ADA, ledger).left == 0
+        reader.close()
+        assert hits(store.engine.backend, CANARY, ADA) == 0
+        with store.engine.backend.connections.reader() as own:  # pyright: ignore[reportAttributeAccessIssue]
+            assert own.execute("PRAGMA secure_delete").fetchone() == (1,)
+
+
+def test_a_reader_of_an_old_state_is_named(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_core.stores.backends.sqlite_connections._BUSY_TIMEOUT_MS", 1)
+    path = tmp_path / "m.db"
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        put_everywhere(store.engine, ADA, CANARY)
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM memory_rows").fetchall()
+            receipt = erase([store.engine.backend], ADA, ledger)
+            assert any("still reads an old state" in one for one in receipt.remains)
+            assert receipt.left == sum(receipt.files.values()) > 0
+        assert erase([store.engine.backend], ADA, ledger).left == hits(store.engine.backend, CANARY) == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_restored_backup_is_erased_again_and_who_came_back_stays(kind: str, tmp_path: Path, ledger: Ledger) -> None:
+    place, kept = tmp_path / "store", tmp_path / "kept"
+    copy: Any = shutil.copytree if kind == "file" else shutil.copy
+    url = f"{kind}:///{place}"
+    with open_store(url, embeddings=None) as store:
+        put_everywhere(store.engine, ADA, CANARY)
+        put_everywhere(store.engine, BOB, "bob drinks coffee")
+    copy(place, kept)
+    with open_store(url, embeddings=None) as store:
+        erase([store.engine.backend], ADA, ledger)
+        store.memory(ADA).add("back again", "preferences")
+        of_bob = digest(store.engine.backend, BOB)
+        assert replay([store.engine.backend], ledger) == [], "what she said since is hers"
+    with open_store(f"{kind}:///{kept}", embeddings=None) as store:
+        seen: list[tuple[int, int]] = []
+        (receipt,) = replay(
+            [store.engine.backend], Ledger(ledger.path), progress=lambda done, total: seen.append((done, total))
+        )
+        assert seen[-1] == (2, 2)
+        assert receipt.reason.startswith("replay of ")
+        assert receipt.left == hits(store.engine.backend, CANARY, ADA) == 0
+        assert digest(store.engine.backend, BOB) == of_bob
+
+
+def test_a_foreign_store_and_a_mapping_are_erased(ledger: Ledger) -> None:
+    mapping: dict[str, Any] = {}
+    for store in (ForeignBackend(InMemoryStore()), MappingBackend(mapping)):
+        engine = StoreEngine(store)
+        put_everywhere(engine, ADA, CANARY)
+        put_everywhere(engine, BOB, "bob drinks coffee")
+        of_bob = digest(store, BOB)
+        assert erase([store], ADA, ledger).left == 0
+        assert left_of(store, CANARY, ADA) == []
+        assert digest(store, BOB) == of_bob
+        engine.close()
+    assert ADA not in json.dumps(mapping)
+    assert encode_label(ADA) not in json.dumps(mapping)
+    assert CANARY not in json.dumps(mapping)
+
+
+def test_traces_that_others_have_too_are_no_traces(tmp_path: Path, ledger: Ledger) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        store.memory(ADA).add("likes short answers", "preferences")
+        store.memory(BOB).add("likes short answers", "preferences")
+        assert erase([store.engine.backend], ADA, ledger).left == 0
+
+
+def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    with open_store("memory://", embeddings=None) as store:
+        erase([store.engine.backend], ADA, ledger)
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+    assert ADA not in ledger.path.read_text()
+    text = ledger.path.read_text()
+    for changed in (text.replace('"found": 0', '"found": 1'), text.replace("inference-core-erasures", "else"), "x"):
+        ledger.path.write_text(changed)
+        with pytest.raises(ConfigurationError, match="no ledger of erasures"):
+            Ledger(ledger.path)
+
+
+def test_regression_new_files_are_their_owners_alone(tmp_path: Path) -> None:
+    """Databases and journals were made readable to every account of the machine."""
+    for url in (f"sqlite:///{tmp_path / 'm.db'}", f"file:///{tmp_path / 'f'}"):
+        with open_store(url, embeddings=None) as store:
+            store.memory(ADA).add(CANARY, "preferences")
+    made = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(made) >= 5
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
+
+
+def test_ten_thousand_memories_take_less_than_half_a_minute(tmp_path: Path, ledger: Ledger, full: bool) -> None:
+    count = 10_000 if full else 500
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        now = FrozenClock().now()
+        for start in range(0, count, 500):
+            names = [f"{CANARY} {at}" for at in range(start, start + 500)]
+            puts = [
+                Put(
+                    namespace=(encode_label(ADA), "semantic"),
+                    key=name,
+                    value=json.dumps({"content": name}),
+                    document=Document.of(name),
+                    updated_at=now,
+                )
+                for name in names
+            ]
+            run(store.engine.write(puts))
+        began = time.monotonic()
+        assert erase([store.engine.backend], ADA, ledger).found == count
+        assert time.monotonic() - began < 30
+        assert hits(store.engine.backend, CANARY) == 0
+
+
+def test_every_label_of_the_package_is_a_place_with_an_eraser() -> None:
+    """A namespace that no place names would stay out of receipts, and under another root it would not be erased."""
+    trees = [ast.parse(path.read_text()) for path in Path(inference_core.__file__).parent.rglob("*.py")]
+    by_module = [constants_of(tree) for tree in trees]
+    anywhere = {name: {one[name] for one in by_module if name in one} for name in set().union(*by_module)}
+    labels, roots = set[str](), set[str]()
+    for tree, own in zip(trees, by_module, strict=True):
+        known = anywhere | {name: {value} for name, value in own.items()}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name("sidecar_namespace"), args=[_, ast.Name(name)]):
+                    labels |= known.get(name, set())
+                case ast.Tuple(elts=[ast.Call(func=ast.Name("encode_label")), ast.Name(name), *_]):
+                    labels |= known.get(name, set())
+                case ast.Tuple(elts=[ast.Call(func=ast.Name("encode_label")), ast.Constant(str(value)), *_]):
+                    labels.add(value)
+                case ast.Tuple(elts=[ast.Name(name), *_]):
+                    roots |= {one for one in known.get(name, ()) if one[:1] in ("~", "#")}
+                case ast.Tuple(elts=[ast.Constant(str(value)), *_]) if value[:1] in ("~", "#"):
+                    roots.add(value)
+                case _:
+                    pass
+    assert {OUTBOX, "jobs", "~receipts", "usage"} <= labels
+    assert labels <= PLACES.keys(), "name it in memory/places.py"
+    roots -= PLACES.keys()
+    assert {QUEUE_ROOT, ERASED} <= roots <= ROOTS.keys(), "name it in memory/places.py, with the field of a user's id"
+
+
+def constants_of(tree: ast.Module) -> dict[str, str]:
+    """The texts that a module gives names to."""
+    found: dict[str, str] = {}
+    for node in tree.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(name), value=ast.Constant(str(value))):
+                found[name] = value
+            case _:
+                pass
+    return found
+
+
+def test_a_receipt_says_what_is_left() -> None:
+    empty = ErasureReceipt(id="1", subject="s", began="", ended="", by="", reason="", places={}, files={"f": 2})
+    assert (empty.found, empty.left) == (0, 2)
+
+
+def test_fences_know_each_other_by_database() -> None:
+    with open_store("memory://", embeddings=None) as store:
+        assert fences_of(store.engine.backend) is store.engine.fences
