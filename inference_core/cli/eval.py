@@ -100,8 +100,8 @@ def _own_store(
     opened: ExitStack, target: Target, questions: Path, rerankers: Sequence[str]
 ) -> tuple[list[Conversation], list[tuple[str, Callable[[], System]]]]:
     """The user's memories with the questions, and the store as it is, then with each re-ranker."""
-    from inference_core.evaluation.own_store import OwnStore, questions_about
-    from inference_core.evaluation.systems import make_reranker
+    from inference_core.evaluation.formats import questions_about
+    from inference_core.evaluation.systems import OwnStore, make_reranker
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
     from inference_core.stores.factory import open_configured_store
 

@@ -1,4 +1,4 @@
-"""Reads the data sets: LoCoMo, BEAM, and short saved memories.
+"""Reads the data sets: LoCoMo, BEAM, and short saved memories; and the user's own memories with questions about them.
 
 - LoCoMo (Maharana et al., arXiv 2402.17753): a list of samples; a sample has sessions of turns with a ``dia_id``, and
   questions with the ids of the turns that answer them.
@@ -14,6 +14,7 @@ Malformed evidence is read leniently; what cannot be resolved is counted.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -31,10 +32,14 @@ from inference_core.evaluation.conversations import (
     parse_json,
 )
 from inference_core.ingestion.formats import read_conversations
+from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_type
 from inference_core.outbox.messages import Transcript
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
+_FORM: Final = '{"query": "…", "relevant": ["an id, or a distinct part of the content"], "kind": "…"}'
+_SHOWN: Final = 60
 ADVERSARIAL: Final = "5"
 """LoCoMo's category of questions that attribute something to the wrong speaker; reported beside the headline."""
 _ATOMIC: Final = "a file of saved memories, an object with 'users', each with 'user_id', 'memories' and 'queries'"
@@ -240,3 +245,75 @@ def _spoken(conversation: Mapping[str, Any]) -> Iterator[ConversationTurn]:
             caption = f" [shares a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
             origin = Origin.AGENT if turn["speaker"].casefold() in _AGENTS else Origin.USER
             yield ConversationTurn(str(turn["dia_id"]), name, at, turn["speaker"], turn["text"] + caption, origin)
+
+
+def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> Conversation:
+    """The user's memories, and the questions in ``path``, one JSON object a line.
+
+    Raises InvalidInput, with the line, for what is no such object, and for evidence that is in no memory or several.
+    """
+    memories, _ = service.sync.list_memories(user, limit=None)
+    if not memories:
+        raise InvalidInput(f"{user!r} has no memories in this store; name another --user or --url")
+    questions = list(_questions(path, memories))
+    if not questions:
+        raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")
+    return conversation_of(user, map(_turn, reversed(memories)), questions)
+
+
+def _questions(path: Path, memories: Sequence[MemoryStoreDocument]) -> Iterator[Question]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"Cannot read {path}: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"{path}, line {number} is not JSON ({error}); write {_FORM}") from error
+        where = f"{path}, line {number}"
+        fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        query, relevant, kind = fields.get("query"), fields.get("relevant"), fields.get("kind", "unclassified")
+        parts = cast("list[Any]", relevant) if isinstance(relevant, list) else [None]
+        texts = [one for one in (query, kind, *parts) if isinstance(one, str) and one.strip()]
+        if len(texts) < len(parts) + 2:
+            raise InvalidInput(f"{where} is no question; write {_FORM}, with an empty list if no memory answers it")
+        evidence = tuple(_id_of(where, part, memories) for part in map(str, parts))
+        yield Question(str(query), None, str(kind), evidence, names_evidence=bool(evidence))
+
+
+def _id_of(where: str, part: str, memories: Sequence[MemoryStoreDocument]) -> str:
+    """The id of the memory that ``part`` means: its id, or text that is in its content alone."""
+    if any(memory.id == part for memory in memories):
+        return part
+    wanted = _plain(part)
+    found = [memory for memory in memories if wanted in _plain(memory.content)]
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise InvalidInput(f"{where}: no memory has the id or contains the text {part!r:.{_SHOWN}}")
+    ids = ", ".join(memory.id for memory in found[:3])
+    raise InvalidInput(
+        f"{where}: {len(found)} memories contain {part!r:.{_SHOWN}}; write more of the text, or an id ({ids})"
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _turn(memory: MemoryStoreDocument) -> ConversationTurn:
+    value = memory.value
+    happened = value.get("valid_from")
+    origin = MemorySource.from_value(value.get("source") or {}).origin
+    return ConversationTurn(
+        id=memory.id,
+        session=value.get("session_id"),
+        at=datetime.fromisoformat(happened) if happened else memory.created_at,
+        speaker=None,
+        text=memory.content,
+        origin=Origin.AGENT if origin is Origin.AGENT else Origin.APPLICATION,  # what was allowed once, is so again
+        memory_type=str(memory.value["memory_type"]),
+    )

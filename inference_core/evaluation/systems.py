@@ -275,6 +275,24 @@ def dated(turn: ConversationTurn) -> str:
     return turn.content if turn.at is None else f"[{turn.at:%d %B %Y}] {turn.content}"
 
 
+class OwnStore(System):
+    """Recalls from a store as it is; the service should count no recalls."""
+
+    def __init__(self, service: AgentMemoryStoreService) -> None:
+        self._service = service
+
+    async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+        """Everything is stored already."""
+        for _ in conversation.turns:
+            advance()
+
+        async def recall(query: str, k: int) -> list[Hit]:
+            found = await self._service.recall_memories(conversation.id, query, k)
+            return [Hit(memory.id, memory.relevance) for memory in found]
+
+        return recall
+
+
 def make_reranker(name: str) -> Reranker | BaseDocumentCompressor:
     """The re-ranker that ``name`` stands for. A class or function of yours is called without arguments.
 

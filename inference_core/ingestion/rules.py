@@ -18,8 +18,7 @@ from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import IDEA, MemoryType
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import FENCE, SIGNS, Message, Role
-from inference_core.slots.clauses import expanded
-from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, said_of
+from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, expanded, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
 from inference_core.slots.words import pattern, rows, words
 

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from inference_core.retrieval.analysis import analyze
-from inference_core.slots.clauses import expanded, is_plain
+from inference_core.slots.reading import expanded, is_plain
 from inference_core.slots.words import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
 
 MAX_NOTE: Final = 160
