@@ -169,7 +169,7 @@ class PostgresBackend(SqlBackend):
             f"SELECT s.id, s.root, {ROW}, {CHANGE}, r.model, r.vector FROM {ROWS} WHERE r.value IS NOT NULL "
             f"{of_root} AND (r.scope, r.key) > (:scope, :key) ORDER BY r.scope, r.key LIMIT {self.page_size}"
         )
-        given: dict[str, object] = {"root": root and self._root(root), "scope": -1, "key": ""}
+        given: dict[str, object] = {"root": root and pack_namespace((root,)), "scope": -1, "key": ""}
         while page := self._select(query, given):
             for scope, packed, *columns in page:
                 label = namespace_of(packed)
@@ -187,7 +187,7 @@ class PostgresBackend(SqlBackend):
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         def portion(connection: Connection) -> bool:
             with connection.transaction():
-                label = {"root": self._root(root), "limit": self.page_size}
+                label = {"root": pack_namespace((root,)), "limit": self.page_size}
                 if connection.execute(_ERASE, label).rowcount == self.page_size:
                     return True
                 connection.execute("DELETE FROM memory_scopes WHERE root = %(root)s", label)
