@@ -28,6 +28,7 @@ PLACES: Final[Mapping[str, str]] = {
     VERSIONS: "earlier versions",
     PENDING: "memories that wait for confirmation",
     "~receipts": "receipts of recalls",
+    "~requests": "requests of the service",
     "outbox": "waiting messages and work",
     "outbox_dead": "dead letters",
     "ingested": "marks of messages",
