@@ -13,6 +13,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Sequence
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypedDict
 
 from inference_core.errors import ConfigurationError, MissingExtra, SealError, StoreUnavailable, in_one_line
-from inference_core.stores.backends.file_format import parse_key, signature_of, sync_folder, write_file
+from inference_core.stores.backends.file_format import Signature, parse_key, signature_of, sync_folder, write_file
 from inference_core.stores.codec import UNREADABLE
 from inference_core.stores.locks import FileLock
 from inference_core.stores.urls import parse_url
@@ -35,6 +36,10 @@ KEY_BYTES: Final = 32
 ID_BYTES: Final = 8
 _NONCE_BYTES: Final = 12
 _BUSY_S: Final = 5.0
+_MOST_KNOWN: Final = 10_000
+"""The keys of this many users are kept unwrapped, until the file changes."""
+_TICK_NS: Final = 50_000_000
+"""More than a tick of the clock that gives files their times."""
 
 
 class DataKey(NamedTuple):
@@ -88,8 +93,11 @@ class StoredKeyRing(ABC):
 
     def __init__(self, path: Path, master: str | bytes) -> None:
         self.path = path.absolute()
+        self._place = str(self.path)
         self._wrapping = _wrapping_key(parse_key(master))
         self._lock = threading.Lock()
+        self._known: dict[str, list[DataKey]] = {}
+        self._stamp: Signature | None = None
         try:
             names = self._setting(self._wrap(b"names", secrets.token_bytes(KEY_BYTES)))
             self._names = unsealed(self._wrapping, b64decode(names), b"names")
@@ -121,12 +129,20 @@ class StoredKeyRing(ABC):
         """Releases what it has open."""
 
     def get(self, label: str, *, makes: bool = False) -> list[DataKey]:
-        name = self._name(label)
         with self._guarded():
-            entries = self._read(name)
-            if makes and not any(one["wrapped"] for one in entries):
-                entries = self._change(name, lambda now: now if any(one["wrapped"] for one in now) else self._more(now))
-        return [self._unwrapped(one) for one in entries]
+            stamp = signature_of(os.stat(self._place))  # noqa: PTH116 - this runs with every read and write
+            if stamp != self._stamp or len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            # A file that was just changed may be changed once more within the same tick of the clock.
+            self._stamp = stamp if time.time_ns() - stamp[0] > _TICK_NS else None
+            keys = self._known.get(label)
+            if keys is None or (makes and not any(key.secret for key in keys)):
+                name = self._name(label)
+                entries = self._read(name)
+                if makes and not any(one["wrapped"] for one in entries):
+                    entries = self._change(name, self._made)
+                keys = self._known[label] = [self._unwrapped(one) for one in entries]
+            return keys
 
     def rotate(self, label: str) -> None:
         with self._guarded():
@@ -161,6 +177,9 @@ class StoredKeyRing(ABC):
 
     def _name(self, label: str) -> str:
         return hmac.digest(self._names, label.encode(errors="surrogatepass"), "sha256").hex()
+
+    def _made(self, entries: list[_Entry]) -> list[_Entry]:
+        return entries if any(one["wrapped"] for one in entries) else self._more(entries)
 
     def _more(self, entries: list[_Entry]) -> list[_Entry]:
         own = secrets.token_hex(ID_BYTES)
@@ -316,12 +335,16 @@ def sealed(key: bytes, body: bytes, place: bytes) -> bytes:
 
 def unsealed(key: bytes, body: bytes, place: bytes) -> bytes:
     """What was `sealed`. Raises SealError if it was changed, or sealed with another key or for another place."""
-    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
-
     try:
         return _cipher(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], place)
-    except (InvalidTag, ValueError):
+    except (_invalid_tag(), ValueError):  # looked up only when something was raised
         raise SealError("it was not sealed with this key for this place") from None
+
+
+def _invalid_tag() -> type[Exception]:
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
+
+    return InvalidTag
 
 
 @lru_cache(maxsize=1_024)

@@ -8,7 +8,9 @@ name of the embedding model. Whatever has to look into a text does so in this pr
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+import time
+from base64 import b64encode
+from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -41,6 +43,8 @@ from inference_core.stores.keyring import ID_BYTES, DataKey, KeyRing, sealed, un
 T = TypeVar("T")
 SEALED_META: Final = "sealed"
 """The setting that marks a sealed store; it can be opened with the store's own key alone."""
+GRACE_S: Final = 60.0
+"""So long after a new key was made the one before may still be in use by a write. Seconds."""
 OF_STORE: Final = "#store"
 """The label of the key for the store's own settings. No user's label begins with "#"."""
 _FIELD: Final = "sealed"
@@ -56,13 +60,14 @@ class _Sealer:
     """
 
     def __init__(self, keys: Sequence[DataKey], store: str) -> None:
-        self._keys = {key.id: key.secret for key in keys}
+        self._secrets = {SEALED + key.id: key.secret for key in keys}
         self._store = store
         self.current = next((key.id for key in keys if key.secret), b"")
         self.is_destroyed = bool(keys) and not self.current
 
     def seal(self, body: bytes, place: Key, field: str) -> bytes:
-        return SEALED + self.current + sealed(self._keys[self.current] or b"", body, _place(place, field))
+        header = SEALED + self.current
+        return header + sealed(self._secrets[header] or b"", body, _place(place, field))
 
     def seal_text(self, body: bytes, place: Key, field: str) -> str:
         return b64encode(self.seal(body, place, field)).decode()
@@ -73,7 +78,7 @@ class _Sealer:
         if isinstance(write, SetVector):
             tokens = None if write.tokens is None else self.seal(write.tokens, place, "tokens")
             return replace(write, vector=self.seal(write.vector, place, "vector"), tokens=tokens)
-        value = _COMPACT.encode({_FIELD: self.seal_text(write.value.encode(), place, "value")})
+        value = f'{{"{_FIELD}":"{self.seal_text(write.value.encode(), place, "value")}"}}'
         document = write.document
         if document is not None:
             text, terms, analyzer, situation, model, vector, tokens = document
@@ -89,18 +94,17 @@ class _Sealer:
         return replace(write, value=value, document=document)
 
     def open(self, blob: bytes, place: Key, field: str) -> bytes | None:
-        if not blob.startswith(SEALED):
-            raise self._broken(place, field, "it is not sealed")
-        secret = self._keys.get(blob[len(SEALED) : _HEADER], b"")
-        if secret is None:
-            return None
-        if not secret:
-            raise self._broken(place, field, "the key store does not have its key; is it the right one?")
+        header = blob[:_HEADER]
         try:
-            return unsealed(secret, blob[_HEADER:], _place(place, field))
+            secret = self._secrets[header]
+            return None if secret is None else unsealed(secret, blob[_HEADER:], _place(place, field))
+        except KeyError:
+            reason = "it is not sealed"
+            if header.startswith(SEALED):
+                reason = "the key store does not have its key; is it the right one?"
         except SealError:
             reason = "it was changed, cut or swapped, or belongs to another row"
-            raise self._broken(place, field, reason) from None
+        raise self._broken(place, field, reason)
 
     def open_text(self, text: object, place: Key, field: str) -> bytes | None:
         return self.open(_decoded(text), place, field)
@@ -116,7 +120,7 @@ class _Sealer:
         opened_vector = None if vector is None else self.open(vector, place, "vector")
         if opened is None or (vector is not None and opened_vector is None):
             return None
-        text, terms, analyzer, *situation = json.loads(opened)
+        text, terms, analyzer, *situation = json.loads(opened.decode())
         model = document.model if with_vector else ""
         return Document(text, terms, analyzer, DocumentMetadata(*situation), model, opened_vector)
 
@@ -169,9 +173,11 @@ class SealedBackend:
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies each batch as a whole or not at all.
 
-        If a key is destroyed meanwhile, the batch is applied and a StoreError, since nobody can read it.
+        What is written while its key is destroyed is as if it had been written before. A write that took so long that
+        a rotation may have ended meanwhile is a StoreError if its key is gone.
         """
         sealers: dict[str, _Sealer] = {}
+        started = time.monotonic()
 
         def sealed_one(write: Write) -> Write:
             if not isinstance(write, Put | SetVector | Rewrite):
@@ -190,10 +196,10 @@ class SealedBackend:
                 refused[at] = StoreError(f"{self.name} cannot hold this: {in_one_line(error)}")
         outcomes = iter(self.inner.apply(sound) if sound else [])
         found = [refused.get(at) or next(outcomes) for at in range(len(batches))]
-        lost = {root for root, sealer in sealers.items() if not self._holds(root, sealer.current)}
-        if not lost:
+        if time.monotonic() - started < GRACE_S / 2:
             return found
-        problem = StoreError("The key was destroyed while this was being saved; save it again")
+        lost = {root for root, sealer in sealers.items() if not self._holds(root, sealer.current)}
+        problem = StoreError("The key was replaced while this was being saved; save it again")
         return [
             problem if any(write.namespace[0] in lost for write in batch if isinstance(write, Put)) else outcome
             for batch, outcome in zip(batches, found, strict=True)
@@ -354,11 +360,13 @@ class SealedBackend:
     def _changes(self, scope: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
         sealer = self._sealer(scope[0])
         for change in self.inner.changes(scope, since):
-            if change.document is None:
+            document = change.document
+            if document is None:
                 yield change
                 continue
-            document = sealer.document(change.document, (scope, change.key), with_vector=with_vectors)
-            yield change._replace(document=document, is_there=document is not None)
+            seq, key, kind, created_at, _, _ = change
+            opened = sealer.document(document, (scope, key), with_vector=with_vectors)
+            yield Change(seq, key, kind, created_at, opened, opened is not None)
 
     def _sealer(self, label: str, *, makes: bool = False) -> _Sealer:
         return _Sealer(self.keyring.get(label, makes=makes), self.name)
@@ -387,7 +395,7 @@ class SealedBackend:
 def _decoded(text: object) -> bytes:
     """The bytes of a sealed text; none if it is anything else."""
     try:
-        return b64decode(text, validate=True) if isinstance(text, str) else b""
+        return a2b_base64(text, strict_mode=True) if isinstance(text, str) else b""
     except ValueError:
         return b""
 

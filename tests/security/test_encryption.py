@@ -417,8 +417,9 @@ def raw_put(at: int) -> Put:
     )
 
 
-def test_a_save_whose_key_is_destroyed_meanwhile_is_not_confirmed(tmp_path: Path) -> None:
-    """It would be reported as saved, and nobody could ever read it."""
+def test_a_save_that_outlasts_its_key_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that hung until a rotation had ended was reported as saved, and nobody could ever read it."""
+    monkeypatch.setattr("inference_core.stores.sealed.GRACE_S", 0.0)
     with closing(sealed_backend("memory://", tmp_path)) as backend:
         two_rows(backend)
         apply = backend.inner.apply
@@ -493,27 +494,27 @@ def test_recall_ranks_as_without_keys(kind: str, tmp_path: Path) -> None:
 def test_a_key_store_keeps_no_label_and_no_destroyed_key(url: str, tmp_path: Path) -> None:
     place = url.format(tmp_path)
     with closing(open_keys(place, MASTER)) as ring:
-        assert ring.get("ada") == []
-        (first,) = ring.get("ada", makes=True)
-        assert ring.get("ada", makes=True) == [first]
-        ring.rotate("ada")
-        second, known = ring.get("ada")
+        assert ring.get("user~40example") == []
+        (first,) = ring.get("user~40example", makes=True)
+        assert ring.get("user~40example", makes=True) == [first]
+        ring.rotate("user~40example")
+        second, known = ring.get("user~40example")
         assert known == first
         assert second.id != first.id
-        wrapped = [one["wrapped"] for one in ring._read(ring._name("ada"))]
+        wrapped = [one["wrapped"] for one in ring._read(ring._name("user~40example"))]
         path = next(path for path in tmp_path.iterdir() if path.suffix in (".db", ".json"))
         assert all(one and one.encode() in path.read_bytes() for one in wrapped)
-        assert ring.destroy("ada", keep=1) == 1
-        assert ring.get("ada") == [second, (first.id, None)]
+        assert ring.destroy("user~40example", keep=1) == 1
+        assert ring.get("user~40example") == [second, (first.id, None)]
         with closing(open_keys(place, MASTER)) as another:  # another process
-            assert another.destroy("ada") == 1
-        assert ring.get("ada") == [(second.id, None), (first.id, None)]
-        assert ring.destroy("ada") == 0
-        (fresh, *_) = ring.get("ada", makes=True)
+            assert another.destroy("user~40example") == 1
+        assert ring.get("user~40example") == [(second.id, None), (first.id, None)]
+        assert ring.destroy("user~40example") == 0
+        (fresh, *_) = ring.get("user~40example", makes=True)
         assert fresh.id not in (first.id, second.id)
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not [one for one in wrapped if one and one.encode() in stored]
-    assert b"ada" not in stored
+    assert b"user~40example" not in stored
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
