@@ -39,9 +39,9 @@ PLACES: Final[Mapping[str, str]] = {
 }
 """What lies in a namespace with this second label, in the words of a receipt."""
 ITEMS: Final = "items of the application"
-LISTED: Final = "lists of pending work"
+LISTED: Final = "lists of work and of API keys"
 ROOTS: Final[Mapping[str, str | None]] = {
-    QUEUE_ROOT: "user",
+    **dict.fromkeys((QUEUE_ROOT, "#keys"), "user"),
     ERASED: None,
     MIGRATED[0]: None,
     "~global": None,
