@@ -11,7 +11,7 @@ from inference_core.cli.output import note, print_figures, print_json
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MissingExtra
 
-_PERMISSIONS = ("read", "write", "act-as", "admin")
+_PERMISSIONS = ("read", "write", "review", "act-as", "admin")
 
 
 @on_store("agent", "url", "embeddings")

@@ -14,7 +14,8 @@ from inference_core import __version__
 from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.server import problems
 from inference_core.server.gate import PUBLIC, Access, Gate
-from inference_core.server.routes import ROUTES, Needs, Route
+from inference_core.server.routes import Needs, Route
+from inference_core.server.user_routes import ALL_ROUTES
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 _SCHEMA: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
@@ -36,7 +37,7 @@ def create_app(service: AgentMemoryStoreService, access: Access, routes: list[Ro
         responses={"default": _PROBLEM},
     )
     app.state.service = service
-    for one in ROUTES if routes is None else routes:
+    for one in ALL_ROUTES if routes is None else routes:
         needed = [one.permission.value] if one.permission else []
         app.add_api_route(
             one.path,

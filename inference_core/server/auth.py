@@ -38,6 +38,7 @@ class Permission(str, Enum):
 
     READ = "read"
     WRITE = "write"
+    REVIEW = "review"
     ACT_AS = "act-as"
     ADMIN = "admin"
 

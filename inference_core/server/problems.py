@@ -73,6 +73,7 @@ class Problem(BaseModel):
     status: int
     detail: str | None = Field(None, description="What to do about it.")
     errors: list[FieldError] | None = Field(None, description="The fields at fault.")
+    pending_id: str | None = Field(None, description="Under which id it waits for the user's confirmation.")
 
 
 class Refused(Exception):
@@ -98,15 +99,27 @@ def problem(
     faults: Sequence[FieldError] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response for a problem; texts that are no valid Unicode are escaped."""
-    told = Problem(
+    """The response for a problem."""
+    made = _problem(status, name, detail)
+    made.errors = list(faults) if faults else None
+    return _response(made, headers)
+
+
+def _problem(status: int, name: str, detail: str | None) -> Problem:
+    """A problem; of texts that are no valid Unicode, the rest is told."""
+    detail = detail and detail.encode(errors="backslashreplace").decode()
+    return Problem(
         type=TYPE_PREFIX + name,
         title=_TITLES.get(status, "The request failed"),
         status=status,
-        detail=detail and detail.encode(errors="backslashreplace").decode(),
-        errors=list(faults) if faults else None,
+        detail=detail,
+        errors=None,
+        pending_id=None,
     )
-    return Response(json.dumps(told.model_dump(exclude_none=True)), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def _response(told: Problem, headers: Mapping[str, str] | None) -> Response:
+    return Response(json.dumps(told.model_dump(exclude_none=True)), told.status, dict(headers or {}), MEDIA_TYPE)
 
 
 def status_of(kind: type[errors.InferenceCoreError]) -> int:
@@ -119,19 +132,25 @@ def name_of(kind: type[BaseException]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
 
 
-async def on_error(request: Request, error: Exception) -> Response:
+def told(error: errors.InferenceCoreError) -> Problem:
     """The problem of an error of this package. The texts of failures of the server stay in it."""
-    assert isinstance(error, errors.InferenceCoreError)  # noqa: S101 - it is registered for these alone
-    kind = type(error)
-    status = status_of(kind)
-    if isinstance(error, errors.VersionConflict) and {"if-match", "if-none-match"} & {*request.headers}:
-        status = 412
+    status = status_of(type(error))
     is_ours = status < _SERVER_FAILED or isinstance(error, errors.ConfigurationError)
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, errors.StoreUnavailable) else {}
     detail = str(error) if is_ours else None
     if isinstance(error, errors.WriteUnknown):
         detail = "The write was sent and not confirmed; repeat it with the same memory id or Idempotency-Key"
-    return problem(status, name_of(kind), detail, headers=retry)
+    made = _problem(status, name_of(type(error)), detail)
+    made.pending_id = error.pending_id if isinstance(error, errors.ConfirmationNeeded) else None
+    return made
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Answers with the problem of an error of this package."""
+    assert isinstance(error, errors.InferenceCoreError)  # noqa: S101 - it is registered for these alone
+    made = told(error)
+    if isinstance(error, errors.VersionConflict) and {"if-match", "if-none-match"} & {*request.headers}:
+        made.status, made.title = 412, _TITLES[412]
+    return _response(made, {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, errors.StoreUnavailable) else None)
 
 
 async def on_refused(_: Request, error: Exception) -> Response:

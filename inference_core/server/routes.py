@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 
 from inference_core import __version__
-from inference_core.effects import arun
+from inference_core.effects import Operation, arun
 from inference_core.errors import MemoryNotFound, StoreUnavailable
+from inference_core.memory.audit import Actor
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server import wire
 from inference_core.server.auth import KEYS, Permission, Principal
 from inference_core.server.problems import Refused
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.save import MAX_REQUEST_KEY_BYTES, save_once
+from inference_core.services.operations import list as memories
+from inference_core.services.operations.delete import delete
+from inference_core.services.operations.recall import recall
+from inference_core.services.operations.save import MAX_REQUEST_KEY_BYTES, save, save_once
+from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.update import update
 
+P = ParamSpec("P")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 READY_S: Final = 1.0
 _VERSION: Final = re.compile(r'"([0-9]{1,18})"\Z')
@@ -66,11 +74,20 @@ def route(method: str, path: str, permission: Permission | None, **options: Any)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The service, and the user whose memories a request is about."""
+    """The service's ``scope`` in the name of the request's key, and the user whose memories the request is about."""
 
-    service: AgentMemoryStoreService
+    scope: MemoryScope
     user: str
-    principal: Principal
+    timeout: float | None
+
+    async def run(
+        self,
+        operation: Callable[Concatenate[MemoryScope, UserId, P], Operation[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Runs an operation on the user's memories."""
+        return await arun(operation(self.scope, self.user, *args, **kwargs), self.timeout)
 
 
 async def call_of(
@@ -86,11 +103,21 @@ async def call_of(
     """What a request is about; `Gate` has checked who may name whom. Raises Refused."""
     if request.state.user is None:
         raise Refused(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
-    return Call(request.app.state.service, request.state.user, request.state.principal)
+    service: AgentMemoryStoreService = request.app.state.service
+    actor = Actor(id=f"key {request.state.principal.key_id}")
+    return Call(replace(service.scope, actor=actor), request.state.user, service.timeout)
 
 
 Caller = Annotated[Call, Depends(call_of)]
 MemoryId = Annotated[str, Path(min_length=1, max_length=255, description="The memory's id.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=MAX_REQUEST_KEY_BYTES,
+        description="Your own name for this request: for a day, repetitions store nothing more and are answered alike.",
+    ),
+]
 IfMatch = Annotated[
     str | None, Header(description='The version that must be there, as its ETag: "3". Without it, any version.')
 ]
@@ -124,21 +151,13 @@ async def save_memory(
     call: Caller,
     body: wire.NewMemory,
     response: Response,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=MAX_REQUEST_KEY_BYTES,
-            description="Your own name for this request: for a day, repetitions save nothing and get the same memory.",
-        ),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> wire.SavedMemory:
     """Saves a memory; 201 if it is new, 200 if it had been saved before in the same words or with the same key."""
     if idempotency_key is None:
-        saved = await call.service.save_memory(call.user, **body.arguments())
+        saved = await call.run(save, **body.arguments())
     else:
-        once = save_once(call.service.scope, call.user, idempotency_key, **body.arguments())
-        saved = await arun(once, call.service.timeout)
+        saved = await call.run(save_once, idempotency_key, **body.arguments())
     if saved.was_stored:
         response.status_code = 200
     memory = await _get(call, saved, response)
@@ -160,8 +179,8 @@ async def list_memories(
     created_before: datetime | None = None,
 ) -> wire.MemoryList:
     """A page of memories, the newest first. Every page costs the same, and writes meanwhile move nothing."""
-    page, total = await call.service.list_memories(
-        call.user,
+    page, total = await call.run(
+        memories.list_memories,
         category=category,
         memory_type=memory_type,
         search=search,
@@ -178,7 +197,7 @@ async def list_memories(
 @route("POST", "/v1/memories/search", Permission.READ)
 async def search_memories(call: Caller, body: wire.Question) -> wire.Found:
     """Finds the memories that answer a query best. The query is in the body, so that no access log has it."""
-    return wire.Found.of(await call.service.recall_memories(call.user, **body.model_dump()))
+    return wire.Found.of(await call.run(recall, **body.model_dump()))
 
 
 @route("GET", "/v1/memories/{memory_id}", Permission.READ, responses={304: {"description": "It has not changed."}})
@@ -206,9 +225,7 @@ async def put_memory(
     if is_new == (if_match is not None):
         raise Refused(428, "precondition-required", 'Send If-None-Match: * to create it, or If-Match: "3" to replace 3')
     expected = 0 if is_new else await _expected(call, memory_id, if_match)
-    saved = await call.service.save_memory(
-        call.user, memory_id=memory_id, expected_version=expected, **body.arguments()
-    )
+    saved = await call.run(save, memory_id=memory_id, expected_version=expected, **body.arguments())
     response.status_code = 201 if is_new else 200
     return wire.SavedMemory(**dict(await _get(call, saved, response)), redacted=list(saved.redacted))
 
@@ -219,7 +236,7 @@ async def update_memory(
 ) -> wire.Memory:
     """Changes the given fields of a memory."""
     expected = await _expected(call, memory_id, if_match)
-    if not await call.service.update_memory(call.user, memory_id, expected_version=expected, **body.arguments()):
+    if not await call.run(update, memory_id, expected_version=expected, **body.arguments()):
         raise MemoryNotFound(memory_id)
     return await _get(call, memory_id, response)
 
@@ -233,13 +250,13 @@ async def delete_memory(
 ) -> None:
     """Deletes a memory."""
     expected = await _expected(call, memory_id, if_match)
-    if not await call.service.delete_memory(call.user, memory_id, expected_version=expected, erase=erase):
+    if not await call.run(delete, memory_id, expected_version=expected, erase=erase):
         raise MemoryNotFound(memory_id)
 
 
 async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
     """The memory, and its version in the response. Raises MemoryNotFound."""
-    document = await call.service.get_memory(call.user, memory_id)
+    document = await call.run(memories.get, memory_id)
     if document is None:
         raise MemoryNotFound(memory_id)
     response.headers["ETag"] = f'"{document.version}"'
@@ -251,7 +268,7 @@ async def _expected(call: Call, memory_id: str, if_match: str | None) -> int | N
     if if_match is None:
         return None
     if if_match.strip() == "*":
-        if await call.service.get_memory(call.user, memory_id) is None:
+        if await call.run(memories.get, memory_id) is None:
             raise Refused(412, "version-conflict", "There is no such memory")
         return None
     version = _VERSION.match(if_match.strip())

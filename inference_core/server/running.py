@@ -16,6 +16,7 @@ from inference_core.memory.namespaces import encode_label
 from inference_core.server.app import create_app
 from inference_core.server.auth import Authenticate, FixedKey, KeyRing, Permission, Principal, list_keys
 from inference_core.server.gate import LOOPBACK, Access
+from inference_core.server.user_routes import BATCH_PATH
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import ServerSettings
 
@@ -56,6 +57,7 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
         origins=settings.origins,
         rate=settings.rate,
         burst=settings.burst,
+        max_bodies={BATCH_PATH: 8 * 1024 * 1024},
     )
 
 

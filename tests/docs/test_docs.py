@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance", "command-line"),
-    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware", "erase"),
+    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware", "erase", "serving"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
 )
@@ -102,7 +103,8 @@ def run_snippet(snippet: Snippet, page: str, names: dict[str, Any], runner: asyn
             file.write(snippet.code)
         return ""
     if snippet.language == "sh":
-        done = subprocess.run(["sh", "-ec", snippet.code], capture_output=True, text=True, check=False)
+        code = snippet.code.replace("localhost:8765", f"localhost:{os.environ['AGENT_SERVER_PORT']}")
+        done = subprocess.run(["sh", "-ec", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{page}:{snippet.line}: {done.stderr}"
         return done.stdout
     place = f"{page}, block at line {snippet.line}"
@@ -172,7 +174,10 @@ def laid_out(page: str, folder: Path, servers: ExitStack) -> dict[str, Any]:
     for shared in ("scripts", "examples"):
         (folder / shared).symlink_to(ROOT / shared)
     url, _ = servers.enter_context(chat_server(*CONVERSATIONS.get(page, [])))
-    return {"folder": str(folder), "environment": {"OPENAI_BASE_URL": url}}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {"folder": str(folder), "environment": {"OPENAI_BASE_URL": url, "AGENT_SERVER_PORT": str(port)}}
 
 
 @pytest.mark.parametrize("page", PAGES)

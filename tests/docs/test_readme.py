@@ -58,6 +58,11 @@ def test_the_settings_are_documented_as_they_are() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=False).stderr == ""
 
 
+def test_the_http_api_is_described_as_it_is() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "openapi.py"), "--check"]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stderr == ""
+
+
 def test_env_example_holds_every_setting_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))

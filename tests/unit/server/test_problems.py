@@ -10,6 +10,7 @@ from server_support import Served
 
 from inference_core import errors
 from inference_core.server.problems import STATUSES, name_of, problem, status_of
+from inference_core.server.routes import Call
 
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.InferenceCoreError)]
 
@@ -58,7 +59,7 @@ async def test_failures_of_the_server_tell_nothing_of_its_inside(
 
     async with server.client("ada") as client:
         await client.get("/v1/memories")  # the key is known now
-        monkeypatch.setattr(type(server.service), "get_memory", fails)
+        monkeypatch.setattr(Call, "run", fails)
         answer = await client.get("/v1/memories/1")
     assert answer.status_code == answer.json()["status"] == status
     assert answer.headers["content-type"] == "application/problem+json"
