@@ -16,6 +16,7 @@ from inference_core import __version__
 from inference_core.cli import background, chat, doctor, erasing, maintenance, mcp, memories, serve, transfer
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
+from inference_core.cli.review import review
 from inference_core.errors import InferenceCoreError, MemoryNotFound
 
 _FAILED: Final = 1
@@ -52,6 +53,7 @@ for _name, _command in {
     "stats": background.stats,
     "summarize": background.summarize,
     "insights": background.insights,
+    "review": review,
     "pin": maintenance.pin,
     "unpin": maintenance.unpin,
     "forget": maintenance.forget,
