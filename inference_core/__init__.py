@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         MemoryStatus,
         create_memory_middleware,
     )
+    from inference_core.agents.middleware.review import MemoryReviewMiddleware, is_procedural
     from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
     from inference_core.agents.tools.memory_tools import generate_memory_tools_system_instructions, get_memory_tools
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory
     from inference_core.services.context_builder.builder import ContextBuilder
     from inference_core.services.context_builder.source import ContextRequest, ContextSource, OwnSource
+    from inference_core.services.operations.review import PendingMemory
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
     from inference_core.short_term.agent_memory import AgentMemory, MemoryContent
     from inference_core.short_term.blocks.extractive import ExtractiveMemory
@@ -79,6 +81,7 @@ _HOMES = {
     "MemoryMiddleware": "inference_core.agents.middleware.memory",
     "MemoryNamespaceBuilder": "inference_core.memory.namespaces",
     "MemoryRecord": "inference_core.memory.record",
+    "MemoryReviewMiddleware": "inference_core.agents.middleware.review",
     "MemorySettings": "inference_core.settings",
     "MemorySource": "inference_core.memory.trust",
     "MemoryState": "inference_core.agents.middleware.memory",
@@ -89,6 +92,7 @@ _HOMES = {
     "ModelExtractor": "inference_core.ingestion.extraction",
     "Origin": "inference_core.memory.trust",
     "OwnSource": "inference_core.services.context_builder.source",
+    "PendingMemory": "inference_core.services.operations.review",
     "Pruning": "inference_core.context.relevance",
     "Redactor": "inference_core.memory.redaction",
     "RuleExtractor": "inference_core.ingestion.rules",
@@ -104,6 +108,7 @@ _HOMES = {
     "create_memory_middleware": "inference_core.agents.middleware.memory",
     "generate_memory_tools_system_instructions": "inference_core.agents.tools.memory_tools",
     "get_memory_tools": "inference_core.agents.tools.memory_tools",
+    "is_procedural": "inference_core.agents.middleware.review",
     "load_env_file": "inference_core.settings",
     "migrate_memories": "inference_core.transfer.migrate",
     "open_configured_store": "inference_core.stores.factory",
@@ -137,6 +142,7 @@ __all__ = [
     "MemoryMiddleware",
     "MemoryNamespaceBuilder",
     "MemoryRecord",
+    "MemoryReviewMiddleware",
     "MemorySettings",
     "MemorySource",
     "MemoryState",
@@ -147,6 +153,7 @@ __all__ = [
     "ModelExtractor",
     "Origin",
     "OwnSource",
+    "PendingMemory",
     "Pruning",
     "Redactor",
     "RuleExtractor",
@@ -162,6 +169,7 @@ __all__ = [
     "create_memory_middleware",
     "generate_memory_tools_system_instructions",
     "get_memory_tools",
+    "is_procedural",
     "load_env_file",
     "migrate_memories",
     "open_configured_store",

@@ -1,0 +1,194 @@
+"""Confirmation by the user of a run: an interrupt at its end, and a predicate for LangChain's HumanInTheLoopMiddleware.
+
+Only a person resumes an interrupt. A model, whatever tools it has, cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, NotRequired, Unpack
+
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr, ToolCallRequest
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from inference_core.agents.identity import (
+    BindingOptions,
+    MemoryBinding,
+    UserSource,
+    configurable_of,
+    field_of,
+    thread_of,
+)
+from inference_core.agents.middleware.calls import Update
+from inference_core.effects import Operation, arun, run
+from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
+from inference_core.memory.text import moment_field
+from inference_core.memory.types import GUIDING_TYPES, MemoryCategory
+from inference_core.services.operations.review import PendingMemory, approve_pending, list_pending, reject_pending
+
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_S: Final = 2.0
+_CHECKPOINTER: Final = "__pregel_checkpointer"
+"""LangGraph's key for the checkpointer in a run's configuration."""
+
+
+def is_procedural(request: ToolCallRequest) -> bool:
+    """Whether a call of a memory tool may write what guides the agent: a rule, a preference or a procedure.
+
+    For ``when`` of LangChain's HumanInTheLoopMiddleware. An update that names no type may be one of a rule.
+    """
+    given: Mapping[str, Any] = request.tool_call["args"]
+    kind, category = given.get("memory_type"), given.get("category")
+    is_unknown = kind is None and category is None and "memory_id" in given and "content" in given
+    return is_unknown or category == MemoryCategory.PROCEDURAL.value or kind in GUIDING_TYPES
+
+
+class ReviewDecision(BaseModel):
+    """What a user decides about one pending memory. ``edit`` approves it with ``content`` as its text."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str
+    type: Literal["approve", "edit", "reject"]
+    content: str | None = None
+    message: str | None = None
+
+
+_DECISIONS: Final = TypeAdapter(list[ReviewDecision])
+
+
+class ReviewState(AgentState[Any]):
+    """Adds to the agent's state whose run it is, and until when the user has been asked."""
+
+    memory_review: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+
+
+class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
+    """Asks the user, at the end of a run, about the memories of its thread that wait for confirmation.
+
+    The run is interrupted with ``{"type": "memory_review", "pending": […]}``. Resume it with
+    ``Command(resume={"decisions": [{"id": …, "type": "approve"}]})``; ``edit`` has a ``content``, ``reject`` may have a
+    ``message``. An answer of another form asks again, with a ``problem``. What is not decided keeps waiting, and is not
+    asked about again in this thread. Whoever resumes must be the user of the run; for anybody else nothing is shown or
+    decided. A run without a thread or a checkpointer is not interrupted.
+
+    Args:
+        memory_service: As for `MemoryMiddleware`.
+        user_id: As for `MemoryMiddleware`.
+        **options: `BindingOptions`, for use without a service.
+    """
+
+    state_schema = ReviewState
+
+    def __init__(
+        self, memory_service: Any = None, *, user_id: UserSource = None, **options: Unpack[BindingOptions]
+    ) -> None:
+        super().__init__()
+        self._binding = MemoryBinding(memory_service, user_id, **options)
+
+    @property
+    def name(self) -> str:
+        """Its name in the agent's graph."""
+        return "MemoryReview"
+
+    def before_agent(self, state: ReviewState, runtime: Runtime[Any]) -> Update | None:
+        """Notes whose run this is."""
+        try:
+            user = self._binding.user(runtime)
+        except (IdentityError, InvalidInput):
+            user = ""
+        known = state.get("memory_review") or {}
+        return {"memory_review": known if known.get("owner") == user else {"owner": user}}
+
+    def after_agent(self, state: ReviewState, runtime: Runtime[Any]) -> Update | None:
+        """Asks, and does what the user decides; asks again if the answer is no decision. Raises StoreError."""
+        pending = run(self._waiting(state, runtime), _TIMEOUT_S)
+        question = _question(pending)
+        while pending:
+            try:
+                return run(self._decided(state, runtime, pending, interrupt(question)), _TIMEOUT_S)
+            except InvalidInput as error:
+                question = question | {"problem": str(error)}
+        return None
+
+    async def aafter_agent(self, state: ReviewState, runtime: Runtime[Any]) -> Update | None:
+        """Like `after_agent`."""
+        pending = await arun(self._waiting(state, runtime), _TIMEOUT_S)
+        question = _question(pending)
+        while pending:
+            try:
+                return await arun(self._decided(state, runtime, pending, interrupt(question)), _TIMEOUT_S)
+            except InvalidInput as error:
+                question = question | {"problem": str(error)}
+        return None
+
+    def _waiting(self, state: ReviewState, runtime: Runtime[Any]) -> Operation[list[PendingMemory]]:
+        """What waits of this thread and was not asked about; nothing if the user is not that of the run.
+
+        LangGraph runs this again when the run is resumed, so it also decides who may answer.
+        """
+        thread, noted = thread_of(), state.get("memory_review") or {}
+        if thread is None or configurable_of().get(_CHECKPOINTER, True) is None or not noted.get("owner"):
+            return []
+        try:
+            user = self._binding.user(runtime, noted["owner"])
+            found = yield from list_pending(self._binding.scope_of(runtime), user, session_id=thread)
+        except InferenceCoreError as error:
+            _LOG.warning("Nobody is asked about memories that wait for confirmation: %s", error)
+            return []
+        until = moment_field(noted, "until")
+        return [one for one in found if until is None or one.proposed_at > until]
+
+    def _decided(
+        self, state: ReviewState, runtime: Runtime[Any], pending: Sequence[PendingMemory], answer: Any
+    ) -> Operation[Update]:
+        decisions = _decisions(pending, answer)
+        scope, noted = self._binding.scope_of(runtime), state.get("memory_review") or {}
+        user = noted["owner"]
+        for one in decisions:
+            if one.type == "reject":
+                yield from reject_pending(scope, user, one.id, one.message, by=user)
+            else:
+                yield from approve_pending(scope, user, one.id, one.content, by=user)
+        asked: datetime = max(one.proposed_at for one in pending)
+        return {"memory_review": {**noted, "until": asked.isoformat()}}
+
+
+def _question(pending: Sequence[PendingMemory]) -> dict[str, Any]:
+    """What the user is asked, as JSON data."""
+    return {
+        "type": "memory_review",
+        "pending": [
+            {
+                "id": one.id,
+                "content": one.document.content,
+                "memory_type": one.document.memory_type,
+                "topic": one.document.topic,
+                "why": one.why,
+                "source": one.document.value["source"],
+                "ends": [{"id": old.id, "content": old.content} for old in one.ends],
+            }
+            for one in pending
+        ],
+    }
+
+
+def _decisions(pending: Sequence[PendingMemory], answer: Any) -> list[ReviewDecision]:
+    """The decisions in an ``answer``, each about one of ``pending``. Raises InvalidInput, before anything is done."""
+    try:
+        decisions = _DECISIONS.validate_python(field_of(answer, "decisions"))
+    except ValidationError as error:
+        raise InvalidInput(
+            'Resume with {"decisions": [{"id": …, "type": "approve", "edit" or "reject"}]}; "edit" has a "content", '
+            '"reject" may have a "message"'
+        ) from error
+    known = {one.id for one in pending}
+    for one in decisions:
+        if one.id not in known:
+            raise InvalidInput(f"{one.id!r:.80} is not among the memories that were asked about")
+        if (one.type == "edit") is (one.content is None):
+            raise InvalidInput('"edit" needs the new text in "content", and nothing else has one')
+    return decisions
