@@ -20,7 +20,7 @@ from inference_core.context.items import AssembledContext, ContextItem, Doubt, s
 from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_ID_LENGTH, mapping_field, unmasked
-from inference_core.memory.trust import MemorySource, Origin, origin_shown
+from inference_core.memory.trust import MemorySource, Origin, origin_shown, trust_of
 from inference_core.memory.types import MemoryCategory
 
 Format = Callable[[AssembledContext, datetime, tzinfo, bool], str]
@@ -285,8 +285,7 @@ def _listed(document: MemoryStoreDocument, max_characters: int) -> str:
 
 def _origin(document: MemoryStoreDocument) -> str:
     """The origin that a reader has to be told of ``document``; "" if none."""
-    source, level = MemorySource.from_value(mapping_field(document.value, "source")), document.value.get("trust")
-    return origin_shown(source, min(level, source.trust) if isinstance(level, int) else source.trust)
+    return origin_shown(MemorySource.from_value(mapping_field(document.value, "source")), trust_of(document.value))
 
 
 def _content(text: str, max_characters: int, cut_mark: str, origin: str) -> str:

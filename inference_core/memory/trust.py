@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, UntrustedWrite
-from inference_core.memory.text import text_field, texts_field
+from inference_core.memory.text import mapping_field, text_field, texts_field
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
+
+LEFTOVERS: Final = "legacy"
+"""The key of ``extra_metadata`` under which an import keeps all that has no other place in a record."""
 
 
 class Origin(str, Enum):
@@ -125,7 +128,8 @@ def why_it_waits(source: MemorySource, category: MemoryCategory) -> str:
     """Why text from ``source`` may not be stored as ``category`` at once."""
     if source.trust is not Trust.EXTERNAL:
         return f"What an agent concludes cannot become {category.value} memory by itself"
-    what = "procedural memory" if category is MemoryCategory.PROCEDURAL else "a preference of the user"
+    is_rule = category is MemoryCategory.PROCEDURAL
+    what = "procedural memory" if is_rule else "a preference of the user or replace what the user stated"
     return f"Text from {'the web' if source.origin is Origin.WEB else f'a {source.origin.value}'} cannot become {what}"
 
 
@@ -134,6 +138,28 @@ def lowered(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     fields = cast("dict[str, Any]", value)
-    given, level = fields.get("source"), fields.get("trust")
-    earned = MemorySource.from_value(cast("dict[str, Any]", given) if isinstance(given, dict) else {}).trust
-    return fields if not isinstance(level, int) or level <= earned else {**fields, "trust": int(earned)}
+    level = fields.get("trust")
+    return fields if not isinstance(level, int) or level <= trust_of(fields) else {**fields, "trust": trust_of(fields)}
+
+
+def trust_of(value: Mapping[str, Any]) -> int:
+    """The trust of a memory's stored ``value``, never above its source's."""
+    earned, level = MemorySource.from_value(mapping_field(value, "source")).trust, value.get("trust")
+    return min(level, earned.value) if isinstance(level, int) else earned.value
+
+
+def guides(kind: str | None, category: str | None) -> bool:
+    """Whether memories of this type and category guide the agent: rules, procedures and preferences."""
+    return kind in GUIDING_TYPES or category == MemoryCategory.PROCEDURAL.value
+
+
+def as_fact(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A memory's stored ``value`` as a fact; the metadata keep the type that it had."""
+    metadata = mapping_field(value, "extra_metadata")
+    claimed = {**mapping_field(metadata, LEFTOVERS), "memory_type": value.get("memory_type")}
+    return {
+        **value,
+        "memory_type": MemoryType.FACTS.value,
+        "memory_category": MemoryCategory.SEMANTIC.value,
+        "extra_metadata": {**metadata, LEFTOVERS: claimed},
+    }

@@ -21,10 +21,17 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
-from inference_core.memory.namespaces import holds_memories, holds_pending, is_sidecar
+from inference_core.memory.namespaces import (
+    holds_memories,
+    holds_pending,
+    is_sidecar,
+    memory_namespace,
+    sidecar_namespace,
+)
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json, is_encodable
-from inference_core.memory.trust import lowered
+from inference_core.memory.trust import Trust, as_fact, guides, lowered, trust_of
+from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
 from inference_core.stores.codec import expiry_micros, from_micros, to_micros, unpack_value
@@ -61,7 +68,8 @@ def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
 def put_from_json(stored: Any) -> Put:
     """The put that `put_to_json` wrote. Raises InvalidInput for anything else.
 
-    A memory that claims more trust than its source earns gets the source's.
+    A memory that claims more trust than its source earns gets the source's, and what would guide an agent becomes a
+    fact if it is from outside.
     """
     try:
         created = stored["created_at"]
@@ -70,13 +78,21 @@ def put_from_json(stored: Any) -> Put:
             ends, lasts = stored["expiry"]
             expiry = Expiry(from_micros(ends), timedelta(microseconds=lasts))
         namespace = tuple(_label(label) for label in stored["namespace"][: _MAX_LABELS + 1])
-        is_memory = holds_memories(namespace) or is_sidecar(namespace)
+        value, kind = stored["value"], _text(stored["kind"])
+        if (holds_memories(namespace) or is_sidecar(namespace)) and not holds_pending(namespace):
+            value: Any = lowered(value)
+            home = memory_namespace(namespace) if is_sidecar(namespace) else namespace
+            fields = cast("dict[str, Any]", value if type(value) is dict else {})
+            if trust_of(fields) <= Trust.EXTERNAL and guides(fields.get("memory_type"), home[1]):
+                value, home = as_fact(fields), (home[0], MemoryCategory.SEMANTIC.value)
+                kind = MemoryType.FACTS.value if kind in GUIDING_TYPES else kind
+                namespace = sidecar_namespace(home, namespace[1]) if is_sidecar(namespace) else home
         put = Put(
             namespace=namespace,
             key=_label(stored["key"]),
-            value=_value(lowered(stored["value"]) if is_memory else stored["value"]),
+            value=_value(value),
             document=_document(stored),
-            kind=_text(stored["kind"]),
+            kind=kind,
             created_at=None if created is None else from_micros(created),
             updated_at=from_micros(stored["updated_at"]),
             expiry=expiry,

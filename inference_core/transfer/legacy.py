@@ -14,7 +14,8 @@ from inference_core.errors import InvalidInput, InvalidMemory, SecretFound, Unsu
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import DEFAULT_GUARD, Guard
-from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
+from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text, text_field
+from inference_core.memory.trust import LEFTOVERS, MemorySource, Origin, Trust, as_fact, guides, trust_of
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
     MEMORY_TYPES,
@@ -27,8 +28,13 @@ from inference_core.outbox.messages import mended, split_text
 from inference_core.stores.backends.foreign import EXTRA
 from inference_core.transfer.layouts import FLAT
 
-LEFTOVERS: Final = "legacy"
-"""The key of ``extra_metadata`` under which all is kept that has no other place in a record."""
+_SAID_BY: Final = {origin.value: origin for origin in Origin} | {
+    "human": Origin.USER,
+    "assistant": Origin.AGENT,
+    "ai": Origin.AGENT,
+    "function": Origin.TOOL,
+}
+"""What other applications call who said a memory."""
 NO_CONTENT: Final = "no content"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
 NOT_STORABLE: Final = "cannot be stored"
@@ -105,8 +111,11 @@ def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_cont
     builder = MemoryNamespaceBuilder(agent_name=item.agent_name)
     updated = item.updated_at or item.created_at or _EPOCH
     try:
+        known = {name: field for name, field in value.items() if name != EXTRA}
+        if trust_of(known) == Trust.EXTERNAL and guides(text_field(known, "memory_type"), category):
+            known, category = as_fact(known), MemoryCategory.SEMANTIC.value
         found = MemoryRecord.from_value(
-            {name: field for name, field in value.items() if name != EXTRA},
+            known,
             memory_id=canonical_id(item.key),
             namespace=builder.namespace_for(item.user_id, category),
             stored_at=item.created_at or updated,
@@ -153,8 +162,8 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
     """``item`` as a record in the namespace of its category, under the same id and with the same times.
 
     The category is that of the item's namespace, else the value's own if it names one, else that of its type; an
-    unknown type becomes ``general``. An id that no tool could name is replaced by its hash. What does not fit stays
-    under ``extra_metadata["legacy"]``. Raises Unusable.
+    unknown type becomes ``general``. What would guide an agent becomes a fact if it is from outside. An id that no tool
+    could name is replaced by its hash. What does not fit stays under ``extra_metadata["legacy"]``. Raises Unusable.
     """
     value: dict[str, Any] = dict(item.value)
     content = value.pop("content", None)
@@ -183,6 +192,11 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
         extra = extra | {LEFTOVERS: left | earlier}
     kind = fields["memory_type"] or MemoryType.GENERAL
     category = fields["memory_category"] or get_category_for_type(kind)
+    source = _source(item)
+    trust = Trust(max(trust_of({"source": source.to_value(), "trust": item.value.get("trust")}), 0))
+    if trust is Trust.EXTERNAL and guides(kind.value, category.value):
+        extra = as_fact({"memory_type": kind.value, "extra_metadata": extra})["extra_metadata"]
+        kind, category = MemoryType.FACTS, MemoryCategory.SEMANTIC
     created = fields["created_at"] or item.created_at or item.updated_at or _EPOCH
     try:
         builder = MemoryNamespaceBuilder(agent_name=item.agent_name) if item.category else namespaces
@@ -199,9 +213,21 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
             agent_name=fields["agent_name"] or builder.agent_name,
             extra_metadata=canonical_metadata(extra) if extra else {},
             expires_at=item.expires_at,
+            source=source,
+            trust=trust,
         )
     except InvalidInput as error:
         raise Unusable(NOT_STORABLE, str(error)) from error
+
+
+def _source(item: LegacyItem) -> MemorySource:
+    """Who said it, if the item tells; else the other application's agent."""
+    given: Any = item.value.get("source")
+    inner: Any = cast("Mapping[str, Any]", given).get("origin") if isinstance(given, Mapping) else given
+    told: list[Any] = [inner, item.value.get("origin"), item.value.get("role")]
+    origins = [origin for name in told if isinstance(name, str) and (origin := _SAID_BY.get(name.strip().lower()))]
+    lowest = min(origins, key=lambda origin: MemorySource(origin=origin).trust, default=Origin.AGENT)
+    return MemorySource(origin=lowest, tool=item.layout)
 
 
 def moment(found: Any) -> datetime | None:

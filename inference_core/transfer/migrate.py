@@ -21,6 +21,7 @@ from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, Memo
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json
+from inference_core.memory.trust import LEFTOVERS
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Backend, Delete, Key, Outcome, Put, Write
@@ -31,7 +32,7 @@ from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.layouts import COALA, FLAT, Layouts, Place, decoded
-from inference_core.transfer.legacy import LEFTOVERS, LegacyItem, Unusable, records_of
+from inference_core.transfer.legacy import LegacyItem, Unusable, records_of
 from inference_core.transfer.migration_report import MigrationReport
 from inference_core.transfer.sources import GraphStore, LangGraphTable, OwnScopes, PostgresTable, Source, read_only
 

@@ -175,8 +175,12 @@ def test_what_the_user_stated_ends_only_by_the_users_words_once_a_tool_spoke(sto
         call_tool("update_memory_store", memory_id=home, content="Ada lives in Minsk"),
         call_tool("delete_memory_store", memory_id=food),
     ]
-    assert all("Nothing was changed" in one for one in talk(store, "Where do I live?", *turns, page=page))
+    waits, refused = talk(store, "Where do I live?", *turns, page=page)
+    assert waits.startswith("✗ Not saved yet")
+    assert "Nothing was changed" in refused
     assert sorted(one.content for one in service.list_memories("ada")[0]) == sorted(STATED)
+    (pending,) = service.list_pending("ada")
+    assert ([one.content for one in pending.ends], pending.document.content) == ([STATED[0]], "Ada lives in Minsk")
     assert "updated" in talk(store, "I live in Minsk now.", turns[0], page=page)[0]
     assert "deleted" in talk(store, "Forget that I am allergic to peanuts.", turns[1], page=page)[0]
 

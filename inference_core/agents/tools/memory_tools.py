@@ -31,10 +31,8 @@ from inference_core.errors import (
 )
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.text import is_id
-from inference_core.memory.trust import MemorySource, Origin, Trust
+from inference_core.memory.trust import MemorySource, Origin, Trust, guides
 from inference_core.memory.types import (
-    GUIDING_TYPES,
-    MemoryCategory,
     MemoryType,
     format_memory_types_for_description,
 )
@@ -185,12 +183,13 @@ class Call(NamedTuple):
     def refusal(self, old: MemoryStoreDocument, new: str | None) -> str | None:
         """Why ``old`` may not be replaced by the text ``new``, or deleted (None), in this conversation.
 
-        Once something from outside has spoken, what the user stated gives way to the user's own words alone. A pinned
-        memory always does, and only to a text about the same.
+        Once something from outside has spoken, what the user stated is deleted only in the user's own words; a new
+        text waits for the user. A pinned memory always gives way to those words alone, and to a text about the same.
         """
         said = self.grounding
         is_pinned = old.value.get("pinned") is True
-        if not is_pinned and (said is None or not said.has_outside or old.value.get("trust") == Trust.EXTERNAL):
+        is_free = new is not None or said is None or not said.has_outside or old.value.get("trust") == Trust.EXTERNAL
+        if not is_pinned and is_free:
             return None
         if said is None:
             is_asked = False
@@ -201,11 +200,6 @@ class Call(NamedTuple):
             is_asked = is_about and said.is_stated(new)
         reason = _PINNED if is_pinned else _NOT_ASKED
         return None if is_asked else reason.format("forget" if new is None else "remember")
-
-
-def _guides(kind: str | None, category: str | None) -> bool:
-    """Whether memories of this type and category guide the agent."""
-    return kind in GUIDING_TYPES or category == MemoryCategory.PROCEDURAL.value
 
 
 def _left_out(kinds: Sequence[str]) -> str:
@@ -307,7 +301,7 @@ class SaveMemoryStoreTool(MemoryTool):
     def answer(self, call: Call, given: SaveArguments) -> Operation[str]:
         """Saves, and answers with the id."""
         said = f"{given.topic or ''} {given.content}"
-        source = call.source_of(said, guides=_guides(given.memory_type, given.category))
+        source = call.source_of(said, guides=guides(given.memory_type, given.category))
         memory_id = yield from save(
             call.scope,
             call.user_id,
@@ -379,7 +373,7 @@ class UpdateMemoryStoreTool(MemoryTool):
                 given.memory_type,
                 given.topic,
                 given.category,
-                source=call.source_of(said, guides=_guides(kind, category)),
+                source=call.source_of(said, guides=guides(kind, category)),
                 expected_version=old.version,
             )
         )

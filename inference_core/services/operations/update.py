@@ -167,7 +167,10 @@ class _Change:
             check_write(old.source, new.category)
             return new, Decision.YES
         source = self.source
-        decision = decide(source, new.category, kind if getattr(source, "tool", None) else None, scope.confirm)
+        by_model = getattr(source, "tool", None) is not None
+        decision = decide(source, new.category, kind if by_model else None, scope.confirm)
+        if by_model and source.trust is Trust.EXTERNAL < old.trust:
+            decision = Decision.PENDING  # what a page says ends nothing that the user stated
         if decision is Decision.YES and source.trust < Trust.STATED and old.trust < source.trust:
             said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
             if decide(said_by, new.category, None if kind is old.memory_type else kind) is Decision.YES:
