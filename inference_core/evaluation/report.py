@@ -63,10 +63,7 @@ class RetrievalReport:
     def to_markdown(self) -> str:
         """The report as a Markdown table with a few lines below it, in percent."""
         rows = {"**overall**": self.summary.overall, **self.summary.by_category}
-        table = [
-            ["category", "questions", *MEASURES, "R@10, 95 % interval"],
-            ["---", *["---:"] * (len(MEASURES) + 2)],
-        ]
+        table = [["category", "questions", *MEASURES, "R@10, 95 % interval"], ["---", *["---:"] * (len(MEASURES) + 2)]]
         for name, figures in rows.items():
             interval = "-" if figures.interval is None else "-".join(f"{bound * 100:.1f}" for bound in figures.interval)
             measures = (_percent(figures.means[measure]) for measure in MEASURES)

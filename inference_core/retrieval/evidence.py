@@ -77,11 +77,7 @@ HYBRID: Final = Weights(
     dense=Spread(own=2, previous=0.5, reply=0.5, best=1),
 )
 """Words and meaning. Also the first stage, which picks the candidates of late interaction."""
-LEXICAL: Final = Weights(
-    lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1),
-    coverage=1,
-    guidance=0.5,
-)
+LEXICAL: Final = Weights(lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1), coverage=1, guidance=0.5)
 """Words alone."""
 
 

@@ -140,10 +140,7 @@ class LazyRanking:
 
 
 def rank(
-    pool: Pool,
-    query: Query,
-    tokens_of: TokensOf | None = None,
-    groups: Sequence[Collection[int]] | None = None,
+    pool: Pool, query: Query, tokens_of: TokensOf | None = None, groups: Sequence[Collection[int]] | None = None
 ) -> Ranking | LazyRanking:
     """The documents of ``pool`` by score, best first, with statistics over all of its views.
 

@@ -225,10 +225,7 @@ _PATTERNS: Final[list[tuple[str, Rule]]] = [
     (r"(?<!\d)(?P<month>\d{1,2})\u6708(?!\d)", _calendar),
     (r"\b(?:the day before yesterday|(?<!day before )yesterday|last night|today|tonight)\b", _named_day),
     (r"\b(?:this (?:morning|afternoon|evening)|(?<!day after )tomorrow)\b", _named_day),
-    (
-        rf"\b{_NUMBER}\s+{_UNITS}\s+ago\b",
-        lambda match, today: _unit(match["unit"], today, -_count(match["count"])),
-    ),
+    (rf"\b{_NUMBER}\s+{_UNITS}\s+ago\b", lambda match, today: _unit(match["unit"], today, -_count(match["count"]))),
     (rf"\b(?:last|past)\s+{_NUMBER}\s+{_UNITS}\b", _rolling),
     (r"\bpast\s+(?P<unit>day|week|month|year)\b", _rolling),
     (
@@ -247,10 +244,7 @@ _PATTERNS: Final[list[tuple[str, Rule]]] = [
         rf"\b(?P<which>in|during|last|of|throughout|im|en|{_SINCE_ANY})\s+(?P<name>{_FULL})\b(?!\s+(?:be|have|not|\d))",
         _month_alone,
     ),
-    (
-        rf"\b(?:in|during|throughout|en|{_SINCE_ANY}|year|jahr|jahre|a\u00f1o|ann\u00e9e)\s+{_YEAR}",
-        _calendar,
-    ),
+    (rf"\b(?:in|during|throughout|en|{_SINCE_ANY}|year|jahr|jahre|a\u00f1o|ann\u00e9e)\s+{_YEAR}", _calendar),
     (r"(?<!\d)(?P<year>(?:19|20)\d\d)\u5e74", _calendar),
 ]
 

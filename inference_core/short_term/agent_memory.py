@@ -198,11 +198,7 @@ class AgentMemory:
         asked = last_of_user(stored.messages) if message is None else one_message(message)
         recalled, notices = yield from recalled_for(self._policy.blocks, self._scope, conversation, asked)
         content = MemoryContent(
-            messages=[],
-            recalled=recalled,
-            notices=notices,
-            now=self._scope.clock.now(),
-            zone=self._scope.zone,
+            messages=[], recalled=recalled, notices=notices, now=self._scope.clock.now(), zone=self._scope.zone
         )
         if self._policy.into_system_prompt and (block := content.render()):
             text = fenced(with_notice(block))
@@ -263,10 +259,7 @@ class AgentMemory:
 def _stamped(message: AnyMessage, now: str) -> AnyMessage:
     """``message`` with an id and the time."""
     return message.model_copy(
-        update={
-            "id": message.id or uuid4().hex,
-            "additional_kwargs": {TIMESTAMP: now, **message.additional_kwargs},
-        }
+        update={"id": message.id or uuid4().hex, "additional_kwargs": {TIMESTAMP: now, **message.additional_kwargs}}
     )
 
 

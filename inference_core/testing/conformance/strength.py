@@ -13,13 +13,7 @@ from typing import IO, Any, ClassVar, Final, cast
 
 from langgraph.store.base import GetOp, PutOp
 
-from inference_core.testing.conformance.promises import (
-    Strength,
-    expect,
-    expect_equal,
-    expect_same,
-    is_refused,
-)
+from inference_core.testing.conformance.promises import Strength, expect, expect_equal, expect_same, is_refused
 from inference_core.testing.conformance.subject import (
     NS,
     Call,
