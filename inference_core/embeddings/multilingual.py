@@ -149,29 +149,29 @@ class Unigram:
         self._unknown = min(self._scores) - _PENALTY
 
     def pieces(self, text: str) -> Iterator[Piece]:
-        """The pieces of ``text``. Unknown characters in a row are one piece."""
-        for word in text.translate(self._replacements).split():
-            yield from self._divided(WORD_START + word)
+        """The pieces of ``text``. Unknown characters in a row are one piece.
 
-    def _divided(self, word: str) -> Iterator[Piece]:
-        """Viterbi's algorithm: the best way to a position is the best way to an earlier one and one more piece."""
-        numbers, scores, size = self._numbers, self._scores, len(word)
-        best = [0.0] + [-math.inf] * size
-        ways = [(0, UNKNOWN)] * (size + 1)  # where the last piece starts, and its number
-        for start in range(size):
-            if best[start] + self._unknown > best[start + 1]:
-                best[start + 1], ways[start + 1] = best[start] + self._unknown, (start, UNKNOWN)
-            for end in range(start + 1, min(start + self._longest, size) + 1):
-                number = numbers.get(word[start:end])
-                if number is not None and best[start] + scores[number] > best[end]:
-                    best[end], ways[end] = best[start] + scores[number], (start, number)
-        pieces: list[Piece] = []
-        end = size
-        while end:
-            start, number = ways[end]
-            text = word[start:end]
-            if number == UNKNOWN and pieces and pieces[-1].number == UNKNOWN:
-                text += pieces.pop().text
-            pieces.append(Piece(number, text))
-            end = start
-        return reversed(pieces)
+        Viterbi's algorithm: the best way to a position is the best way to an earlier one and one more piece.
+        """
+        numbers, scores = self._numbers, self._scores
+        for word in (WORD_START + word for word in text.translate(self._replacements).split()):
+            size = len(word)
+            best = [0.0] + [-math.inf] * size
+            ways = [(0, UNKNOWN)] * (size + 1)  # where the last piece starts, and its number
+            for start in range(size):
+                if best[start] + self._unknown > best[start + 1]:
+                    best[start + 1], ways[start + 1] = best[start] + self._unknown, (start, UNKNOWN)
+                for end in range(start + 1, min(start + self._longest, size) + 1):
+                    number = numbers.get(word[start:end])
+                    if number is not None and best[start] + scores[number] > best[end]:
+                        best[end], ways[end] = best[start] + scores[number], (start, number)
+            backwards: list[Piece] = []
+            end = size
+            while end:
+                start, number = ways[end]
+                piece = word[start:end]
+                if number == UNKNOWN and backwards and backwards[-1].number == UNKNOWN:
+                    piece += backwards.pop().text
+                backwards.append(Piece(number, piece))
+                end = start
+            yield from reversed(backwards)

@@ -66,7 +66,16 @@ def convert(content: bytes) -> dict[str, bytes]:
     count, *_, length = _VOCABULARY.unpack_from(content, _HEADER.size)
     at = _HEADER.size + _VOCABULARY.size + 4 * (count + 1) + 4 * count + length
     tokenizer_end = at + _MAP.size + _MAP.unpack_from(content, at)[1]
-    graph = _Graph(_tensors(content, tokenizer_end))
+    tensors: dict[str, memoryview] = {}
+    (count,) = struct.unpack_from("<i", content, tokenizer_end)
+    at = tokenizer_end + 4
+    for _ in range(count):
+        (length,) = struct.unpack_from("<H", content, at)
+        name = content[at + 2 : at + 2 + length].decode()
+        _, _, start, size = _TENSOR.unpack_from(content, at + 2 + length)
+        tensors[name] = memoryview(content)[start : start + size]
+        at += 2 + length + _TENSOR.size
+    graph = _Graph(tensors)
     states = graph.embedded(width)
     for layer in range(layers):
         states = graph.layer(states, f"l{layer}.", width, heads, inner)
@@ -86,19 +95,6 @@ def in_one(model: bytes, weights: bytes) -> bytes:
             tensor.data_location = TensorProto.DEFAULT
             tensor.ClearField("external_data")
     return whole.SerializeToString()
-
-
-def _tensors(content: bytes, at: int) -> dict[str, memoryview]:
-    tensors: dict[str, memoryview] = {}
-    (count,) = struct.unpack_from("<i", content, at)
-    at += 4
-    for _ in range(count):
-        (length,) = struct.unpack_from("<H", content, at)
-        name = content[at + 2 : at + 2 + length].decode()
-        _, _, start, size = _TENSOR.unpack_from(content, at + 2 + length)
-        tensors[name] = memoryview(content)[start : start + size]
-        at += 2 + length + _TENSOR.size
-    return tensors
 
 
 class _Graph:

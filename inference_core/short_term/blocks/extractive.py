@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Final
-from uuid import UUID
+from typing import Final, Unpack
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
@@ -37,11 +36,9 @@ from inference_core.short_term.blocks.filing import (
     with_tools,
 )
 from inference_core.short_term.blocks.memory import (
-    DEFAULT_MAX_TOKENS,
-    DEFAULT_RESULTS,
     Block,
+    BlockOptions,
     Conversation,
-    Owner,
     StoreSource,
     text_of,
 )
@@ -106,25 +103,12 @@ class ExtractiveMemory(Block):
         model: BaseChatModel,
         store: StoreSource | None = None,
         *,
-        name: str | None = None,
         extraction_prompt: str = DEFAULT_EXTRACTION_PROMPT,
         retrieval_prompt: str | None = None,
-        max_results: int = DEFAULT_RESULTS,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
         model_timeout: float | None = MODEL_TIMEOUT_S,
-        user_id: str | UUID | None = None,
-        owner: Owner | None = None,
-        timeout: float | None = None,
+        **options: Unpack[BlockOptions],
     ) -> None:
-        super().__init__(
-            store,
-            name=name,
-            max_results=max_results,
-            max_tokens=max_tokens,
-            user_id=user_id,
-            owner=owner,
-            timeout=timeout,
-        )
+        super().__init__(store, **options)
         try:
             self._extractor = model.with_structured_output(ExtractedFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
             self._chooser = model.with_structured_output(RelevantFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
@@ -180,7 +164,15 @@ class ExtractiveMemory(Block):
         fresh = yield from unmarked(scope.engine, marks, said)
         after_tool = yield from with_tools(scope, conversation, messages)
         words = Grounding(passages(messages, conversation.session_id, after_tool=after_tool))
-        for portion in _portions({key: said[key] for key in fresh}):
+        portions: list[dict[str, AnyMessage]] = []  # one for each request: nearly always one
+        size = 0
+        for key in fresh:
+            size += len(said[key].text)
+            if not portions or size > _CHARACTERS_AT_ONCE:
+                portions.append({})
+                size = len(said[key].text)
+            portions[-1][key] = said[key]
+        for portion in portions:
             text = get_buffer_string(list(portion.values()), format="xml")
             request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
             answer = yield from ask(self._extractor, request, self.model_timeout)
@@ -248,16 +240,3 @@ class ExtractiveMemory(Block):
             source=source,
             trust=source.trust,
         )
-
-
-def _portions(messages: dict[str, AnyMessage]) -> list[dict[str, AnyMessage]]:
-    """``messages`` in parts for one request each: nearly always one."""
-    portions: list[dict[str, AnyMessage]] = []
-    size = 0
-    for key, message in messages.items():
-        size += len(message.text)
-        if not portions or size > _CHARACTERS_AT_ONCE:
-            portions.append({})
-            size = len(message.text)
-        portions[-1][key] = message
-    return portions

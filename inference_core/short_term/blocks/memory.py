@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 from uuid import UUID
 
 from langchain_core.messages import AnyMessage, BaseMessage, MessageLikeRepresentation, convert_to_messages
@@ -128,6 +128,17 @@ def asynchronous(
 
     present_as(method, operation, _SELF)
     return method
+
+
+class BlockOptions(TypedDict, total=False):
+    """What every block takes by name; `Block` says what each option means."""
+
+    name: str | None
+    max_results: int
+    max_tokens: int
+    user_id: str | UUID | None
+    owner: Owner | None
+    timeout: float | None
 
 
 class Block(ABC):

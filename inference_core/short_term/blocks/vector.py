@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import accumulate, chain, zip_longest
-from typing import Any, Final
-from uuid import UUID
+from typing import Any, Final, Unpack
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -30,11 +29,9 @@ from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, retried
 from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages, with_tools
 from inference_core.short_term.blocks.memory import (
-    DEFAULT_MAX_TOKENS,
-    DEFAULT_RESULTS,
     Block,
+    BlockOptions,
     Conversation,
-    Owner,
     StoreSource,
     called,
     text_of,
@@ -79,16 +76,11 @@ class VectorMemory(Block):
         self,
         store: StoreSource | None = None,
         *,
-        name: str | None = None,
         embeddings: Embeddings | None = None,
         vector_store: VectorStore | None = None,
         search_filter: Callable[[str], Any] | None = None,
         min_relevance: float | None = None,
-        max_results: int = DEFAULT_RESULTS,
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-        user_id: str | UUID | None = None,
-        owner: Owner | None = None,
-        timeout: float | None = None,
+        **options: Unpack[BlockOptions],
     ) -> None:
         if isinstance(store, VectorStore):
             raise ConfigurationError("Pass a vector store of LangChain as vector_store=; store= lists what is in it")
@@ -96,15 +88,7 @@ class VectorMemory(Block):
             raise ConfigurationError(f"min_relevance must be from 0 to 1, not {min_relevance}")
         if embeddings is not None:
             store = _with_embeddings(store, embeddings, vector_store)
-        super().__init__(
-            store,
-            name=name,
-            max_results=max_results,
-            max_tokens=max_tokens,
-            user_id=user_id,
-            owner=owner,
-            timeout=timeout,
-        )
+        super().__init__(store, **options)
         self.vector_store = vector_store
         self.min_relevance = min_relevance
         self._search_filter = search_filter
