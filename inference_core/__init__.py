@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy
     from inference_core.memory.document import MemoryStoreDocument
-    from inference_core.memory.namespaces import MemoryNamespaceBuilder
+    from inference_core.memory.namespaces import MemoryNamespaceBuilder, Space
     from inference_core.memory.record import MemoryRecord
     from inference_core.memory.redaction import Guard, Redactor
+    from inference_core.memory.spaces import SpaceRole, Spaces
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory
@@ -69,8 +70,8 @@ _HOMES = {
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
     "ExtractiveMemory": "inference_core.short_term.blocks.extractive",
-    "ForgettingPolicy": "inference_core.lifecycle.policy",
     "FlushToLongTerm": "inference_core.short_term.strategies",
+    "ForgettingPolicy": "inference_core.lifecycle.policy",
     "Guard": "inference_core.memory.redaction",
     "InferenceCoreError": "inference_core.errors",
     "Memory": "inference_core.short_term.blocks.memory",
@@ -98,6 +99,9 @@ _HOMES = {
     "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
+    "Space": "inference_core.memory.namespaces",
+    "SpaceRole": "inference_core.memory.spaces",
+    "Spaces": "inference_core.memory.spaces",
     "StaticMemory": "inference_core.short_term.blocks.static",
     "Summarize": "inference_core.short_term.strategies",
     "Trim": "inference_core.short_term.strategies",
@@ -159,6 +163,9 @@ __all__ = [
     "RuleExtractor",
     "ShortTermMemoryEvent",
     "ShortTermMemoryMiddleware",
+    "Space",
+    "SpaceRole",
+    "Spaces",
     "StaticMemory",
     "Summarize",
     "Trim",

@@ -74,6 +74,13 @@ class InvalidCategory(InvalidInput):
     """The memory category is not one of the known ones."""
 
 
+class SpaceNotFound(InvalidInput):
+    """There is no space of this name that the user may use so; whether there is another one is not said."""
+
+    def __init__(self, name: str, role: str) -> None:
+        super().__init__(f"There is no space {name[:80]!r} in which this user has the role {role!r}")
+
+
 class InvalidId(InvalidInput):
     """The user id or agent name is empty, too long or not text."""
 

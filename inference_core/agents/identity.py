@@ -204,6 +204,11 @@ class MemoryBinding:
         self._scopes: WeakKeyDictionary[BaseStore, dict[str | None, MemoryScope]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
+    @property
+    def has_spaces(self) -> bool:
+        """Whether the service has memories that users share."""
+        return self._scope is not None and self._scope.spaces is not None
+
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""
         return resolve_user(runtime, self._user, owner=owner)

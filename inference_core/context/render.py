@@ -18,6 +18,7 @@ from typing import Final
 from inference_core.clock import in_zone, local_day
 from inference_core.context.items import AssembledContext, ContextItem, Doubt, section_of
 from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
+from inference_core.memory.namespaces import space_in
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import MAX_ID_LENGTH, mapping_field, unmasked
 from inference_core.memory.trust import MemorySource, Origin, origin_shown, trust_of
@@ -56,7 +57,8 @@ _RESERVED: Final = frozenset({CONFLICTS, UNTRUSTED, "user_memory_context", "user
 _MAX_TAG: Final = 60
 _MAX_MARKS: Final = 8
 _MEMORY: Final = re.compile(
-    r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[topic: [^\n]*\])?(?: \[source: \w+\])?(?: \[[a-z ,]+\])?$", re.MULTILINE
+    r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[(?:topic|space): [^\n]*\])?(?: \[source: \w+\])?(?: \[[a-z ,]+\])?$",
+    re.MULTILINE,
 )
 _CUT_AT: Final = re.compile(r" … \[cut, id: [^\]]*\]\Z")
 _NOT_IN_TAGS: Final = re.compile("[^a-z0-9_]+")
@@ -142,10 +144,11 @@ def line_of(item: ContextItem, zone: tzinfo) -> str:
     """
     fields = fields_of(item, zone)
     topic = f" [topic: {fields['topic']}]" if fields["topic"] else ""
+    space = f" [space: {fields['space']}]" if fields["space"] else ""
     source = f" [source: {fields['source']}]" if fields["source"] else ""
     marks = f" [{fields['note']}]" if fields["note"] else ""
     replaced = f"\n    in place of: {item.replaces}" if item.replaces else ""
-    return f"  - [{fields['date']}] {fields['text']} (type: {fields['type']}){topic}{source}{marks}{replaced}"
+    return f"  - [{fields['date']}] {fields['text']} (type: {fields['type']}){topic}{space}{source}{marks}{replaced}"
 
 
 def fields_of(item: ContextItem, zone: tzinfo) -> dict[str, str]:
@@ -158,6 +161,7 @@ def fields_of(item: ContextItem, zone: tzinfo) -> dict[str, str]:
         "text": _content(item.text, MAX_LINE_CHARACTERS if item.cut is None else item.cut, mark, origin),
         "type": _label(item.kind or item.source),
         "topic": _label(record.topic) if record and record.topic else "",
+        "space": _label(space_in(record.namespace) or "") if record else "",
         "source": origin,
         "note": ", ".join(doubt.value for doubt in MARKED if doubt in (item.doubts or ())),
     }
@@ -277,6 +281,7 @@ def _listed(document: MemoryStoreDocument, max_characters: int) -> str:
     marks += [f"created: {document.created_at:%Y-%m-%d %H:%M}"] if document.created_at else []
     if document.relevance is not None:
         marks.append(f"relevance: {'weak' if document.relevance < WEAK_RELEVANCE else f'{document.relevance:.2f}'}")
+    marks += [f"space: {_label(document.space)}"] if document.space else []
     marks += [f"source: {origin}"] if origin else []
     topic = f" - ({_label(document.topic)})" if document.topic else ""
     text = _content(document.content, max_characters, _CUT_WITH_ID.format(id_label(document.id)), origin)

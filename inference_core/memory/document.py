@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from inference_core.memory.namespaces import space_in
 from inference_core.memory.record import MemoryLink, MemoryRecord
 from inference_core.memory.text import copied
 from inference_core.memory.types import MemoryCategory, get_category_for_type
@@ -27,6 +28,7 @@ class MemoryStoreDocument:
     ``score`` orders the hits of one recall, higher first. ``relevance``, from 0 to 1, estimates how likely the memory
     answers the query. Both are None if nothing was ranked. ``explanation`` splits the score by kind of evidence, and
     ``links`` lists the links that raised it, if you asked for them. ``version`` grows with each write; 0 means unknown.
+    ``space`` names the `Space` that it belongs to; None if it is the user's own.
     """
 
     id: str
@@ -39,6 +41,7 @@ class MemoryStoreDocument:
     explanation: dict[str, float] | None = None
     links: tuple[MemoryLink, ...] = ()
     version: int = 0
+    space: str | None = None
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
@@ -51,6 +54,7 @@ class MemoryStoreDocument:
             created_at=record.created_at,
             updated_at=record.updated_at,
             version=record.version,
+            space=space_in(record.namespace) if record.namespace else None,
         )
 
     @property

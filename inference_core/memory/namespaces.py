@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -27,6 +28,11 @@ _RESERVED = frozenset({"langgraph"})
 _ESCAPE = "~"
 _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in range(256)]
 _GLOBAL = "~global"
+_SPACE: Final = "#"
+"""First sign of a space's label, and of the labels of what belongs to no user. No user id encodes to one."""
+GRANTS: Final = "#grants"
+"""First label of the namespaces that hold a user's or a group's roles in spaces."""
+_NO_SPACES: Final = frozenset({GRANTS, MIGRATED[0], "#keys"})
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that list users with pending work. No user id encodes to it."""
 _TEXTS: Final = frozenset(
@@ -46,13 +52,50 @@ PENDING: Final = "~pending"
 _BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS, PENDING})
 
 
-def encode_label(owner: str | UUID, *, what: str = "user_id") -> str:
-    """A namespace label for a user id or agent name; different ids always give different labels.
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The owner of memories that several users share, such as a team; pass it where a ``user_id`` is asked for.
+
+    With a ``member``, the service does what that user's role in the space allows; without one, it is the application
+    that asks, and may do everything. The user ``eng`` has nothing to do with the space ``eng``. Raises InvalidId for a
+    name that no user could have either, or that is reserved.
+    """
+
+    name: str
+    member: str | UUID | None = None
+
+    def __post_init__(self) -> None:
+        if (label := _SPACE + encode_label(self.name, what="a space's name")) in _NO_SPACES:
+            raise InvalidId(f"{label!r} is reserved; choose another name for the space")
+        if self.member is not None:
+            encode_label(self.member)
+
+
+Owner = str | UUID | Space
+"""Whose memories: a user's or a space's."""
+
+
+def space_in(namespace: Namespace) -> str | None:
+    """The name of the space that ``namespace`` belongs to; None if it is a user's."""
+    if not namespace[0].startswith(_SPACE) or namespace[0] in _NO_SPACES:
+        return None
+    try:
+        return decode_label(namespace[0][1:])
+    except InvalidId:  # another program's
+        return None
+
+
+def encode_label(owner: Owner, *, what: str = "user_id") -> str:
+    """A namespace label for a user id, an agent's name or a `Space`; different ids always give different labels.
 
     Plain ids (``[A-Za-z0-9_-]{1,64}``) stay as they are; any other becomes ``~`` and its UTF-8 bytes, those outside
     ``[A-Za-z0-9_-]`` as ``~xx``. Raises InvalidId if it is not a string or UUID, is empty, holds NUL or lone
     surrogates, or has more than 512 bytes.
     """
+    if isinstance(owner, Space):
+        if owner.member is not None:  # whoever comes here has not looked at the member's role
+            raise InvalidId("Only a service's methods take a space with a member")
+        return _SPACE + encode_label(owner.name, what="a space's name")
     name = str(owner) if isinstance(owner, UUID) else owner
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidId(f"{what} must be a string or a UUID, not {type(name).__name__}")
@@ -160,19 +203,19 @@ class MemoryNamespaceBuilder:
         """Whether the agent has scopes of its own."""
         return self._agent_label is not None
 
-    def namespace_for(self, user_id: str | UUID, category: MemoryCategory | str) -> Namespace:
+    def namespace_for(self, user_id: Owner, category: MemoryCategory | str) -> Namespace:
         """The namespace that memories of ``category`` are written to. Raises InvalidId, InvalidCategory."""
         name = validate_memory_category(category)
         shared = (encode_label(user_id), name)
-        if name == MemoryCategory.SEMANTIC.value or self._agent_label is None:
+        if name == MemoryCategory.SEMANTIC.value or self._agent_label is None or isinstance(user_id, Space):
             return shared
         return (*shared, self._agent_label)
 
-    def namespace_for_type(self, user_id: str | UUID, memory_type: str) -> Namespace:
+    def namespace_for_type(self, user_id: Owner, memory_type: str) -> Namespace:
         """The namespace that memories of ``memory_type`` are written to. Raises InvalidId, InvalidMemoryType."""
         return self.namespace_for(user_id, get_category_for_type(validate_memory_type(memory_type)))
 
-    def read_scopes(self, user_id: str | UUID, category: MemoryCategory | str | None = None) -> list[Namespace]:
+    def read_scopes(self, user_id: Owner, category: MemoryCategory | str | None = None) -> list[Namespace]:
         """The namespaces this agent reads: the shared ones and its own, never another agent's."""
         wanted = list(MemoryCategory) if category is None else [MemoryCategory(validate_memory_category(category))]
         scopes: list[Namespace] = []

@@ -61,6 +61,8 @@ class MemorySource:
     message_ids: tuple[str, ...] = ()
     tool: str | None = None
     approved_by: str | None = None
+    author: str | None = None
+    """The user who wrote it, if it belongs to a space."""
 
     @property
     def trust(self) -> Trust:
@@ -75,6 +77,7 @@ class MemorySource:
             "message_ids": list(self.message_ids),
             "tool": self.tool,
             "approved_by": self.approved_by,
+            "author": self.author,
         }
         return {name: value for name, value in fields.items() if value}
 
@@ -88,6 +91,7 @@ class MemorySource:
             message_ids=texts_field(value, "message_ids"),
             tool=text_field(value, "tool"),
             approved_by=text_field(value, "approved_by"),
+            author=text_field(value, "author"),
         )
 
 

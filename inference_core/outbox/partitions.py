@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from inference_core.clock import Clock
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, encode_label
+from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, Owner, encode_label
 from inference_core.memory.text import digest_of, encode_json, moment_field
 from inference_core.outbox.messages import Message, Role, mended, session_name
 from inference_core.stores.backend import Delete, Put, Row, Write
@@ -177,7 +176,7 @@ class Waiting:
         return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
 
 
-def marks_of(user_id: str | UUID) -> Namespace:
+def marks_of(user_id: Owner) -> Namespace:
     """The namespace of the marks of this user's messages."""
     return (encode_label(user_id), MARKS)
 

@@ -21,6 +21,7 @@ from inference_core.memory.document import MemoryData, MemoryMetadata, MemorySto
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, encode_label
 from inference_core.memory.record import INDEXED_FIELDS
 from inference_core.memory.redaction import Guard, Policy
+from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
@@ -50,6 +51,7 @@ from inference_core.services.operations.receipts import list_receipts, rebuild_r
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, UserId, present_as
+from inference_core.services.operations.spaces import get_spaces, grant, in_space, list_grants, revoke
 from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
@@ -90,7 +92,7 @@ def synchronous(
     """``operation`` as a method that blocks."""
 
     def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(self.scope, *args, **kwargs), self.timeout)
+        return run(in_space(self.scope, operation, *args, **kwargs), self.timeout)
 
     present_as(method, operation, _SELF)
     return method
@@ -102,7 +104,7 @@ def asynchronous(
     """``operation`` as a coroutine method."""
 
     async def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(operation(self.scope, *args, **kwargs), self.timeout)
+        return await arun(in_space(self.scope, operation, *args, **kwargs), self.timeout)
 
     present_as(method, operation, _SELF)
     return method
@@ -132,6 +134,10 @@ class SyncMemoryService(ServiceBase):
     reject_pending = synchronous(reject_pending)
     add_messages = synchronous(add_messages)
     add_completion = synchronous(add_completion)
+    get_spaces = synchronous(get_spaces)
+    list_grants = synchronous(list_grants)
+    grant = synchronous(grant)
+    revoke = synchronous(revoke)
 
 
 class AgentMemoryStoreService(ServiceBase):
@@ -157,6 +163,8 @@ class AgentMemoryStoreService(ServiceBase):
         confirm: Names of categories. What agents write into them waits for the user, see `list_pending`.
         clock: Returns the current time.
         timeout: Seconds that every operation may take. None: no limit.
+        spaces: Adds the memories that users share: recall unites a user's own with those of each `Space` in which the
+            user has a role. None: they are not read.
     """
 
     save_memory = asynchronous(save)
@@ -180,6 +188,10 @@ class AgentMemoryStoreService(ServiceBase):
     reject_pending = asynchronous(reject_pending)
     add_messages = asynchronous(add_messages)
     add_completion = asynchronous(add_completion)
+    get_spaces = asynchronous(get_spaces)
+    list_grants = asynchronous(list_grants)
+    grant = asynchronous(grant)
+    revoke = asynchronous(revoke)
 
     def __init__(
         self,
@@ -198,6 +210,7 @@ class AgentMemoryStoreService(ServiceBase):
         confirm: Collection[str] = (),
         clock: Clock | None = None,
         timeout: float | None = DEFAULT_TIMEOUT_S,
+        spaces: Spaces | None = None,
     ) -> None:
         if not 0 <= deleted_days <= _MOST_DELETED_DAYS:
             raise InvalidInput(f"deleted_days is from 0 to {_MOST_DELETED_DAYS:g}, not {deleted_days}")
@@ -217,6 +230,7 @@ class AgentMemoryStoreService(ServiceBase):
             deleted_days=deleted_days,
             confirm=frozenset(map(validate_memory_category, confirm)),
             store=store,
+            spaces=spaces,
         )
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)
@@ -245,7 +259,7 @@ def of_user(
     """``operation`` as a method of `UserMemory` that blocks."""
 
     def method(self: UserMemory, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(self.scope, self.user_id, *args, **kwargs), self.timeout)
+        return run(in_space(self.scope, operation, self.user_id, *args, **kwargs), self.timeout)
 
     present_as(method, operation, _SELF, in_place_of=2)
     return method
@@ -257,7 +271,7 @@ def async_of_user(
     """``operation`` as a coroutine method of `UserMemory`."""
 
     async def method(self: UserMemory, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(operation(self.scope, self.user_id, *args, **kwargs), self.timeout)
+        return await arun(in_space(self.scope, operation, self.user_id, *args, **kwargs), self.timeout)
 
     present_as(method, operation, _SELF, in_place_of=2)
     return method

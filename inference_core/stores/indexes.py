@@ -93,19 +93,22 @@ class IndexCache:
         return self._total + self.rows.nbytes
 
     def views(self, scopes: Sequence[Namespace]) -> list[ScopeView]:
-        """The views of ``scopes``, all of which belong to one user, with all that was written before.
+        """The views of ``scopes``, of a user and of spaces, with all that was written before.
 
         One read of the heads where nothing was written since the last time. Raises StoreError if the backend fails;
         the last views stay as they were then.
         """
         if not scopes:
             return []
-        with self._lock:
-            shard = self._shards.setdefault(scopes[0][0], _Shard())
-            self._shards.move_to_end(scopes[0][0])
-        heads = self._heads(shard, scopes)
-        views = shard.views(scopes, heads)
-        return self._refreshed(shard, scopes, heads) if views is None else views
+        found: dict[Namespace, ScopeView] = {}
+        for root, own in _by_owner(scopes).items():
+            with self._lock:
+                shard = self._shards.setdefault(root, _Shard())
+                self._shards.move_to_end(root)
+            heads = self._heads(shard, own)
+            views = shard.views(own, heads) or self._refreshed(shard, own, heads)
+            found.update(zip(own, views, strict=True))
+        return [found[scope] for scope in scopes]
 
     def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[int]:
         """The heads of ``scopes``. If the user was erased since the last time, nothing is kept that was read before.
@@ -148,16 +151,15 @@ class IndexCache:
 
     def needs_build(self, scopes: Sequence[Namespace], wait_seconds: float) -> bool:
         """Whether the indexes of ``scopes`` must be built first, and that takes more than ``wait_seconds``."""
-        root = scopes[0][0]
         if not self._backend.capabilities.change_feed:
             return False  # its heads are all of its rows, read by whoever asks: see `note_written`
+        missing: list[Namespace] = []
         with self._lock:
-            shard = None if root in self._building else self._shards.get(root)
-            known = set(shard.indexes) if shard else set[Namespace]()
-            if root in self._oversized or known.issuperset(scopes):
-                return False
-        missing = [scope for scope in scopes if scope not in known]
-        return sum(self._backend.heads(missing)) * _SECONDS_A_WRITE > wait_seconds
+            for root, own in _by_owner(scopes).items():
+                shard = None if root in self._building else self._shards.get(root)
+                if root not in self._oversized:
+                    missing += [scope for scope in own if shard is None or scope not in shard.indexes]
+        return bool(missing) and sum(self._backend.heads(missing)) * _SECONDS_A_WRITE > wait_seconds
 
     def scanned(self, scopes: Sequence[Namespace], words: Sequence[Term]) -> list[ScopeView]:
         """Throw-away views of those documents of ``scopes`` that hold the most of ``words``, without vectors."""
@@ -166,8 +168,9 @@ class IndexCache:
     def build(self, scopes: Sequence[Namespace]) -> None:
         """Has the indexes of ``scopes`` built in the background, unless that is being done."""
         with self._lock:
-            if self._building.setdefault(scopes[0][0], scopes) is scopes:
-                self._wake(0.0)
+            for root, own in _by_owner(scopes).items():
+                if self._building.setdefault(root, own) is own:
+                    self._wake(0.0)
 
     def note_written(self, scopes: Iterable[Namespace]) -> None:
         """Texts were written to ``scopes``: indexes that are there, or soon needed, follow in the background.
@@ -241,6 +244,14 @@ class IndexCache:
         for user in dropped:  # without the lock, as a backend may be busy with what it reads
             self._backend.forget(user)
         return views
+
+
+def _by_owner(scopes: Iterable[Namespace]) -> dict[str, list[Namespace]]:
+    """``scopes`` by the user or space that they belong to."""
+    owners: dict[str, list[Namespace]] = {}
+    for scope in scopes:
+        owners.setdefault(scope[0], []).append(scope)
+    return owners
 
 
 class RowCache:

@@ -50,7 +50,8 @@ class Search:
     that repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
     ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: rows about
     somebody whom the text names gain by it (None); so do, and some are added, those that share something with the
-    best rows (True); nothing of this (False). ``wait_seconds`` is how long, in seconds, to wait for the query's
+    best rows (True); nothing of this (False). ``together``: the scopes of several owners, such as a user and the
+    user's spaces, are ranked as one. ``wait_seconds`` is how long, in seconds, to wait for the query's
     vector, and how long for an index that is not there yet, rather than to do without. ``prefers_newer``: of the
     best rows on the same subject, those of user or application, the newer comes first unless the text asks for what
     held before. ``now`` is what "last week" is counted from, in the user's time zone.
@@ -69,6 +70,7 @@ class Search:
     ignore_session: bool = False
     prefers_newer: bool = False
     links: bool | None = False
+    together: bool = False
     wait_seconds: float = 2.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 

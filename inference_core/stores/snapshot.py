@@ -42,7 +42,7 @@ Reject = Callable[[Row], str | None]
 
 
 class Snapshot:
-    """Answers from exactly ``scopes``, all of one user, as they are when it is made. For one thread.
+    """Answers from exactly ``scopes``, a user's and those of spaces, as they are when it is made. For one thread.
 
     Where an index would take longer than ``wait_seconds`` to build, it is built in the background; until then the
     database answers, and searches are by words alone. Methods block and raise StoreError.
@@ -260,7 +260,13 @@ def reranked(
 def search_each_user(
     searches: Sequence[Search], snapshot_of: Callable[[Sequence[Namespace]], Snapshot]
 ) -> list[SearchResult]:
-    """What each of ``searches`` finds; the scopes of several users are ranked one user after the other."""
+    """What each of ``searches`` finds; the scopes of several users are ranked one user after the other.
+
+    Unless the searches are to rank them together.
+    """
+    if searches[0].together:
+        scopes = dict.fromkeys(chain.from_iterable(chain.from_iterable(search.groups) for search in searches))
+        return snapshot_of(list(scopes)).search_together(searches)
     users: dict[str, dict[Namespace, None]] = {}
     for scope in chain.from_iterable(chain.from_iterable(search.groups) for search in searches):
         users.setdefault(scope[0], {})[scope] = None

@@ -117,9 +117,13 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "reject_pending",
         "add_messages",
         "add_completion",
+        "get_spaces",
+        "list_grants",
+        "grant",
+        "revoke",
     }
     for name, signature in operations(own_service).items():
-        assert next(iter(signature.parameters)) == "user_id"
+        assert next(iter(signature.parameters)) in ("user_id", "space")
         assert inspect.iscoroutinefunction(getattr(own_service, name))
         assert not inspect.iscoroutinefunction(getattr(own_service.sync, name))
         assert inspect.getdoc(getattr(own_service, name)) == inspect.getdoc(getattr(own_service.sync, name))

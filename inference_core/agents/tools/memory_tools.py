@@ -30,6 +30,7 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import Space
 from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin, Trust, guides
 from inference_core.memory.types import (
@@ -42,6 +43,7 @@ from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope, category_of, retried
+from inference_core.services.operations.spaces import in_space
 from inference_core.services.operations.update import update
 
 _LOG = logging.getLogger(__name__)
@@ -94,6 +96,12 @@ class SaveArguments(MemoryToolArguments):
     memory_type: TypeName = Field(default="general", description="What kind of memory it is.")
     topic: str | None = Field(default=None, description="A word or two that name its subject.")
     category: CategoryName | None = Field(default=None, description=_CATEGORY)
+
+
+class SaveToSpaceArguments(SaveArguments):
+    """Arguments of save_memory_store where users share memories."""
+
+    space: str | None = Field(default=None, description="The shared space to save it to, if it is not only the user's.")
 
 
 class RecallArguments(MemoryToolArguments):
@@ -298,13 +306,22 @@ class SaveMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = SaveArguments
     verb: ClassVar[str] = "save memory"
 
+    def model_post_init(self, context: Any, /) -> None:
+        """Offers the spaces of a service that has some."""
+        super().model_post_init(context)
+        if self._binding.has_spaces:
+            self.args_schema = SaveToSpaceArguments
+
     def answer(self, call: Call, given: SaveArguments) -> Operation[str]:
         """Saves, and answers with the id."""
+        space = getattr(given, "space", None)
+        owner = Space(space, member=call.user_id) if space else call.user_id
         said = f"{given.topic or ''} {given.content}"
         source = call.source_of(said, guides=guides(given.memory_type, given.category))
-        memory_id = yield from save(
+        memory_id = yield from in_space(
             call.scope,
-            call.user_id,
+            save,
+            owner,
             given.content,
             given.memory_type,
             session_id=call.session_id,

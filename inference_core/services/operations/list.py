@@ -24,6 +24,7 @@ from inference_core.services.operations.scope import (
     records_of,
     row_filter,
 )
+from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
 from inference_core.stores.codec import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
@@ -45,7 +46,7 @@ class PageRequest:
 
 def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryStoreDocument | None]:
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
-    record = yield from find(scope, user_id, memory_id)
+    record = yield from find(scope, user_id, memory_id, (yield from readable(scope, user_id)))
     scope.engine.extend_later([record] if record else [])
     return record and MemoryStoreDocument.of(record)
 
@@ -57,10 +58,11 @@ def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[li
     memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
+    scopes = yield from readable(scope, user_id)
     waiting = [memory_id]
     while waiting:
         one = waiting.pop()
-        record = None if one in found else (yield from find(scope, user_id, one))
+        record = None if one in found else (yield from find(scope, user_id, one, scopes))
         if record is not None:
             found[one] = record
             waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]

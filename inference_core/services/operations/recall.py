@@ -22,6 +22,7 @@ from inference_core.services.operations.scope import (
     records_of,
     row_filter,
 )
+from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
 from inference_core.stores.search import Found, LeftOut, Search
 
@@ -97,7 +98,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         raise InvalidInput(f"min_relevance must be from 0 to 1, not {min_relevance}")
     matches = row_filter(tags, session_id, created_after, created_before)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    scopes = scope.namespaces.read_scopes(user_id, category)
+    scopes = yield from readable(scope, user_id, category)
     now = scope.clock.now()
     then = checked_moment(as_of, "as_of")
     if not asks(query):
@@ -110,6 +111,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
 
     search = Search(
         groups=[scopes],
+        together=True,
         text=query,
         limit=limit,
         kinds=kinds,
@@ -178,7 +180,7 @@ def user_context_with_timestamps(
     context: dict[str, list[MemoryStoreDocument]] = {}
     for kind in memory_types or DEFAULT_CONTEXT_TYPES:
         name = validate_memory_type(kind)
-        scopes = scope.namespaces.read_scopes(user_id)
+        scopes = yield from readable(scope, user_id)
         rows = yield from newest(scope, scopes, frozenset({name}), limit, now)
         scope.note_recalled(records_of(rows), now)
         if rows:

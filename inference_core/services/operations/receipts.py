@@ -26,6 +26,7 @@ from inference_core.services.operations.archive import (
     is_archived,
 )
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of, records_of
+from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Delete, Expiry, Put, Row
 from inference_core.stores.codec import Cursor
 
@@ -99,10 +100,11 @@ def why(
 
     Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call.
     """
-    record = yield from find(scope, user_id, memory_id)
+    homes = yield from readable(scope, user_id)
+    record = yield from find(scope, user_id, memory_id, homes)
     receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
     now = scope.clock.now()
-    homes, key = scope.namespaces.read_scopes(user_id), canonical_id(memory_id)
+    key = canonical_id(memory_id)
     archived = [row for row in (yield from scope.engine.get(archive_keys(homes, key))) if row]
     removed = next((forgotten_of(row) for row in archived if not record and is_archived(row, now)), None)
     latest = record or next((record_of(row) for row in archived if removed), None)
@@ -112,7 +114,7 @@ def why(
 
 def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Operation[Rebuilt]:
     """Renders the texts of ``receipt`` again from the stored memories, and compares them."""
-    scopes = scope.namespaces.read_scopes(user_id)
+    scopes = yield from readable(scope, user_id)
     ids = dict.fromkeys(line.id for line in receipt.lines)
     rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
     there = {record.id: record for record in records_of(rows)}

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 from langgraph.store.base import BaseStore
 
@@ -17,8 +16,9 @@ from inference_core.clock import Clock, SystemClock, aware
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.audit import Actor, Cause, actor_of
-from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace, Owner
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
+from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import (
     MAX_CONTENT_BYTES,
     canonical_id,
@@ -35,7 +35,7 @@ from inference_core.stores.backend import Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
-UserId = str | UUID
+UserId = Owner
 ATTEMPTS: Final = 100
 MAX_TAGS: Final = 32
 DEFAULT_DELETED_DAYS: Final = 7.0
@@ -47,7 +47,7 @@ class MemoryScope:
 
     ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
     restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
-    for the user. ``store`` is kept alive, for an engine does not do so.
+    for the user. ``spaces`` None: none are read. ``store`` is kept alive, for an engine does not do so.
     """
 
     engine: StoreEngine
@@ -61,6 +61,7 @@ class MemoryScope:
     actor: Actor = Actor()  # noqa: RUF009 - it does not change
     confirm: Collection[str] = ()
     store: BaseStore | None = None
+    spaces: Spaces | None = None
 
     @property
     def kept_until(self) -> datetime | None:
@@ -94,20 +95,27 @@ class MemoryScope:
             self.engine.accesses.note([(record.namespace, record.id) for record in records], at)
 
 
-def find(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryRecord | None]:
-    """The memory with this id in exactly the scopes that the agent reads; None if it is in none of them.
+def find(
+    scope: MemoryScope, user_id: UserId, memory_id: str, scopes: Sequence[Namespace] | None = None
+) -> Operation[MemoryRecord | None]:
+    """The memory with this id in ``scopes``, by default exactly the user's that the agent reads; None if in none.
 
     Raises UnsupportedSchema if a newer version of this package wrote it.
     """
-    row = yield from find_row(scope, user_id, memory_id)
+    row = yield from find_row(scope, user_id, memory_id, scopes=scopes)
     return record_of(row) if row else None
 
 
-def find_row(scope: MemoryScope, user_id: UserId, memory_id: str, category: str | None = None) -> Operation[Row | None]:
+def find_row(
+    scope: MemoryScope,
+    user_id: UserId,
+    memory_id: str,
+    category: str | None = None,
+    scopes: Sequence[Namespace] | None = None,
+) -> Operation[Row | None]:
     """Its row, whichever version wrote it."""
-    key = canonical_id(memory_id)
-    scopes = scope.namespaces.read_scopes(user_id, category)
-    rows = yield from scope.engine.get([(namespace, key) for namespace in scopes])
+    key, homes = canonical_id(memory_id), scopes or scope.namespaces.read_scopes(user_id, category)
+    rows = yield from scope.engine.get([(namespace, key) for namespace in homes])
     return next((row for row in rows if row), None)
 
 

@@ -7,7 +7,7 @@ and show no more of each category than its limit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import partial
@@ -30,11 +30,13 @@ from inference_core.context.profile import (
 )
 from inference_core.context.render import fenced
 from inference_core.effects import Operation
+from inference_core.memory.namespaces import Space
 from inference_core.memory.receipt import ReceiptDrop
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
 from inference_core.stores.search import LeftOut, RecallMode, Search, SearchResult
 
@@ -106,7 +108,7 @@ def build_turn_context(
 
     One read of the store; all else is decided on its snapshot. Raises InvalidInput, StoreUnavailable.
     """
-    turn = _Turn(scope, user_id, query, options)
+    turn = _Turn(scope, user_id, query, options, (yield from roles_of(scope, user_id)))
     context = yield from scope.engine.read(
         list(dict.fromkeys(turn.scopes)),
         partial(turn.build, frozen),
@@ -149,11 +151,15 @@ def format_context(
 class _Turn:
     """One turn's question and limits; its methods are pure but for what they ask the snapshot."""
 
-    def __init__(self, scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions) -> None:
+    def __init__(
+        self, scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, spaces: Iterable[str]
+    ) -> None:
         names = [MemoryCategory(validate_memory_category(name)) for name in options.categories or MemoryCategory]
         types = options.types
         self.kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
-        self.groups = {name: scope.namespaces.read_scopes(user_id, name) for name in names}
+        owners: list[UserId] = [user_id, *map(Space, sorted(spaces))]
+        read_scopes = scope.namespaces.read_scopes
+        self.groups = {name: [one for owner in owners for one in read_scopes(owner, name)] for name in names}
         self.scopes = list(chain.from_iterable(self.groups.values()))
         self.query = query if query is not None and asks(query) else ""
         self.options = options

@@ -1,0 +1,75 @@
+"""Who may do what in a space: roles, and what is known of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import Final
+
+from inference_core.errors import InvalidInput
+from inference_core.memory.namespaces import GRANTS, Namespace, encode_label
+
+REFRESH_S: Final = 5.0
+"""A role that another process takes away ends at most this many seconds later."""
+_REMEMBERED: Final = 10_000
+
+
+class SpaceRole(IntEnum):
+    """What a member may do in a space; each may do what those before it may.
+
+    READ: recall and list. WRITE: also save facts, change and delete them. ADMIN: also whatever guides an agent
+    (preferences, instructions, workflows, skills), pins, and the grants.
+    """
+
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+class Spaces:
+    """Turns spaces on. ``groups_of`` names the groups of a user, by which roles may be granted too.
+
+    It is called with the id of a user whose identity is certain, at most once in ``refresh_seconds``; what it raises
+    closes all spaces to that user. A role that another process revokes ends after ``refresh_seconds`` at the latest.
+    """
+
+    def __init__(
+        self, groups_of: Callable[[str], Iterable[str]] | None = None, *, refresh_seconds: float = REFRESH_S
+    ) -> None:
+        self._groups_of = groups_of
+        self._fresh_for = timedelta(seconds=refresh_seconds)
+        self._known: dict[str, tuple[datetime, dict[str, SpaceRole]]] = {}
+        self._lock = threading.Lock()
+
+    def principals(self, user_id: str) -> list[Namespace]:
+        """Where the roles of the user and of the user's groups lie."""
+        groups = () if self._groups_of is None else self._groups_of(user_id)
+        return [home_of(user=user_id), *(home_of(group=group) for group in groups)]
+
+    def known(self, user_id: str, now: datetime) -> dict[str, SpaceRole] | None:
+        """The user's roles by space, if they were read lately."""
+        with self._lock:
+            known = self._known.get(user_id)
+        return known[1] if known and known[0] <= now < known[0] + self._fresh_for else None
+
+    def learn(self, user_id: str, now: datetime, roles: dict[str, SpaceRole]) -> None:
+        """Notes the user's roles, as they are ``now``."""
+        with self._lock:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[user_id] = (now, roles)
+
+    def forget(self) -> None:
+        """Reads all roles anew: some were granted or revoked."""
+        with self._lock:
+            self._known.clear()
+
+
+def home_of(user: str | None = None, group: str | None = None) -> Namespace:
+    """Where the roles of a user or of a group lie. Raises InvalidInput unless one of them is named, InvalidId."""
+    if (user is None) == (group is None):
+        raise InvalidInput("Name a user or a group")
+    encode_label(user or group or "", what="user" if group is None else "group")
+    return (GRANTS, encode_label(f"user:{user}" if group is None else f"group:{group}"))

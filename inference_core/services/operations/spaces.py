@@ -1,0 +1,181 @@
+"""Spaces: memories that several users share, and who may do what in each.
+
+A role is a row of the user or the group that has it, in the memories' own store. Groups come from the application, by
+the user's id alone: never from a run's context or a tool's argument, which a model can write. Whoever has no role
+learns nothing, not even whether a space exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from itertools import chain
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from inference_core.effects import Operation
+from inference_core.errors import InvalidInput, SpaceNotFound, UntrustedWrite
+from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
+from inference_core.memory.spaces import SpaceRole, home_of
+from inference_core.memory.text import encode_json
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, validate_memory_type
+from inference_core.services.operations.scope import MemoryScope, UserId, find
+from inference_core.stores.backend import Delete, Put, Row
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NEEDED: Final[Mapping[str, SpaceRole]] = {
+    **dict.fromkeys(
+        (
+            "get",
+            "recall",
+            "recall_by_category",
+            "list_memories",
+            "count",
+            "history",
+            "user_context",
+            "user_context_with_timestamps",
+            "format_context",
+        ),
+        SpaceRole.READ,
+    ),
+    **dict.fromkeys(("save", "update", "delete"), SpaceRole.WRITE),
+}
+"""The role that each operation of the service needs in a space; those that are not named need ADMIN."""
+_OF_USERS: Final = frozenset({"add_messages", "add_completion"})
+
+
+def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRole]]:
+    """The spaces that the user may read, by name, with the role in each; none where spaces are off."""
+    if scope.spaces is None or isinstance(user_id, Space):
+        return {}
+    user, now = str(user_id), scope.clock.now()
+    known = scope.spaces.known(user, now)
+    if known is not None:
+        return known
+    roles: dict[str, SpaceRole] = {}
+    rows = yield from scope.engine.scan(list(dict.fromkeys(scope.spaces.principals(user))))
+    for row in rows:
+        role = SpaceRole(row.value["role"])
+        name = decode_label(row.key)
+        roles[name] = max(role, roles.get(name, role))
+    scope.spaces.learn(user, now, roles)
+    return roles
+
+
+def readable(
+    scope: MemoryScope, user_id: UserId, category: MemoryCategory | str | None = None
+) -> Operation[list[Namespace]]:
+    """The namespaces that the agent reads for the user: the user's, and those of the spaces that the user may read."""
+    own = scope.namespaces.read_scopes(user_id, category)
+    for name in sorted((yield from roles_of(scope, user_id))):
+        own += scope.namespaces.read_scopes(Space(name), category)
+    return own
+
+
+def in_space(
+    scope: MemoryScope,
+    operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Operation[T]:
+    """Runs ``operation``; if it is on a space and a member asks for it, only as far as that member's role goes.
+
+    Raises SpaceNotFound without the role for it, and UntrustedWrite if a member who is no admin would change what
+    guides an agent.
+    """
+    if not any(isinstance(one, Space) for one in chain(args[:1], kwargs.values())):
+        return (yield from operation(scope, *args, **kwargs))
+    given = signature(operation).bind(scope, *args, **kwargs)
+    first = list(given.arguments)[1]
+    space: Any = given.arguments[first]
+    if operation.__name__ in _OF_USERS:
+        raise InvalidInput("Conversations belong to a user, not to a space; save what the space should know")
+    if isinstance(space, Space) and space.member is not None:
+        needed = NEEDED.get(operation.__name__, SpaceRole.ADMIN)
+        role = (yield from roles_of(scope, space.member)).get(space.name)
+        if role is None or role < needed:
+            raise SpaceNotFound(space.name, needed.name.lower())
+        given.arguments[first] = Space(space.name)
+        if needed is SpaceRole.WRITE:
+            yield from _limit(scope, Space(space.name), str(space.member), role, given.arguments)
+    return (yield from operation(*given.args, **given.kwargs))
+
+
+def grant(
+    scope: MemoryScope, space: Space, role: str, user: str | None = None, group: str | None = None
+) -> Operation[None]:
+    """Gives a user or a group a role in the space: "read", "write" or "admin"; it replaces the one that they have.
+
+    Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound if a member grants who is no admin.
+    """
+    home, now = home_of(user, group), scope.clock.now()
+    if role.upper() not in SpaceRole.__members__:
+        raise InvalidInput(f"role must be one of {', '.join(one.name.lower() for one in SpaceRole)}, not {role!r:.80}")
+    value = {"role": int(SpaceRole[role.upper()]), "at": now.isoformat()}
+    put = Put(namespace=home, key=encode_label(space.name), value=encode_json(value, what="grant"), updated_at=now)
+    yield from scope.engine.write([put], ages=False)
+    _changed(scope)
+
+
+def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str | None = None) -> Operation[bool]:
+    """Takes the role in the space away from a user or a group; False if they have none.
+
+    Other processes notice within five seconds. Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound.
+    """
+    key = (home_of(user, group), encode_label(space.name))
+    there = (yield from scope.engine.get([key]))[0] is not None
+    yield from scope.engine.write([Delete(namespace=key[0], key=key[1])])
+    _changed(scope)
+    return there
+
+
+def list_grants(scope: MemoryScope, space: Space) -> Operation[dict[str, str]]:
+    """The roles in the space, by "user:ID" or "group:NAME". Raises StoreUnavailable, SpaceNotFound."""
+    homes = yield from scope.engine.namespaces((GRANTS,))
+    rows: list[Row | None] = yield from scope.engine.get([(home, encode_label(space.name)) for home in homes])
+    found = {decode_label(row.namespace[1]): SpaceRole(row.value["role"]) for row in rows if row}
+    return {principal: found[principal].name.lower() for principal in sorted(found)}
+
+
+def get_spaces(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, str]]:
+    """The spaces that the user may read, by name, with the user's role. Raises StoreUnavailable."""
+    roles = yield from roles_of(scope, user_id)
+    return {name: roles[name].name.lower() for name in sorted(roles)}
+
+
+def _changed(scope: MemoryScope) -> None:
+    if scope.spaces is not None:
+        scope.spaces.forget()
+
+
+def _limit(
+    scope: MemoryScope, space: Space, member: str, role: SpaceRole, arguments: dict[str, Any]
+) -> Operation[None]:
+    """Makes a member's write in ``arguments`` one of that member: no text of one user is the word of another.
+
+    Raises UntrustedWrite.
+    """
+    old = None
+    if memory_id := arguments.get("memory_id"):
+        old = yield from find(scope, space, memory_id)
+    kind, category = arguments.get("memory_type"), arguments.get("category")
+    is_guide = old is not None and (old.memory_type.value in GUIDING_TYPES or old.pinned)
+    if kind is not None:
+        is_guide |= validate_memory_type(kind) in GUIDING_TYPES
+    is_guide |= category == MemoryCategory.PROCEDURAL.value or bool(arguments.get("pinned"))
+    if is_guide and role < SpaceRole.ADMIN:
+        raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")
+    if old is not None:
+        arguments["expected_version"] = arguments.get("expected_version") or old.version
+    if "content" in arguments:
+        given = arguments.get("source") or MemorySource()
+        origin = given.origin if given.trust < MemorySource(origin=Origin.AGENT).trust else Origin.AGENT
+        arguments["source"] = MemorySource(
+            origin=origin,
+            thread_id=given.thread_id,
+            message_ids=given.message_ids,
+            tool=given.tool,
+            author=member,
+        )
