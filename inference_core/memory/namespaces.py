@@ -85,6 +85,12 @@ def space_in(namespace: Namespace) -> str | None:
         return None
 
 
+def owner_in(namespace: Namespace) -> Owner:
+    """The user or the space that ``namespace`` belongs to. Raises InvalidId if it is nobody's."""
+    space = space_in(namespace)
+    return decode_label(namespace[0]) if space is None else Space(space)
+
+
 def encode_label(owner: Owner, *, what: str = "user_id") -> str:
     """A namespace label for a user id, an agent's name or a `Space`; different ids always give different labels.
 

@@ -19,13 +19,15 @@ _REMEMBERED: Final = 10_000
 class SpaceRole(IntEnum):
     """What a member may do in a space; each may do what those before it may.
 
-    READ: recall and list. WRITE: also save facts, change and delete them. ADMIN: also whatever guides an agent
-    (preferences, instructions, workflows, skills), pins, and the grants.
+    READ: recall and list. PROPOSE: also save what then waits for an admin's approval. WRITE: also save facts, change
+    and delete them. ADMIN: also whatever guides an agent (preferences, instructions, workflows, skills), pins, the
+    review of proposals, and the grants.
     """
 
     READ = 1
-    WRITE = 2
-    ADMIN = 3
+    PROPOSE = 2
+    WRITE = 3
+    ADMIN = 4
 
 
 class Spaces:

@@ -737,10 +737,13 @@ async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreSer
         "rebuild_receipt": {"receipt": RECEIPT},
         "add_messages": {"messages": ["tea"]},
         "add_completion": {"completion": "tea"},
+        "grant": {"role": "read", "user": U},
+        "revoke": {"user": U},
     }
     await own_service.save_memory(U, "tea")
-    for operation in operations(own_service):
-        await refused(own_service, InvalidId, operation, user_id=user, **arguments.get(operation, {}))
+    for operation, signature in operations(own_service).items():
+        whose = {next(iter(signature.parameters)): user}
+        await refused(own_service, InvalidId, operation, **whose, **arguments.get(operation, {}))
 
 
 async def test_any_text_may_be_asked(ask: Ask):

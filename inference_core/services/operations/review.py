@@ -21,13 +21,15 @@ from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import (
     PENDING,
     Namespace,
-    decode_label,
+    Space,
     encode_label,
     holds_forgotten,
     holds_memories,
     holds_pending,
     memory_namespace,
+    owner_in,
     sidecar_namespace,
+    space_in,
 )
 from inference_core.memory.record import JOB, MemoryRecord, ended, is_of_known_schema, why_invalid
 from inference_core.memory.text import (
@@ -82,8 +84,8 @@ def proposal(
     NO: the user has rejected these words before, or too many memories wait. YES: they were approved, and hold. Without
     writes it waits already. Approval ends the memories ``ends``. Raises StoreError.
     """
-    now, user = scope.clock.now(), decode_label(record.namespace[0])
-    homes = list(dict.fromkeys([record.namespace, *scope.namespaces.read_scopes(user)]))
+    now, owner = scope.clock.now(), owner_in(record.namespace)
+    homes = list(dict.fromkeys([record.namespace, *scope.namespaces.read_scopes(owner)]))
     place = sidecar_namespace(record.namespace, PENDING)
     for name in _names((yield from scope.engine.content_key()), record):
         there = yield from scope.engine.get([(home, name) for home in homes])
@@ -93,7 +95,7 @@ def proposal(
             return Decision.YES, name, []
     else:
         return Decision.NO, "", []
-    if any(map(_is_rejected, (yield from _beside(scope, user, name, now)))):
+    if any(map(_is_rejected, (yield from _beside(scope, owner, name, now)))):
         return Decision.NO, name, []
     known = yield from scope.engine.get([(sidecar_namespace(home, PENDING), name) for home in homes])
     if any(row and _waits(row, now) for row in known):
@@ -332,11 +334,14 @@ def _approve(scope: MemoryScope, row: Row, edit: str | None, reviewer: str, now:
     waiting = _record(row)
     targets = yield from scope.engine.get(_ends(row))
     old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
+    # What is approved for several users is still no word of each of them.
+    origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
+    source = replace(waiting.source, origin=origin, approved_by=reviewer)
     record = replace(
         waiting,
         content=waiting.content if edit is None else edit,
-        source=replace(waiting.source, origin=Origin.USER, approved_by=reviewer),
-        trust=Trust.STATED,
+        source=source,
+        trust=source.trust,
         created_at=now,
         updated_at=now,
         pinned=waiting.pinned or any(one.pinned for one in old),
@@ -369,7 +374,9 @@ def _as_reviewer(scope: MemoryScope, reviewer: str) -> MemoryScope:
 
 def _reviewer(user_id: UserId, by: str | None) -> str:
     encode_label(user_id)
-    return str(user_id) if by is None else canonical_text(by, what="by", max_bytes=512)
+    if by is None:
+        return Origin.APPLICATION.value if isinstance(user_id, Space) else str(user_id)
+    return canonical_text(by, what="by", max_bytes=512)
 
 
 def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> Operation[list[Row]]:

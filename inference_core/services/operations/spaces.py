@@ -8,17 +8,19 @@ learns nothing, not even whether a space exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import signature
 from itertools import chain
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidInput, SpaceNotFound, UntrustedWrite
+from inference_core.errors import InvalidId, InvalidInput, SpaceNotFound, UntrustedWrite
+from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
 from inference_core.memory.spaces import SpaceRole, home_of
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import MemorySource, Origin
-from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, validate_memory_type
+from inference_core.memory.types import GUIDING_TYPES, MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, find
 from inference_core.stores.backend import Delete, Put, Row
 
@@ -40,9 +42,11 @@ NEEDED: Final[Mapping[str, SpaceRole]] = {
         ),
         SpaceRole.READ,
     ),
-    **dict.fromkeys(("save", "update", "delete"), SpaceRole.WRITE),
+    "save": SpaceRole.PROPOSE,
+    **dict.fromkeys(("update", "delete"), SpaceRole.WRITE),
 }
 """The role that each operation of the service needs in a space; those that are not named need ADMIN."""
+_OF_REVIEWERS: Final = frozenset({"approve_pending", "reject_pending"})
 _OF_USERS: Final = frozenset({"add_messages", "add_completion"})
 
 
@@ -97,25 +101,30 @@ def in_space(
         role = (yield from roles_of(scope, space.member)).get(space.name)
         if role is None or role < needed:
             raise SpaceNotFound(space.name, needed.name.lower())
-        given.arguments[first] = Space(space.name)
-        if needed is SpaceRole.WRITE:
-            yield from _limit(scope, Space(space.name), str(space.member), role, given.arguments)
+        given.arguments[first], member = Space(space.name), str(space.member)
+        acting = replace(scope, actor=Actor(kind=Origin.USER.value, id=member))
+        if operation.__name__ in _OF_REVIEWERS:
+            given.arguments["by"] = member
+        elif needed in (SpaceRole.PROPOSE, SpaceRole.WRITE):
+            yield from _limit(scope, Space(space.name), member, role, given.arguments)
+        given.arguments["scope"] = acting if role > SpaceRole.PROPOSE else replace(acting, confirm=MEMORY_CATEGORIES)
     return (yield from operation(*given.args, **given.kwargs))
 
 
 def grant(
     scope: MemoryScope, space: Space, role: str, user: str | None = None, group: str | None = None
 ) -> Operation[None]:
-    """Gives a user or a group a role in the space: "read", "write" or "admin"; it replaces the one that they have.
+    """Gives a user or a group a role in the space, in place of the one that they have.
 
-    Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound if a member grants who is no admin.
+    The roles are "read", "propose", "write" and "admin"; each may do what those before it may. Raises InvalidInput,
+    InvalidId, StoreUnavailable, and SpaceNotFound if a member grants who is no admin.
     """
     home, now = home_of(user, group), scope.clock.now()
     if role.upper() not in SpaceRole.__members__:
         raise InvalidInput(f"role must be one of {', '.join(one.name.lower() for one in SpaceRole)}, not {role!r:.80}")
     value = {"role": int(SpaceRole[role.upper()]), "at": now.isoformat()}
-    put = Put(namespace=home, key=encode_label(space.name), value=encode_json(value, what="grant"), updated_at=now)
-    yield from scope.engine.write([put], ages=False)
+    put = Put(namespace=home, key=_key(space), value=encode_json(value, what="grant"), updated_at=now)
+    yield from scope.write([put], "grant")
     _changed(scope)
 
 
@@ -124,25 +133,33 @@ def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str
 
     Other processes notice within five seconds. Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound.
     """
-    key = (home_of(user, group), encode_label(space.name))
+    key = (home_of(user, group), _key(space))
     there = (yield from scope.engine.get([key]))[0] is not None
-    yield from scope.engine.write([Delete(namespace=key[0], key=key[1])])
+    yield from scope.write([Delete(namespace=key[0], key=key[1])], "revoke")
     _changed(scope)
     return there
 
 
 def list_grants(scope: MemoryScope, space: Space) -> Operation[dict[str, str]]:
     """The roles in the space, by "user:ID" or "group:NAME". Raises StoreUnavailable, SpaceNotFound."""
-    homes = yield from scope.engine.namespaces((GRANTS,))
-    rows: list[Row | None] = yield from scope.engine.get([(home, encode_label(space.name)) for home in homes])
+    key, homes = _key(space), (yield from scope.engine.namespaces((GRANTS,)))
+    rows: list[Row | None] = yield from scope.engine.get([(home, key) for home in homes])
     found = {decode_label(row.namespace[1]): SpaceRole(row.value["role"]) for row in rows if row}
     return {principal: found[principal].name.lower() for principal in sorted(found)}
 
 
 def get_spaces(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, str]]:
     """The spaces that the user may read, by name, with the user's role. Raises StoreUnavailable."""
+    encode_label(user_id)
     roles = yield from roles_of(scope, user_id)
     return {name: roles[name].name.lower() for name in sorted(roles)}
+
+
+def _key(space: Space) -> str:
+    """The key of the grants in ``space``. Raises InvalidId for anything else, such as a user."""
+    if not isinstance(space, Space):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
+        raise InvalidId(f"Name a Space, such as Space('team'), not {type(space).__name__}")
+    return encode_label(space.name)
 
 
 def _changed(scope: MemoryScope) -> None:
@@ -165,17 +182,11 @@ def _limit(
     if kind is not None:
         is_guide |= validate_memory_type(kind) in GUIDING_TYPES
     is_guide |= category == MemoryCategory.PROCEDURAL.value or bool(arguments.get("pinned"))
-    if is_guide and role < SpaceRole.ADMIN:
+    if is_guide and role is SpaceRole.WRITE:  # a proposal waits for an admin anyway
         raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")
     if old is not None:
         arguments["expected_version"] = arguments.get("expected_version") or old.version
     if "content" in arguments:
         given = arguments.get("source") or MemorySource()
         origin = given.origin if given.trust < MemorySource(origin=Origin.AGENT).trust else Origin.AGENT
-        arguments["source"] = MemorySource(
-            origin=origin,
-            thread_id=given.thread_id,
-            message_ids=given.message_ids,
-            tool=given.tool,
-            author=member,
-        )
+        arguments["source"] = replace(given, origin=origin, author=member, approved_by=None)
