@@ -32,7 +32,7 @@ _SPACE: Final = "#"
 """First sign of a space's label, and of the labels of what belongs to no user. No user id encodes to one."""
 GRANTS: Final = "#grants"
 """First label of the namespaces that hold a user's or a group's roles in spaces."""
-_NO_SPACES: Final = frozenset({GRANTS, MIGRATED[0], "#keys"})
+_NO_SPACES: Final = frozenset({GRANTS, MIGRATED[0], "#keys", "#store"})
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that list users with pending work. No user id encodes to it."""
 _TEXTS: Final = frozenset(
@@ -77,7 +77,7 @@ Owner = str | UUID | Space
 
 def space_in(namespace: Namespace) -> str | None:
     """The name of the space that ``namespace`` belongs to; None if it is a user's."""
-    if not namespace[0].startswith(_SPACE) or namespace[0] in _NO_SPACES:
+    if not "".join(namespace[:1]).startswith(_SPACE) or namespace[0] in _NO_SPACES:
         return None
     try:
         return decode_label(namespace[0][1:])

@@ -12,6 +12,7 @@ from typing import Final
 from inference_core.memory.namespaces import (
     ERASED,
     FORGOTTEN,
+    GRANTS,
     MEMORIES_STORE_NAME,
     MIGRATED,
     PENDING,
@@ -39,9 +40,9 @@ PLACES: Final[Mapping[str, str]] = {
 }
 """What lies in a namespace with this second label, in the words of a receipt."""
 ITEMS: Final = "items of the application"
-LISTED: Final = "lists of work and of API keys"
+LISTED: Final = "lists of work, of API keys and of roles"
 ROOTS: Final[Mapping[str, str | None]] = {
-    **dict.fromkeys((QUEUE_ROOT, "#keys"), "user"),
+    **dict.fromkeys((QUEUE_ROOT, "#keys", GRANTS), "user"),
     ERASED: None,
     MIGRATED[0]: None,
     "~global": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from inference_core.memory.namespaces import GRANTS, Namespace, encode_label
 REFRESH_S: Final = 5.0
 """A role that another process takes away ends at most this many seconds later."""
 _REMEMBERED: Final = 10_000
+_PSEUDONYM: Final = 24
 
 
 class SpaceRole(IntEnum):
@@ -45,10 +47,10 @@ class Spaces:
         self._known: dict[str, tuple[datetime, dict[str, SpaceRole]]] = {}
         self._lock = threading.Lock()
 
-    def principals(self, user_id: str) -> list[Namespace]:
-        """Where the roles of the user and of the user's groups lie."""
+    def homes(self, key: bytes, user_id: str) -> list[Namespace]:
+        """Where the roles of the user and of the user's groups lie, in the store with this ``key``."""
         groups = () if self._groups_of is None else self._groups_of(user_id)
-        return [home_of(user=user_id), *(home_of(group=group) for group in groups)]
+        return [home_of(key, user=user_id), *(home_of(key, group=group) for group in dict.fromkeys(groups))]
 
     def known(self, user_id: str, now: datetime) -> dict[str, SpaceRole] | None:
         """The user's roles by space, if they were read lately."""
@@ -69,9 +71,17 @@ class Spaces:
             self._known.clear()
 
 
-def home_of(user: str | None = None, group: str | None = None) -> Namespace:
-    """Where the roles of a user or of a group lie. Raises InvalidInput unless one of them is named, InvalidId."""
+def home_of(key: bytes, user: str | None = None, group: str | None = None) -> Namespace:
+    """Where the roles of a user or of a group lie, in the store with this ``key``; the label does not tell who it is.
+
+    Raises InvalidInput unless one of them is named, InvalidId.
+    """
     if (user is None) == (group is None):
         raise InvalidInput("Name a user or a group")
-    encode_label(user or group or "", what="user" if group is None else "group")
-    return (GRANTS, encode_label(f"user:{user}" if group is None else f"group:{group}"))
+    label = encode_label(user or group or "", what="user" if group is None else "group")
+    return (GRANTS, pseudonym(key, f"{'user' if group is None else 'group'}:{label}"))
+
+
+def pseudonym(key: bytes, name: str) -> str:
+    """What stands for ``name`` where it must not be read, in the store with this ``key``."""
+    return hmac.digest(key, name.encode(), "sha256").hex()[:_PSEUDONYM]

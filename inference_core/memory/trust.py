@@ -62,7 +62,7 @@ class MemorySource:
     tool: str | None = None
     approved_by: str | None = None
     author: str | None = None
-    """The user who wrote it, if it belongs to a space."""
+    """A keyed pseudonym of the user who wrote it, if it belongs to a space: an erasure has nothing to remove there."""
 
     @property
     def trust(self) -> Trust:

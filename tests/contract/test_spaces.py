@@ -173,7 +173,9 @@ def test_what_a_member_writes_is_no_other_users_word(service: Any) -> None:
     service.save_memory(ENG, "The office is in Rome", memory_id="own")
     found = {one.id: one.value for one in service.list_memories(ENG)[0]}
     assert found[stated]["trust"] == Trust.INFERRED
-    assert found[stated]["source"] == {"origin": "agent", "author": "ada"}
+    author = found[stated]["source"]["author"]
+    assert len(author) == 24
+    assert "'ada'" not in str(found)
     assert found[external]["trust"] == Trust.EXTERNAL
     assert found["own"]["trust"] == Trust.STATED
     assert service.update_memory(member, stated, "Deploys on Monday")
@@ -202,7 +204,8 @@ def test_a_proposal_waits_for_an_admin_whom_no_tool_can_be(service: Any) -> None
     assert service.reject_pending(ada, ids[0], why="not so") == [ids[0]]
     (rule,) = service.recall_memories("bob", "deploy")
     assert (rule.content, rule.value["trust"]) == ("Never deploy at night", Trust.INFERRED)
-    assert rule.value["source"] == {"origin": "agent", "author": "bob", "approved_by": "ada"}
+    assert rule.value["source"].keys() == {"origin", "author", "approved_by"}
+    assert "bob" not in str(rule.value)
 
 
 def test_a_space_is_no_user_and_its_ids_answer_as_missing_ones(service: Any) -> None:
@@ -226,7 +229,7 @@ def test_a_space_is_no_user_and_its_ids_answer_as_missing_ones(service: Any) -> 
     assert {one["user_id"] for one in list_users(service.scope.store)} <= {"ada", "eng"}
 
 
-@pytest.mark.parametrize("name", ["", "grants", "keys", "migrated-flat-memories", "a" * 513, "x\x00"])
+@pytest.mark.parametrize("name", ["", "grants", "keys", "store", "migrated-flat-memories", "a" * 513, "x\x00"])
 def test_names_that_no_space_may_have(name: str) -> None:
     with pytest.raises(InvalidId):
         Space(name)

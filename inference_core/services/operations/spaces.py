@@ -17,7 +17,7 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidId, InvalidInput, SpaceNotFound, UntrustedWrite
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
-from inference_core.memory.spaces import SpaceRole, home_of
+from inference_core.memory.spaces import SpaceRole, home_of, pseudonym
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import GUIDING_TYPES, MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
@@ -59,7 +59,7 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
     if known is not None:
         return known
     roles: dict[str, SpaceRole] = {}
-    rows = yield from scope.engine.scan(list(dict.fromkeys(scope.spaces.principals(user))))
+    rows = yield from scope.engine.scan(scope.spaces.homes((yield from scope.engine.content_key()), user))
     for row in rows:
         role = SpaceRole(row.value["role"])
         name = decode_label(row.key)
@@ -101,7 +101,9 @@ def in_space(
         role = (yield from roles_of(scope, space.member)).get(space.name)
         if role is None or role < needed:
             raise SpaceNotFound(space.name, needed.name.lower())
-        given.arguments[first], member = Space(space.name), str(space.member)
+        # A pseudonym, so that nothing in the space names the member once that user is erased.
+        member = pseudonym((yield from scope.engine.content_key()), str(space.member))
+        given.arguments[first] = Space(space.name)
         acting = replace(scope, actor=Actor(kind=Origin.USER.value, id=member))
         if operation.__name__ in _OF_REVIEWERS:
             given.arguments["by"] = member
@@ -119,10 +121,14 @@ def grant(
     The roles are "read", "propose", "write" and "admin"; each may do what those before it may. Raises InvalidInput,
     InvalidId, StoreUnavailable, and SpaceNotFound if a member grants who is no admin.
     """
-    home, now = home_of(user, group), scope.clock.now()
+    home, now = home_of((yield from scope.engine.content_key()), user, group), scope.clock.now()
     if role.upper() not in SpaceRole.__members__:
         raise InvalidInput(f"role must be one of {', '.join(one.name.lower() for one in SpaceRole)}, not {role!r:.80}")
-    value = {"role": int(SpaceRole[role.upper()]), "at": now.isoformat()}
+    value = {
+        "role": int(SpaceRole[role.upper()]),
+        "at": now.isoformat(),
+        "user" if group is None else "group": user or group,
+    }
     put = Put(namespace=home, key=_key(space), value=encode_json(value, what="grant"), updated_at=now)
     yield from scope.write([put], "grant")
     _changed(scope)
@@ -133,7 +139,7 @@ def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str
 
     Other processes notice within five seconds. Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound.
     """
-    key = (home_of(user, group), _key(space))
+    key = (home_of((yield from scope.engine.content_key()), user, group), _key(space))
     there = (yield from scope.engine.get([key]))[0] is not None
     yield from scope.write([Delete(namespace=key[0], key=key[1])], "revoke")
     _changed(scope)
@@ -144,8 +150,13 @@ def list_grants(scope: MemoryScope, space: Space) -> Operation[dict[str, str]]:
     """The roles in the space, by "user:ID" or "group:NAME". Raises StoreUnavailable, SpaceNotFound."""
     key, homes = _key(space), (yield from scope.engine.namespaces((GRANTS,)))
     rows: list[Row | None] = yield from scope.engine.get([(home, key) for home in homes])
-    found = {decode_label(row.namespace[1]): SpaceRole(row.value["role"]) for row in rows if row}
-    return {principal: found[principal].name.lower() for principal in sorted(found)}
+    values = [row.value for row in rows if row]
+    return {
+        f"{kind}:{value[kind]}": SpaceRole(value["role"]).name.lower()
+        for kind in ("group", "user")
+        for value in sorted(values, key=str)
+        if kind in value
+    }
 
 
 def get_spaces(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, str]]:
