@@ -19,8 +19,8 @@ from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
 from inference_core.memory.spaces import SpaceRole, home_of, pseudonym
 from inference_core.memory.text import encode_json
-from inference_core.memory.trust import MemorySource, Origin
-from inference_core.memory.types import GUIDING_TYPES, MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
+from inference_core.memory.trust import MemorySource, Origin, guides
+from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
 from inference_core.services.operations.scope import MemoryScope, UserId, find
 from inference_core.stores.backend import Delete, Put, Row
 
@@ -189,10 +189,8 @@ def _limit(
     if memory_id := arguments.get("memory_id"):
         old = yield from find(scope, space, memory_id)
     kind, category = arguments.get("memory_type"), arguments.get("category")
-    is_guide = old is not None and (old.memory_type.value in GUIDING_TYPES or old.pinned)
-    if kind is not None:
-        is_guide |= validate_memory_type(kind) in GUIDING_TYPES
-    is_guide |= category == MemoryCategory.PROCEDURAL.value or bool(arguments.get("pinned"))
+    is_guide = old is not None and (guides(old.memory_type.value, old.category.value) or old.pinned)
+    is_guide |= guides(kind and validate_memory_type(kind), category) or bool(arguments.get("pinned"))
     if is_guide and role is SpaceRole.WRITE:  # a proposal waits for an admin anyway
         raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")
     if old is not None:
