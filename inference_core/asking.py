@@ -24,13 +24,12 @@ def ask(
     """What ``model`` answers to ``messages``. Raises ModelError, also if it takes longer than ``timeout`` (s)."""
     call = partial(model.invoke, list(messages), _UNHEARD)
     wait: Effect[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
-    with raised_as(_failure, but=InferenceCoreError):
+    with raised_as(
+        lambda error: ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}"),
+        but=InferenceCoreError,
+    ):
         try:
             answer: Any = yield wait
         except DeadlineExceeded as error:
             raise ModelError("The chat model did not answer in time") from error
         return answer
-
-
-def _failure(error: Exception) -> ModelError:
-    return ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}")

@@ -207,7 +207,7 @@ class WriteUnknown(StoreUnavailable):
 
 @contextmanager
 def raised_as(
-    ours: Callable[[Exception], InferenceCoreError], *, but: type[Exception] | tuple[type[Exception], ...] = ()
+    ours: Callable[[Exception], Exception], *, but: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Generator[None]:
     """Somebody else's code runs inside: whatever it raises, but for ``but``, is raised as ``ours`` makes of it.
 

@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
 
-from inference_core.effects import Effect, Operation, WorkerPool
+from inference_core.effects import Effect, Operation, WorkerPool, settle
 from inference_core.embeddings.models import Encodings, Passage, SpacedEmbeddings, TextEncoding, TokenEmbeddings
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, raised_as
 
@@ -139,9 +139,9 @@ class Embedder:
             return
 
         def warm() -> None:
-            try:
-                load()
-            except Exception as error:  # noqa: BLE001 - recall goes on without vectors
+            loaded: Future[None] = Future()
+            settle(loaded, load)
+            if error := loaded.exception():  # recall goes on without vectors
                 self.failure = f"The embedding model could not be loaded: {error}"
                 _LOG.warning("%s; recall is lexical only", self.failure)
             with self._lock:

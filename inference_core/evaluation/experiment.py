@@ -137,6 +137,9 @@ async def asked(conversation: Conversation, question: Question, recall: Recall) 
     ranked = [hit.id for hit in hits]
     sessions = {turn.id: turn.session for turn in conversation.turns if turn.session is not None}
     is_counted = bool(question.evidence)
+    place = {name: at for at, name in reversed(list(enumerate(ranked, 1)))}
+    right = min((place[name] for name in question.evidence if name in place), default=None)
+    unwanted = {"harmful": question.harmful, "useless": question.useless} if is_counted else {}
     return QuestionOutcome(
         conversation=conversation.id,
         question=question,
@@ -147,16 +150,8 @@ async def asked(conversation: Conversation, question: Question, recall: Recall) 
             (hit.relevance, hit.id in question.evidence) for hit in hits[:_JUDGED] if hit.relevance is not None
         ),
         latency_ms=took,
-        noise=_places(ranked, question) if is_counted else {},
+        noise={kind: [(place.get(name), right) for name in names] for kind, names in unwanted.items() if names},
     )
-
-
-def _places(ranked: Sequence[str], question: Question) -> dict[str, list[tuple[int | None, int | None]]]:
-    """The place of each memory that the question had better not find, beside that of the first evidence."""
-    place = {name: at for at, name in reversed(list(enumerate(ranked, 1)))}
-    right = min((place[name] for name in question.evidence if name in place), default=None)
-    kinds = {"harmful": question.harmful, "useless": question.useless}
-    return {kind: [(place.get(name), right) for name in names] for kind, names in kinds.items() if names}
 
 
 def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:

@@ -23,6 +23,7 @@ from inference_core.agents.identity import MemoryBinding
 from inference_core.agents.tools.memory_tools import CategoryName, TypeName, get_memory_tools, reason_of
 from inference_core.context.render import fenced, id_label, neutral_line, numbered, whole
 from inference_core.effects import arun
+from inference_core.errors import raised_as
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -226,10 +227,8 @@ class MemoryServer(MCPServer[Any]):
 
 async def _read(asked: Awaitable[T], refusal: type[ToolError | ResourceError] = ResourceError) -> T:
     """What a read gives. Raises ``refusal``, in words for a model."""
-    try:
+    with raised_as(lambda error: refusal(f"Memory could not be read: {reason_of(error)}")):
         return await asked
-    except Exception as error:
-        raise refusal(f"Memory could not be read: {reason_of(error)}") from error
 
 
 def _thread(thread_id: str | None) -> str:
