@@ -13,7 +13,18 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import background, chat, doctor, erasing, maintenance, mcp, memories, serve, transfer
+from inference_core.cli import (
+    background,
+    chat,
+    doctor,
+    encryption,
+    erasing,
+    maintenance,
+    mcp,
+    memories,
+    serve,
+    transfer,
+)
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.cli.review import review
@@ -45,6 +56,7 @@ for _name, _command in {
     "scan": maintenance.scan,
     "eval": evaluate,
     "reembed": maintenance.reembed,
+    "encryption": encryption.encryption,
     "history": memories.history,
     "why": memories.why,
     "worker": background.worker,

@@ -325,18 +325,19 @@ class SealedBackend:
         if self._closes_keys:
             self.keyring.close()
 
-    def reseal(self, label: str) -> int:
+    def reseal(self, label: str, advance: Callable[[int], None] = lambda _: None) -> int:
         """Seals the rows under ``label`` anew whose keys are not the newest; how many.
 
+        Calls ``advance`` with the number of rows that it has looked at since it last did.
         Rows change neither version nor times. May be interrupted, and run beside writers. Raises SealError.
         """
         if label == OF_STORE:
             for name in (SEALED_META, CONTENT_KEY_META):
                 if (value := self._get_sealed(name)) is not None:
                     self._set_sealed(name, value)
-        return sum(self._resealed(scope) for scope in self.inner.namespaces((label,)))
+        return sum(self._resealed(scope, advance) for scope in self.inner.namespaces((label,)))
 
-    def _resealed(self, scope: Namespace) -> int:
+    def _resealed(self, scope: Namespace, advance: Callable[[int], None]) -> int:
         sealer, done = self._sealer(scope[0]), 0
         changes = iter(self.inner.changes(scope, 0))
         while portion := list(islice(changes, _PORTION)):
@@ -355,6 +356,7 @@ class SealedBackend:
                         Rewrite(namespace=scope, key=row.key, version=row.version, value=value, document=document)
                     )
             done += sum(isinstance(outcome, list) for outcome in self.apply([[write] for write in writes]))
+            advance(len(portion))
         return done
 
     def _changes(self, scope: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
