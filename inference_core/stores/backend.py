@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from inference_core.memory.namespaces import Namespace
@@ -315,10 +314,3 @@ class Backend(Protocol):
     def close(self) -> None:
         """Releases connections and files."""
         ...
-
-
-def content_key(backend: Backend) -> bytes:
-    """The key of a store for names that follow from contents; made when it is first asked for."""
-    if not backend.get_meta(CONTENT_KEY_META):
-        backend.set_meta(CONTENT_KEY_META, token_hex(32))
-    return bytes.fromhex(backend.get_meta(CONTENT_KEY_META) or "")

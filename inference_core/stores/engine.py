@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
@@ -27,6 +28,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.stores.backend import (
+    CONTENT_KEY_META,
     Backend,
     Check,
     Delete,
@@ -36,7 +38,6 @@ from inference_core.stores.backend import (
     Tally,
     Unreadable,
     Write,
-    content_key,
 )
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
@@ -233,7 +234,9 @@ class StoreEngine:
 
             def known() -> bytes:
                 with self._content_key_lock:  # two that made one each would know different names
-                    return content_key(self.backend)
+                    if not self.backend.get_meta(CONTENT_KEY_META):
+                        self.backend.set_meta(CONTENT_KEY_META, token_hex(32))
+                    return bytes.fromhex(self.backend.get_meta(CONTENT_KEY_META) or "")
 
             self._content_key = yield from self._read(known)
         return self._content_key

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from io import TextIOWrapper
 from itertools import count, islice
 from pathlib import Path
@@ -33,7 +33,6 @@ from inference_core.memory.text import encode_json, is_encodable
 from inference_core.memory.trust import Trust, as_fact, guides, lowered, trust_of
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.services.operations.review import admitted
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
 from inference_core.stores.codec import expiry_micros, from_micros, to_micros, unpack_value
 from inference_core.transfer.copying import PORTION, ConflictPolicy, Progress, TransferReport, Writer, puts_of
@@ -191,8 +190,7 @@ def import_store(
 ) -> TransferReport:
     """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
 
-    Secrets are left out, or as ``secrets`` says. Rules that come from a tool, a document or the web wait for the user's
-    confirmation, see `list_pending`; those that wait or were rejected count as ``kept``.
+    Secrets are left out, or as ``secrets`` says.
 
     Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
     a newer version; StoreError. What stood before the fault was written and stays.
@@ -203,11 +201,7 @@ def import_store(
         writer = Writer(backend, policy, report, secrets)
         puts = _puts(cast("IO[str]", file), writer, path)
         while portion := list(islice(puts, PORTION)):
-            now = datetime.now(UTC)
-            chosen = [one for put in portion if (one := admitted(backend, put, now))]
-            writer.write(chosen)
-            report.read += len(portion) - len(chosen)
-            report.kept += len(portion) - len(chosen)
+            writer.write(portion)
             if progress:
                 progress(report.read, report.read)
     report.total = report.read

@@ -23,7 +23,6 @@ from inference_core.memory.namespaces import (
     Namespace,
     Space,
     encode_label,
-    holds_forgotten,
     holds_memories,
     holds_pending,
     memory_namespace,
@@ -31,7 +30,7 @@ from inference_core.memory.namespaces import (
     sidecar_namespace,
     space_in,
 )
-from inference_core.memory.record import JOB, MemoryRecord, ended, is_of_known_schema, why_invalid
+from inference_core.memory.record import JOB, MemoryRecord, ended, why_invalid
 from inference_core.memory.text import (
     canonical_id,
     canonical_text,
@@ -40,12 +39,11 @@ from inference_core.memory.text import (
     moment_field,
     text_field,
 )
-from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide, why_it_waits
+from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row, Write, content_key
-from inference_core.stores.codec import unpack_value
+from inference_core.stores.backend import Delete, Expiry, Key, Put, Row, Write
 
 PENDING_DAYS: Final = 30
 MOST_PENDING: Final = 200
@@ -102,13 +100,6 @@ def proposal(
         return Decision.PENDING, name, []
     if (yield from scope.engine.count([place], kinds=frozenset(MEMORY_TYPES))) >= MOST_PENDING:
         return Decision.NO, name, []
-    put = _put(record, name, ends, now)
-    over = known[0].version if known[0] else 0  # a store that does not remove by itself what has expired
-    return Decision.PENDING, name, [replace(put, expected=over)]
-
-
-def _put(record: MemoryRecord, name: str, ends: Sequence[MemoryRecord], now: datetime) -> Put:
-    """The write that has ``record`` wait."""
     until = now + timedelta(days=PENDING_DAYS)
     note = {
         "at": now.isoformat(),
@@ -117,39 +108,17 @@ def _put(record: MemoryRecord, name: str, ends: Sequence[MemoryRecord], now: dat
         _ENDS: [[*one.namespace, one.id] for one in ends],
     }
     waiting = replace(record, supersedes=(), superseded_by=None, valid_to=None if ends else record.valid_to)
-    return Put(
-        namespace=sidecar_namespace(record.namespace, PENDING),
+    put = Put(
+        namespace=place,
         key=name,
         value=encode_json(waiting.to_value() | {_NOTE: note}, what="memory"),
         kind=record.memory_type.value,
         created_at=now,
         updated_at=now,
+        expected=known[0].version if known[0] else 0,  # one that is over, on a store that does not remove it by itself
         expiry=Expiry(until, until - now),
     )
-
-
-def admitted(backend: Backend, put: Put, now: datetime) -> Put | None:
-    """``put`` of an import, or the write that has it wait for the user; None for what may not come in at all.
-
-    That is what waits or is in an archive already, and what was decided before. Raises StoreError.
-    """
-    if holds_pending(put.namespace):
-        return None
-    is_archived = holds_forgotten(put.namespace)
-    value = unpack_value(put.value)
-    if not (is_archived or holds_memories(put.namespace)) or not is_of_known_schema(value):
-        return put
-    home = memory_namespace(put.namespace) if is_archived else put.namespace
-    record = MemoryRecord.from_value(
-        value, memory_id=put.key, namespace=home, stored_at=put.created_at or put.updated_at, updated_at=put.updated_at
-    )
-    source = record.source if record.source.trust <= record.trust else MemorySource(origin=Origin.TOOL)
-    if decide(source, record.category, record.memory_type if source.tool else None) is Decision.YES:
-        return put
-    name = next(_names(content_key(backend), record))
-    places = [one for one in backend.namespaces((home[0],)) if holds_memories(one) or holds_pending(one)]
-    is_known = is_archived or any(backend.get([(place, name) for place in places]))
-    return None if is_known else _put(replace(record, source=source, trust=source.trust), name, (), now)
+    return Decision.PENDING, name, [put]
 
 
 def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> Operation[str]:
