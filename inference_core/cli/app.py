@@ -15,6 +15,7 @@ from typer.main import get_command
 from inference_core import __version__
 from inference_core.cli import (
     background,
+    backups,
     chat,
     doctor,
     encryption,
@@ -72,6 +73,9 @@ for _name, _command in {
     "restore": maintenance.restore,
     "serve": serve.serve,
     "keys": serve.keys,
+    "backup": backups.backup,
+    "verify": backups.verify,
+    "recover": backups.recover,
     "erase": erasing.erase,
     "erasures": erasing.erasures,
 }.items():

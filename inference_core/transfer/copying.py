@@ -14,7 +14,7 @@ from typing import Any, Final
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.embeddings.models import Passage
 from inference_core.errors import ConfigurationError, InvalidInput, SecretFound, StoreError, UserErased, VersionConflict
-from inference_core.memory.namespaces import encode_label, is_item
+from inference_core.memory.namespaces import ERASED, encode_label, is_item
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable
@@ -87,7 +87,7 @@ class Writer:
         if a user of ``puts`` was erased since the first rows of this user were written, StoreError.
         """
         self._report.read += len(puts)
-        puts = [self._clean(put) for put in puts]
+        puts = [self._clean(put) for put in puts if put.namespace[0] != ERASED]
         while puts:
             rows = self._backend.get([(put.namespace, put.key) for put in puts])
             decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
@@ -144,6 +144,7 @@ def puts_of(
     """
     labels = [encode_label(user_id) for user_id in user_ids]
     scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
+    scopes = [scope for scope in scopes if scope[0] != ERASED]  # whom another store has erased is its own affair
     report.total = backend.count(scopes)
     for scope in scopes:
         changes = iter(backend.changes(scope, 0))

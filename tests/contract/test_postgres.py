@@ -111,7 +111,7 @@ def test_rows_are_looked_up_by_their_address_before_there_are_statistics():
             connection.execute("ALTER TABLE memory_rows SET (autovacuum_enabled = off)")
         done(backend, *(put(f"k{number}", text="tea") for number in range(3_000)))
         wanted = {"names": ['["u","semantic"]'] * 9, "keys": [f"k{number}" for number in range(9)]}
-        plan = backend._connections.read(f"EXPLAIN SELECT r.value FROM {WANTED}", wanted)
+        plan = backend.connections.read(f"EXPLAIN SELECT r.value FROM {WANTED}", wanted)
         assert any("memory_rows_pkey" in line for (line,) in plan), plan
 
 
@@ -304,9 +304,7 @@ def test_the_name_keeps_the_password(url: str):
 @pytest.mark.parametrize(("durable", "commit"), [(True, "on"), (False, "off")])
 def test_a_commit_waits_for_the_disk_unless_told_otherwise(url: str, durable: bool, commit: str):
     with closing(PostgresBackend(f"{url}%20-csynchronous_commit%3Doff", durable=durable)) as backend:
-        shown = backend._connections.read("SHOW synchronous_commit") + backend._connections.read(
-            "SHOW statement_timeout"
-        )
+        shown = backend.connections.read("SHOW synchronous_commit") + backend.connections.read("SHOW statement_timeout")
     assert shown == [(commit,), ("5s",)]
 
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -53,6 +54,7 @@ class FileBackend(TableBackend):
     ) -> None:
         super().__init__(clock)
         self.name = f"file:///{folder}"
+        self.key = key
         self._folder = folder = folder.absolute()  # a relative path would move with the working directory
         self._files = folder / "users"
         self._manifest = folder / "store.json"
@@ -159,6 +161,13 @@ class FileBackend(TableBackend):
                     path.unlink()
                     sync_folder(self._files)
         return len(found)
+
+    def copy_into(self, folder: Path) -> None:
+        """Copies the files, as of this moment, to the new ``folder``. Others wait to write meanwhile."""
+        with self._writing():
+            folder.mkdir(mode=0o700)
+            shutil.copytree(self._files, folder / self._files.name)
+            shutil.copy2(self._manifest, folder)
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         with self._writing():

@@ -6,9 +6,10 @@ ranked in this process. Reads never write, so a read-only replica serves them.
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -106,10 +107,10 @@ class PostgresBackend(SqlBackend):
     def __init__(self, url: str, *, durable: bool = True, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self.name = shown_url(url)
-        self._connections = PostgresConnections(url, durable=durable)
+        self.connections = PostgresConnections(url, durable=durable)
         with ExitStack() as opened:
             opened.callback(self.close)
-            self._connections.attempt(migrate)
+            self.connections.attempt(migrate)
             opened.pop_all()
 
     def page(self, request: PageRequest) -> list[Row]:
@@ -161,7 +162,7 @@ class PostgresBackend(SqlBackend):
         return sum(count for (count,) in found)
 
     def set_meta(self, name: str, value: str) -> None:
-        self._connections.attempt(lambda connection: connection.execute(SET_META, (name, value)))
+        self.connections.attempt(lambda connection: connection.execute(SET_META, (name, value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         of_root = "" if root is None else "AND s.root = :root"
@@ -182,7 +183,15 @@ class PostgresBackend(SqlBackend):
             with connection.transaction():
                 return sum(connection.execute(_DISCARD, one.place._asdict()).rowcount for one in found)
 
-        return self._connections.attempt(discard)
+        return self.connections.attempt(discard)
+
+    @contextmanager
+    def snapshot(self) -> Generator[PostgresBackend]:
+        """The database as of one moment, for reading alone."""
+        with self.connections.frozen() as connections:
+            frozen = copy.copy(self)
+            frozen.connections = connections
+            yield frozen
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         def portion(connection: Connection) -> bool:
@@ -199,8 +208,8 @@ class PostgresBackend(SqlBackend):
             with connection.transaction():  # waits for all that began before the user's fence was put up
                 connection.execute("LOCK TABLE memory_scopes IN EXCLUSIVE MODE")
 
-        self._connections.attempt(drain)
-        while self._connections.attempt(portion):
+        self.connections.attempt(drain)
+        while self.connections.attempt(portion):
             pass
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
@@ -213,7 +222,7 @@ class PostgresBackend(SqlBackend):
             finally:
                 connection.execute("SET statement_timeout = '5s'")
 
-        self._connections.attempt(vacuum)
+        self.connections.attempt(vacuum)
         freed = [] if fully else ["freed pages of PostgreSQL's tables, until they are used again or VACUUM FULL is run"]
         return [*freed, "PostgreSQL's write-ahead log, until it is recycled"]
 
@@ -222,10 +231,10 @@ class PostgresBackend(SqlBackend):
         return []
 
     def close(self) -> None:
-        self._connections.close()
+        self.connections.close()
 
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        return self._connections.read(_PARAMETER.sub(r"%(\1)s", query), given)
+        return self.connections.read(_PARAMETER.sub(r"%(\1)s", query), given)
 
     def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> list[tuple[Any, ...]]:
         distinct = [key for key in dict.fromkeys(keys) if "\x00" not in key[1]]
@@ -276,7 +285,7 @@ class PostgresBackend(SqlBackend):
                 raise
             return decision.outcomes
 
-        return self._connections.attempt(apply)
+        return self.connections.attempt(apply)
 
 
 def has_store(url: str) -> bool:

@@ -140,6 +140,18 @@ class PostgresConnections:
         """All rows that ``query`` finds."""
         return self.attempt(lambda connection: connection.execute(query, parameters, binary=True).fetchall())
 
+    @contextmanager
+    def frozen(self) -> Generator[PostgresConnections]:
+        """Connections that all read what was committed now."""
+        with self._connection() as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                connection.execute("SET LOCAL statement_timeout = 0")
+                connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+                yield _Frozen(connection)
+            finally:
+                connection.execute("ROLLBACK")
+
     def close(self) -> None:
         """Closes idle connections now and the others after use; later calls raise StoreUnavailable."""
         self._closed = True
@@ -184,6 +196,17 @@ class PostgresConnections:
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
+
+
+class _Frozen(PostgresConnections):
+    """One connection in a transaction, for every read."""
+
+    def __init__(self, connection: Connection) -> None:  # pyright: ignore[reportMissingSuperCall]
+        self._one = connection
+
+    def attempt(self, work: Callable[[Connection], T]) -> T:
+        with translated(self._one):
+            return work(self._one)
 
 
 @contextmanager

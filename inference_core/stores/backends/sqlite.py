@@ -6,6 +6,7 @@ The journal is a WAL: readers never wait for writers. A commit is on disk when `
 from __future__ import annotations
 
 import heapq
+import os
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -203,6 +204,12 @@ class SqliteBackend(SqlBackend):
                     writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
                     removed += 1
         return removed
+
+    def copy_into(self, path: Path) -> None:
+        """Writes the file, as of this moment and without freed pages, to the new file ``path``."""
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        with self.connections.reader() as reader:
+            reader.execute("VACUUM INTO ?", (str(path),))
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         left = True

@@ -1,0 +1,44 @@
+"""backup, verify and recover from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_support import Capture, answer, text
+
+from inference_core import open_store
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", "sqlite:///m.db")
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    with open_store("sqlite:///m.db", embeddings=None) as store:
+        store.memory("ada").add("likes tea", "preferences")
+        store.memory("bob").add("likes coffee", "preferences")
+
+
+def test_a_store_is_saved_verified_rehearsed_and_brought_back(capsys: Capture) -> None:
+    assert "Saved 2 rows of 2 users of sqlite:///m.db to saved.\n" in text(capsys, "backup", "saved")
+    assert "saved is there already" in text(capsys, "backup", "saved", code=1)
+    assert "saved is whole: 2 rows of 2 users.\n" in text(capsys, "verify", "saved")
+    assert "saved can be restored: 2 rows of 2 users.\n" in text(capsys, "recover", "saved", "--drill")
+    assert "is there already" in text(capsys, "recover", "saved", code=1)
+    shown = text(capsys, "recover", "saved", "--url", "sqlite:///new.db")
+    assert "Restored 2 rows of 2 users to sqlite:///new.db, without a ledger of erasures." in shown
+    answer(capsys, "erase", "--user", "ada", "--yes")
+    assert "There is no ledger at nowhere" in text(capsys, "recover", "saved", "--ledger", "nowhere", code=1)
+    found = answer(capsys, "recover", "saved", "--url", "file:///newer", "--ledger", "m.db.erasures.jsonl")
+    assert (found["rows"], found["users"], found["erased_again"]) == (2, 2, 1)
+    assert answer(capsys, "list", "--user", "ada", "--url", "file:///newer")["memories"] == []
+    assert len(answer(capsys, "list", "--user", "bob", "--url", "file:///newer")["memories"]) == 1
+
+
+def test_what_is_damaged_is_named(capsys: Capture) -> None:
+    answer(capsys, "backup", "saved")
+    Path("saved/store").write_bytes(Path("saved/store").read_bytes() + b"x")
+    for command in ("verify", "recover --drill", "recover --url sqlite:///new.db"):
+        assert "saved/store is damaged" in text(capsys, *command.split(), "saved", code=1)
+    assert "is no backup" in text(capsys, "verify", "nothing", code=1)
