@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from databases import database
@@ -169,7 +170,7 @@ def test_what_is_missing_or_too_much_is_named(saved: Path, tmp_path: Path) -> No
 def test_a_manifest_that_says_otherwise_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = read_manifest(saved)
     wrong = replace(known, contents={})
-    monkeypatch.setattr("inference_core.transfer.backup.read_manifest", lambda folder: wrong)
+    monkeypatch.setattr("inference_core.transfer.backup.read_manifest", Mock(return_value=wrong))
     with pytest.raises(InvalidInput, match="does not hold what the manifest says of 'ada'"):
         verify(saved)
 
