@@ -38,7 +38,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance", "command-line"),
-    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware", "erase", "backup", "serving"),
+    *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
+    *("erase", "backup", "serving"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
 )
