@@ -24,6 +24,7 @@ from inference_core.cli import (
     mcp,
     memories,
     serve,
+    spaces,
     transfer,
 )
 from inference_core.cli.eval import evaluate
@@ -52,6 +53,7 @@ for _name, _command in {
     "copy": transfer.copy,
     "migrate": transfer.migrate,
     "mcp": mcp.mcp,
+    "spaces": spaces.spaces,
     "doctor": doctor.doctor,
     "repair": maintenance.repair,
     "scan": maintenance.scan,

@@ -162,7 +162,7 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     for page, outputs in json.loads(done.stdout).items():
         for snippet, printed in zip(snippets(path_of(page)), outputs, strict=True):
             place = f"{page}.md, line {snippet.line}"

@@ -1,0 +1,38 @@
+"""``inference-core spaces``: roles in a space, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_core import AgentMemoryStoreService, Space, Spaces, open_store
+from inference_core.cli.app import run
+
+
+def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/memory.db"
+
+    def answer(*words: str) -> Any:
+        assert run(["spaces", *words, "--url", url, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert answer("grant", "eng", "--user", "ada", "--role", "write") == {
+        "space": "eng",
+        "roles": {"user:ada": "write"},
+    }
+    assert answer("grant", "eng", "--group", "staff")["roles"] == {"group:staff": "read", "user:ada": "write"}
+    with open_store(url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store, spaces=Spaces()).sync
+        service.save_memory(Space("eng", member="ada"), "Deploys on Friday")
+    assert answer("revoke", "eng", "--user", "ada")["roles"] == {"group:staff": "read"}
+    assert run(["spaces", "list", "eng", "--url", url]) == 0
+    assert "group:staff" in capsys.readouterr().out
+    assert run(["spaces", "revoke", "eng", "--user", "bob", "--url", url]) == 0
+    assert "no such role" in capsys.readouterr().err
+    assert run(["spaces", "list", "ops", "--url", url]) == 0
+    assert "Nobody has a role" in capsys.readouterr().err
+    assert run(["spaces", "grant", "eng", "--url", url]) == 1
+    assert "Name a user or a group" in capsys.readouterr().err
