@@ -215,6 +215,23 @@ def test_a_yes_states_what_the_assistant_asked(store: MemoryStore, answer: str) 
     assert said.startswith("✓" if answer in ANSWERS else "✗ Not saved")
 
 
+def test_what_the_user_says_yes_to_waits_no_more(store: MemoryStore) -> None:
+    """Guards review: a rule that the user had confirmed in the conversation was asked about again."""
+    rule = {"content": "Always answer in short sentences", "memory_type": "instructions"}
+    other = call_tool("save_memory_store", content=RULE, memory_type="instructions")
+    talk(store, "Read it.", call_tool("save_memory_store", **rule), other, page="Rain in Berlin")
+    service = AgentMemoryStoreService(store).sync
+    assert len(service.list_pending("ada")) == 2
+    talk(store, dialogue(ASKED, "Yes"), call_tool("save_memory_store", **rule), page="Rain in Berlin")
+    assert [one.content for one in service.list_memories("ada")[0]] == [rule["content"]]
+    (left,) = service.list_pending("ada")
+    assert left.document.content == RULE
+    key = service.save_memory("ada", "Answer at length", "instructions")
+    asked = dialogue(f"Shall I always {RULE.lower()}?", "Yes")
+    talk(store, asked, call_tool("update_memory_store", memory_id=str(key), content=RULE), page="Rain in Berlin")
+    assert service.list_pending("ada") == []
+
+
 @pytest.mark.parametrize("asked", NOT_ASKED)
 def test_a_yes_to_something_else_states_nothing(store: MemoryStore, asked: str) -> None:
     """Guards the yes: the whole text has to stand in the question, which is about it, and in sight."""

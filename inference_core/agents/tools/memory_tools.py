@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
@@ -41,6 +42,7 @@ from inference_core.outbox.grounding import Grounding, same_subject
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
+from inference_core.services.operations.review import withdraw
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope, category_of, retried
 from inference_core.services.operations.spaces import in_space
@@ -188,6 +190,12 @@ class Call(NamedTuple):
         )
         return replace(self.source, origin=Origin.TOOL) if is_external else self.source
 
+    def stated(self, text: str, source: MemorySource) -> Operation[None]:
+        """Has ``text``, which is stored now, wait no more, if the user has stated it beside text from outside."""
+        if self.grounding is not None and self.grounding.has_outside and source.trust is not Trust.EXTERNAL:
+            with suppress(StoreError):  # it is stored
+                yield from withdraw(self.scope, self.user_id, text)
+
     def refusal(self, old: MemoryStoreDocument, new: str | None) -> str | None:
         """Why ``old`` may not be replaced by the text ``new``, or deleted (None), in this conversation.
 
@@ -329,6 +337,7 @@ class SaveMemoryStoreTool(MemoryTool):
             category=given.category,
             source=source,
         )
+        yield from call.stated(given.content, source)
         note = _UNCONFIRMED if source.trust is Trust.EXTERNAL and not memory_id.was_stored else ""
         category = category_of(MemoryType(given.memory_type), given.category)
         done = "already stored" if memory_id.was_stored else "saved"
@@ -381,6 +390,7 @@ class UpdateMemoryStoreTool(MemoryTool):
             return refusal
         kind = given.memory_type or (old.memory_type if old else "")
         category = given.category or (old.memory_category if old and not given.memory_type else None)
+        source = call.source_of(said, guides=guides(kind, category))
         changed = old is not None and (
             yield from update(
                 call.scope,
@@ -390,10 +400,12 @@ class UpdateMemoryStoreTool(MemoryTool):
                 given.memory_type,
                 given.topic,
                 given.category,
-                source=call.source_of(said, guides=guides(kind, category)),
+                source=source,
                 expected_version=old.version,
             )
         )
+        if changed:
+            yield from call.stated(given.content, source)
         kinds = call.scope.engine.guard.kinds({"content": given.content, "topic": given.topic}) if changed else ()
         return self._outcome(given.memory_id, "updated", was_found=changed) + _left_out(kinds)
 

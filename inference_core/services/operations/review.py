@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, cast
 
 from inference_core.effects import Operation
-from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite
+from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite, VersionConflict
 from inference_core.memory.audit import Actor
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import (
@@ -85,7 +86,7 @@ def proposal(
     now, owner = scope.clock.now(), owner_in(record.namespace)
     homes = list(dict.fromkeys([record.namespace, *scope.namespaces.read_scopes(owner)]))
     place = sidecar_namespace(record.namespace, PENDING)
-    for name in _names((yield from scope.engine.content_key()), record):
+    for name in _names((yield from scope.engine.content_key()), owner, record.content):
         there = yield from scope.engine.get([(home, name) for home in homes])
         if not any(there):
             break
@@ -142,6 +143,17 @@ def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecor
             f"Not saved: {why}, and the user has rejected it before or has too much to confirm. Do not retry"
         )
     return name
+
+
+def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> Operation[None]:
+    """Removes what waits in these words, because the user has stated them in a conversation. Raises StoreError."""
+    text = scope.engine.guard.text(canonical_text(content, max_bytes=scope.max_content_bytes))
+    names = list(_names((yield from scope.engine.content_key()), user_id, text))
+    rows = [row for row in (yield from pending_rows(scope, user_id)) if row.key in names]
+    if rows:
+        with suppress(VersionConflict):  # somebody has just decided
+            gone = [Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in rows]
+            yield from scope.write(gone, "withdraw")
 
 
 def list_pending(
@@ -242,12 +254,9 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
 
     def rejected(key: str) -> Operation[bool]:
         rows = yield from _beside(scope, user_id, key, now)
-        marks = [
-            Put(namespace=row.namespace, key=key, value=value, updated_at=now, expected=row.version)
-            for row in rows
-            if not _is_rejected(row)
-        ]
-        if marks:
+        waiting = [(row.namespace, row.version) for row in rows if not _is_rejected(row)]
+        if waiting:
+            marks = [Put(namespace=one, key=key, value=value, updated_at=now, expected=at) for one, at in waiting]
             yield from reviewing.write(marks, "reject")
         return bool(rows)
 
@@ -296,7 +305,7 @@ def _approved(scope: MemoryScope, user_id: UserId, edit: str | None, reviewer: s
     if edit is not None:
         return any(one.content == edit for one in known)
     secret = yield from scope.engine.content_key()
-    return any(key in _names(secret, one) for one in known)
+    return any(key in _names(secret, user_id, one.content) for one in known)
 
 
 def _approve(scope: MemoryScope, row: Row, edit: str | None, reviewer: str, now: datetime) -> Operation[None]:
@@ -316,12 +325,9 @@ def _approve(scope: MemoryScope, row: Row, edit: str | None, reviewer: str, now:
         pinned=waiting.pinned or any(one.pinned for one in old),
         supersedes=tuple(one.id for one in old),
     )
-    writes: list[Write] = [
-        put_of(record, expected=0),
-        *(put_of(ended(one, record), expected=one.version) for one in old),
-        Delete(namespace=row.namespace, key=row.key, expected=row.version),
-    ]
-    yield from _as_reviewer(scope, reviewer).write(writes, "approve")
+    over = [put_of(ended(one, record), expected=one.version) for one in old]
+    gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
+    yield from _as_reviewer(scope, reviewer).write([put_of(record, expected=0), *over, gone], "approve")
 
 
 def _chosen(
@@ -386,9 +392,9 @@ def _ends(row: Row) -> list[Key]:
     return [(home, key) for home, key in keys if home[:1] == row.namespace[:1] and holds_memories(home)]
 
 
-def _names(key: bytes, record: MemoryRecord) -> Iterator[str]:
-    """The ids that the text of ``record`` gets as this user's, whatever its type: they tell nothing without the key."""
-    text = " ".join(record.content.casefold().rstrip(".!").split())
+def _names(key: bytes, user_id: UserId, content: str) -> Iterator[str]:
+    """The ids that this text of the user gets, whatever its type: they tell nothing without the key."""
+    text = " ".join(content.casefold().rstrip(".!").split())
     for attempt in range(_NAMES):
-        told: list[Any] = [PENDING, record.namespace[0], text, attempt]
+        told: list[Any] = [PENDING, encode_label(user_id), text, attempt]
         yield hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
