@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, Final, NamedTuple
@@ -23,7 +22,6 @@ from inference_core.slots.words import word_set
 DEFAULT_OVERLAP: Final = 0.6
 _ALIKE: Final = 0.4
 """Texts with this share of common stems are taken to be about the same."""
-_DAWN: Final = datetime.min.replace(tzinfo=UTC)
 _SPARE: Final = 0.1
 """Of its stems, a text may add this share without adding anything to say."""
 _TURNING: Final = word_set(
@@ -171,7 +169,7 @@ class _Claim(NamedTuple):
 
 def newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items`` by when they happened; those of unknown time last."""
-    return sorted(items, key=lambda item: item.happened_at or _DAWN, reverse=True)
+    return sorted(items, key=lambda item: item.when, reverse=True)
 
 
 def alike_newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:

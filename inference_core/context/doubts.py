@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import combinations
 from typing import Final
@@ -26,7 +25,6 @@ _PHRASES: Final = [line for lines in WORDS["hypothetical"].values() for line in 
 _HYPOTHETICAL: Final = re.compile(
     rf"\b(?:{'|'.join(map(re.escape, _PHRASES))}|if\b.*\b(?:would|could|\w+['\u2019]d))\b", re.IGNORECASE
 )
-_DAWN: Final = datetime.min.replace(tzinfo=UTC)
 _ALIKE: Final = 0.17
 """Texts whose stems overlap by more are taken to be on the same, if the question asks for it."""
 _LOST: Final = 0.5
@@ -57,7 +55,7 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
     telling = [
         at for at, item in enumerate(items) if asked and _is_note(item) and not asked.isdisjoint(stems_of(item.text))
     ]
-    telling.sort(key=lambda at: _when(items[at]))
+    telling.sort(key=lambda at: items[at].when)
     for old, new in combinations(telling, 2):
         if not doubts[new] and _is_outdated(items[old], items[new], asked):
             doubts[old].add(Doubt.OUTDATED)
@@ -71,7 +69,7 @@ def _is_hypothetical(text: str) -> bool:
 
 def _is_outdated(old: ContextItem, new: ContextItem, asked: frozenset[str]) -> bool:
     """Whether ``new`` may tell what became of ``old``: it is newer, trusted as much, and much the same."""
-    if _when(old) == _when(new) or new.trust < old.trust or old.section != new.section:
+    if old.when == new.when or new.trust < old.trust or old.section != new.section:
         return False
     said, says = stems_of(old.text), stems_of(new.text)
     held = said & asked
@@ -84,7 +82,3 @@ def _is_note(item: ContextItem) -> bool:
     if record is None or item.relevance is None:
         return False
     return record.category is not MemoryCategory.EPISODIC and len(item.text) <= MAX_CHARACTERS
-
-
-def _when(item: ContextItem) -> datetime:
-    return item.happened_at or _DAWN

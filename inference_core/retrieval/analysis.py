@@ -66,7 +66,7 @@ _TOKEN: Final = re.compile(
 )
 _ASCII_TOKEN: Final = re.compile(rf"[a-z0-9_]+(?:(?:://|[{_JOINERS}])[a-z0-9_]+)*(?:\+\+|#)?")
 _CLUSTER: Final = re.compile(rf"[{UNSPACED}][{MARKS}]*")
-_UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
+UNSPACED_LETTER: Final = re.compile(rf"[{UNSPACED}]")
 _PART: Final = re.compile(r"[^\-.:@/+#_]+")
 _WHOLE: Final = re.compile(r"[\d@+#_]")
 _NOT_STEMMED: Final = re.compile(r"[\d']")
@@ -142,7 +142,7 @@ def _terms(word: str, language: str) -> tuple[str, ...]:
 
 def _atoms(word: str, languages: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     """The parts of a token, each with its terms: bigrams, or words and, for a code or a name, also the whole."""
-    if _UNSPACED.match(word):
+    if UNSPACED_LETTER.match(word):
         clusters = _CLUSTER.findall(word)
         bigrams = [first + second for first, second in pairwise(clusters)] or clusters
         return ((bigram,) for bigram in bigrams)

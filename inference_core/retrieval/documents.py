@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from inference_core.retrieval.analysis import ANALYZER, UNSPACED, analyze
+from inference_core.retrieval.analysis import ANALYZER, UNSPACED_LETTER, analyze
 
 if TYPE_CHECKING:
     from inference_core.retrieval.vectors import Floats
@@ -19,7 +19,6 @@ PASSAGE_WORDS: Final = 90
 MAX_PASSAGES: Final = 64
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
 _LONG_WORD: Final = 24
-_UNSPACED: Final = re.compile(rf"[{UNSPACED}]")
 
 
 class DocumentMetadata(NamedTuple):
@@ -126,7 +125,9 @@ def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
 
 def _size(text: str) -> int:
     """Length in words. A long run of characters, or one of a script without spaces, counts as several words."""
-    return sum((len(word) + 1) // 2 if len(word) > _LONG_WORD or _UNSPACED.search(word) else 1 for word in text.split())
+    return sum(
+        (len(word) + 1) // 2 if len(word) > _LONG_WORD or UNSPACED_LETTER.search(word) else 1 for word in text.split()
+    )
 
 
 def _joined(parts: Sequence[str], limit: int) -> list[str]:

@@ -145,10 +145,11 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
 
 def _held(words: Sequence[Collection[str]], text: str) -> set[int]:
     """Which of a query's words ``text`` has."""
-    own = _terms_of(text)
+    own = terms_of(text)
     return {at for at, forms in enumerate(words) if not own.isdisjoint(forms)}
 
 
 @lru_cache(maxsize=256)
-def _terms_of(text: str) -> frozenset[str]:
+def terms_of(text: str) -> frozenset[str]:
+    """The index terms of ``text``."""
     return frozenset(analyze(text))
