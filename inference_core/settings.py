@@ -274,6 +274,14 @@ class ServerSettings(_Settings):
     origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Other sites whose pages may send requests, as https://app.example.com."
     )
+    issuer: str | None = Field(
+        default=None, description="The address of your identity provider (OpenID), whose tokens are accepted as keys."
+    )
+    audience: str | None = Field(default=None, description="Whom these tokens must be for; needed with an issuer.")
+    subject: str = Field(default="sub", description="The claim of a token that holds the user's id.")
+    jwks_url: str | None = Field(
+        default=None, description="Where the issuer's keys are. None: as its OpenID configuration says."
+    )
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
     burst: int = Field(default=100, ge=1, description="Requests at once, above that rate.")
 

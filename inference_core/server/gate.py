@@ -32,7 +32,9 @@ _LOG = logging.getLogger(__name__)
 class Access:
     """Whom a server lets in.
 
-    ``checks`` are asked in turn about a bearer token. ``anonymous`` is who sends a request without one; None: nobody.
+    ``is_platform``: it is whoever the application that this one is mounted in has authenticated, and nobody else; for
+    LangGraph Server. ``checks`` are asked in turn about a bearer token. ``anonymous`` is who sends a request without
+    one; None: nobody.
     ``hosts`` are the names that the server answers to (None: any), ``origins`` those of other sites whose pages may
     send requests, as ``https://app.example.com``. ``rate`` and ``burst`` bound the requests for one user with one key,
     a second and at once, ``failures`` the wrong keys from one address in a minute.
@@ -40,6 +42,7 @@ class Access:
 
     checks: Sequence[Authenticate] = ()
     anonymous: Principal | None = None
+    is_platform: bool = False
     hosts: Collection[str] | None = LOOPBACK
     origins: Collection[str] = ()
     rate: float = 50.0
@@ -115,6 +118,8 @@ class Gate:
             raise Refused(403, "wrong-origin", "Set AGENT_SERVER_ORIGINS to the sites whose pages may use this server")
 
     async def _principal(self, scope: Scope, headers: Headers) -> Principal:
+        if self._access.is_platform:
+            return _of_platform(scope)
         given = headers.get("authorization")
         if given is None and self._access.anonymous:
             return self._access.anonymous
@@ -162,6 +167,15 @@ class Gate:
             return await receive()
 
         return replay
+
+
+def _of_platform(scope: Scope) -> Principal:
+    """The user whom the platform has authenticated. Raises Refused if it has not, as without its setting for routes."""
+    user = scope.get("user")
+    identity = getattr(user, "identity", None) if getattr(user, "is_authenticated", False) else None
+    if not isinstance(identity, str) or not identity:
+        raise Refused(401, "unauthenticated", 'Set "enable_custom_route_auth": true beside "app" in langgraph.json')
+    return Principal(identity, frozenset({Permission.READ, Permission.WRITE}), "platform")
 
 
 def _user(principal: Principal, named: str | None) -> str | None:

@@ -43,7 +43,9 @@ class Needs:
         """Raises Refused for anybody else."""
         if self.permission is None:
             return
-        principal: Principal = request.state.principal
+        principal: Principal | None = getattr(request.state, "principal", None)
+        if principal is None:  # the gate is missing, as where a platform has taken the routes without it
+            raise Refused(401, "unauthenticated")
         if self.permission not in principal.permissions:
             raise Refused(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
 
@@ -146,7 +148,7 @@ async def get_version() -> wire.Version:
     return wire.Version(version=__version__)
 
 
-@route("POST", "/v1/memories", Permission.WRITE, status_code=201)
+@route("POST", "/v1/memories", Permission.WRITE, status_code=201, responses={200: {"model": wire.SavedMemory}})
 async def save_memory(
     call: Caller,
     body: wire.NewMemory,

@@ -16,6 +16,7 @@ from inference_core.memory.namespaces import encode_label
 from inference_core.server.app import create_app
 from inference_core.server.auth import Authenticate, FixedKey, KeyRing, Permission, Principal, list_keys
 from inference_core.server.gate import LOOPBACK, Access
+from inference_core.server.tokens import TokenCheck
 from inference_core.server.user_routes import BATCH_PATH
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import ServerSettings
@@ -43,7 +44,13 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
             checks.append(FixedKey(settings.key.get_secret_value(), settings.user))
         elif is_local:
             anonymous = Principal(settings.user, frozenset({Permission.READ, Permission.WRITE}), "local")
-    if anonymous is None and not settings.key and not run(list_keys(service.scope.engine), service.timeout):
+    if settings.issuer is not None:
+        if settings.audience is None:
+            raise ConfigurationError("Set AGENT_SERVER_AUDIENCE to whom the issuer's tokens for this server are")
+        checks.append(
+            TokenCheck(settings.issuer, settings.audience, subject=settings.subject, jwks_url=settings.jwks_url)
+        )
+    if len(checks) == 1 and anonymous is None and not run(list_keys(service.scope.engine), service.timeout):
         how = "" if not is_local else ", or serve one user of this machine alone: inference-core serve --user ID"
         raise ConfigurationError(
             f"There is no key, so {'nobody could use' if is_local else 'everybody who reaches it would need none on'} "
