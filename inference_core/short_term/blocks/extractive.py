@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final, Unpack
 
 from langchain_core.language_models import BaseChatModel
@@ -19,12 +19,13 @@ from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of
-from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.trust import Decision, MemorySource, Origin, decide
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.recall import recall
+from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
 from inference_core.short_term.blocks.filing import (
     block_metadata,
@@ -197,15 +198,21 @@ class ExtractiveMemory(Block):
                 return
             rows = yield from scope.engine.get([(record.namespace, record.id) for record in records.values()])
             writes: list[Write] = []
+            waiting: dict[str, list[Write]] = {}
             for record, row in zip(records.values(), rows, strict=True):
                 if row is None:
-                    writes.append(put_of(record, expected=0))
+                    if decide(record.source, record.category, None, scope.confirm) is Decision.YES:
+                        writes.append(put_of(record, expected=0))
+                    else:  # two of the same words wait once
+                        _, name, offered = yield from proposal(scope, record)
+                        waiting.setdefault(name, offered)
                     continue
                 known = record_of(row)
                 sessions = sessions_of(known, self.name)
                 if sessions is not None and conversation.session_id not in sessions:
                     known_now = with_sessions(known, self.name, [*sessions, conversation.session_id])
                     writes.append(put_of(known_now, expected=known.version))
+            writes += chain.from_iterable(waiting.values())
             writes += [mark(marks, key, scope.clock) for key in left]
             yield from scope.write(writes, "block", embeds=False)
 
