@@ -65,6 +65,17 @@ class NoiseFigures:
     top_10: float
     above: float
 
+    @classmethod
+    def of(cls, places: Sequence[tuple[int | None, int | None]]) -> NoiseFigures:
+        """The shares of ``places``, each beside that of the first right hit, where both were found."""
+        found = [(place, right or place + 1) for place, right in places if place is not None]
+        return cls(
+            len(places),
+            sum(place <= _SHOWN for place, _ in found) / len(places),
+            sum(place <= _JUDGED for place, _ in found) / len(places),
+            sum(place < right for place, right in found) / len(places),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
@@ -180,20 +191,10 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
         },
         first=_mean([float(outcome.scores["MRR"] == 1) for outcome in headline]),
         noise={
-            kind: _noise(found)
+            kind: NoiseFigures.of(found)
             for kind in NOISE
             if (found := [one for out in counted for one in out.noise.get(kind, ())])
         },
-    )
-
-
-def _noise(places: Sequence[tuple[int | None, int | None]]) -> NoiseFigures:
-    found = [(place, right or place + 1) for place, right in places if place is not None]
-    return NoiseFigures(
-        len(places),
-        sum(place <= _SHOWN for place, _ in found) / len(places),
-        sum(place <= _JUDGED for place, _ in found) / len(places),
-        sum(place < right for place, right in found) / len(places),
     )
 
 

@@ -255,17 +255,11 @@ def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> 
     memories, _ = service.sync.list_memories(user, limit=None)
     if not memories:
         raise InvalidInput(f"{user!r} has no memories in this store; name another --user or --url")
-    questions = list(_questions(path, memories))
-    if not questions:
-        raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")
-    return conversation_of(user, map(_turn, reversed(memories)), questions)
-
-
-def _questions(path: Path, memories: Sequence[MemoryStoreDocument]) -> Iterator[Question]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
+    questions: list[Question] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -281,7 +275,10 @@ def _questions(path: Path, memories: Sequence[MemoryStoreDocument]) -> Iterator[
         if len(texts) < len(parts) + 2:
             raise InvalidInput(f"{where} is no question; write {_FORM}, with an empty list if no memory answers it")
         evidence = tuple(_id_of(where, part, memories) for part in map(str, parts))
-        yield Question(str(query), None, str(kind), evidence, names_evidence=bool(evidence))
+        questions.append(Question(str(query), None, str(kind), evidence, names_evidence=bool(evidence)))
+    if not questions:
+        raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")
+    return conversation_of(user, map(_turn, reversed(memories)), questions)
 
 
 def _id_of(where: str, part: str, memories: Sequence[MemoryStoreDocument]) -> str:

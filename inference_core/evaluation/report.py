@@ -68,7 +68,12 @@ class RetrievalReport:
             interval = "-" if figures.interval is None else "-".join(f"{bound * 100:.1f}" for bound in figures.interval)
             measures = (_percent(figures.means[measure]) for measure in MEASURES)
             table.append([name, str(figures.questions), *measures, interval])
-        lines = [*map(_row, table), *([""] if self.summary.by_language else []), *self._languages()]
+        lines = list(map(_row, table))
+        if languages := self.summary.by_language:
+            lines += ["", _row(["language", "questions", *HEADLINE]), _row(["---", *["---:"] * (len(HEADLINE) + 1)])]
+            for name, one in languages.items():
+                intervals = (_with_interval(one, measure) for measure in HEADLINE)
+                lines.append(_row([name, str(one.questions), *intervals]))
         heading = f"{self.dataset} ({self.split}), {self.system}; percent"
         summary = self.summary
         p50, p95 = ("-" if value is None else f"{value:.1f} ms" for value in (summary.latency_p50, summary.latency_p95))
@@ -93,17 +98,6 @@ class RetrievalReport:
                 f"{_percent(found.top_10)} among ten, {_percent(found.above)} above the right one"
             )
         return "\n".join([heading, "", *lines, "", *notes, ""])
-
-    def _languages(self) -> list[str]:
-        languages = self.summary.by_language
-        if not languages:
-            return []
-        table = [["language", "questions", *HEADLINE], ["---", *["---:"] * (len(HEADLINE) + 1)]]
-        table += [
-            [name, str(one.questions), *(_with_interval(one, measure) for measure in HEADLINE)]
-            for name, one in languages.items()
-        ]
-        return list(map(_row, table))
 
     def plot(self, path: Path) -> None:
         """Writes R@10 by category, with the intervals, as a picture; the ending of ``path`` names its format.
