@@ -18,6 +18,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.effects import WorkerPool, arun
 from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.stores.backends.sqlite_connections import translated
 from inference_core.stores.locks import FileLock
 from inference_core.stores.urls import parse_url, shown_url
 
@@ -127,7 +128,7 @@ class CheckpointThreads:
             self._saver.delete_thread(thread)
         if not isinstance(self._saver, SqliteSaver):
             return [f"freed pages and write-ahead log of the {self.name}, until they are used again"]
-        with self._saver.cursor(transaction=False) as cursor:
+        with translated(), self._saver.cursor(transaction=False) as cursor:
             cursor.execute("VACUUM")  # nobody knows whether all writers of the file overwrite what they delete
             is_busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return [f"the journal of the {self.name}: a program still reads an old state; repeat this"] if is_busy else []

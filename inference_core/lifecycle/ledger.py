@@ -73,17 +73,23 @@ class Ledger:
         self.path = path
         self.entries: list[dict[str, Any]] = []
         self._key = secrets.token_bytes(32)
-        self._is_new = True
-        with suppress(FileNotFoundError):
-            lines = path.read_text(encoding="utf-8").splitlines()
-            try:
-                head, *self.entries = [json.loads(line) for line in lines if line]
-                self._key, self._is_new = bytes.fromhex(head["key"]), False
-                is_sound = head["format"] == _FORMAT and all(map(_is_sound, self.entries))
-            except (ValueError, LookupError, TypeError):
-                is_sound = False
-            if not is_sound:
-                raise ConfigurationError(f"{path} is no ledger of erasures, or was changed; nothing was done")
+        self._is_new = not path.exists()
+        if not self._is_new:
+            self._read()
+
+    def _read(self) -> None:
+        head, *lines = self.path.read_text(encoding="utf-8").splitlines()
+        try:
+            known = json.loads(head)
+            self._key, is_sound = bytes.fromhex(known["key"]), known["format"] == _FORMAT
+            for line in lines:
+                with suppress(json.JSONDecodeError):  # a process that died while it wrote leaves a part of a line
+                    self.entries.append(json.loads(line))
+            is_sound = is_sound and all(map(_is_sound, self.entries))
+        except (ValueError, LookupError, TypeError):
+            is_sound = False
+        if not is_sound:
+            raise ConfigurationError(f"{self.path} is no ledger of erasures, or was changed; nothing was done")
 
     def subject(self, user_id: str) -> str:
         """The name of the user in this ledger."""
@@ -95,14 +101,25 @@ class Ledger:
             return
         entry = receipt.to_json()
         self.make()
-        _append(self.path, entry)
+        # Its own line, whatever a process that died has left.
+        _write(self.path, os.O_APPEND, f"\n{json.dumps(entry, ensure_ascii=False)}\n")
         self.entries.append(entry)
 
     def make(self) -> None:
         """Makes the file if it is not there: the key must last before it is used. Raises OSError."""
-        if self._is_new:
-            _append(self.path, {"format": _FORMAT, "version": 1, "key": self._key.hex()})
-            self._is_new = False
+        if not self._is_new:
+            return
+        self._is_new = False
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.part")
+        head = {"format": _FORMAT, "version": 1, "key": self._key.hex()}
+        _write(part, os.O_CREAT | os.O_EXCL, json.dumps(head) + "\n")
+        try:
+            os.link(part, self.path)  # a file that appears whole, and never in place of another one
+        except FileExistsError:  # another process was faster: its key counts
+            self._read()
+        finally:
+            part.unlink()
 
     def plan(self, user_id: str) -> Path:
         """The file beside the ledger that keeps what an erasure has found until it is complete."""
@@ -115,9 +132,10 @@ def _is_sound(entry: dict[str, Any]) -> bool:
     return entry["sha256"] == hashlib.sha256(text.encode()).hexdigest()
 
 
-def _append(path: Path, entry: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+def _write(path: Path, how: int, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | how, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

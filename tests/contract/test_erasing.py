@@ -349,6 +349,18 @@ def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) ->
             Ledger(ledger.path)
 
 
+def test_two_processes_share_a_ledger_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    one, two = Ledger(tmp_path / "ledger.jsonl"), Ledger(tmp_path / "ledger.jsonl")
+    with open_store("memory://", embeddings=None) as store:
+        first = erase([store.engine.backend], ADA, one)
+        with one.path.open("a") as file:
+            file.write('{"id": "torn')
+        second = erase([store.engine.backend], ADA, two)
+    assert first.subject == second.subject
+    assert [entry["id"] for entry in Ledger(one.path).entries] == [first.id, second.id]
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
 def test_regression_new_files_are_their_owners_alone(tmp_path: Path) -> None:
     """Databases and journals were made readable to every account of the machine."""
     for url in (f"sqlite:///{tmp_path / 'm.db'}", f"file:///{tmp_path / 'f'}"):
