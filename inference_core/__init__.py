@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from inference_core.lifecycle.policy import ForgettingPolicy
     from inference_core.memory.document import MemoryStoreDocument
     from inference_core.memory.namespaces import MemoryNamespaceBuilder, Space
+    from inference_core.memory.quota import Quota
     from inference_core.memory.record import MemoryRecord
     from inference_core.memory.redaction import Guard, Redactor
     from inference_core.memory.spaces import SpaceRole, Spaces
@@ -95,6 +96,7 @@ _HOMES = {
     "OwnSource": "inference_core.services.context_builder.source",
     "PendingMemory": "inference_core.services.operations.review",
     "Pruning": "inference_core.context.relevance",
+    "Quota": "inference_core.memory.quota",
     "Redactor": "inference_core.memory.redaction",
     "RuleExtractor": "inference_core.ingestion.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
@@ -159,6 +161,7 @@ __all__ = [
     "OwnSource",
     "PendingMemory",
     "Pruning",
+    "Quota",
     "Redactor",
     "RuleExtractor",
     "ShortTermMemoryEvent",

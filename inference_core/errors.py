@@ -25,6 +25,7 @@ InferenceCoreError
     ├── UserErased                       the user is being erased, or was while this was under way
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
+    ├── QuotaExceeded                    the user or the agent has as much as allowed; retrying does not help
     ├── ScopeTooLarge                    a scope of another library's store is too large to rank in this process
     └── StoreUnavailable                 the store failed or cannot be reached
         ├── DeadlineExceeded (TimeoutError)  the caller's time is up; nothing was written
@@ -183,6 +184,23 @@ class UnsupportedSchema(StoreError):
 
 class ReadOnlyStore(StoreError):
     """The store was opened read-only; nothing was changed."""
+
+
+class QuotaExceeded(StoreError):
+    """The user has as much as the quota allows; nothing was changed, and retrying does not help.
+
+    ``kind`` is ``memories``, ``bytes`` or ``writes a minute``; ``used`` of ``limit`` are used up, by ``agent`` if it is
+    the limit of one.
+    """
+
+    def __init__(self, kind: str, used: int, limit: int, *, agent: str | None = None) -> None:
+        whose = " of this agent" if agent else ""
+        if kind in ("memories", "bytes"):
+            told = f"Memory is full: {used:,} of {limit:,} {kind}{whose}; update or forget memories; do not retry"
+        else:
+            told = f"Too many writes: the limit is {limit:,} {kind}{whose}; do not retry"
+        super().__init__(told)
+        self.kind, self.used, self.limit, self.agent = kind, used, limit, agent
 
 
 class ScopeTooLarge(StoreError):

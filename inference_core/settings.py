@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError
+from inference_core.memory.quota import Limit, Quota
 from inference_core.memory.redaction import Guard
 from inference_core.memory.text import MAX_CONTENT_BYTES, did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_category
@@ -86,6 +87,17 @@ class MemorySettings(_Settings):
     pii: Literal["redact", "reject", "off"] = Field(
         default="off",
         description="The same for e-mail addresses, phone numbers, IBANs, IP addresses and US social security numbers.",
+    )
+    writes_per_minute: str | None = Field(
+        default=None,
+        description="Most saves and updates of a user a minute, and of each of their agents, as in 600,agent=200.",
+    )
+    max_memories: str | None = Field(
+        default=None, description="Most memories of a user, and of each of their agents, as in 5000,agent=1000."
+    )
+    max_bytes: str | None = Field(
+        default=None,
+        description="Most bytes of a user's memories, and of each of their agents': text, tags and metadata.",
     )
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
@@ -203,6 +215,17 @@ class MemorySettings(_Settings):
     def guard(self) -> Guard:
         """What `open_store` takes as ``secrets``."""
         return Guard(self.secrets, self.pii)
+
+    @property
+    def quota(self) -> Quota:
+        """What `open_store` takes as ``quota``."""
+        return Quota(self.max_memories, self.max_bytes, self.writes_per_minute)
+
+    @field_validator("max_memories", "max_bytes", "writes_per_minute", mode="before")
+    @classmethod
+    def _limit(cls, value: object) -> object:
+        Limit.of(str(value) if isinstance(value, int) else value if isinstance(value, str) else None)
+        return str(value) if isinstance(value, int) else value
 
     @field_validator("categories", "confirm", mode="before")
     @classmethod

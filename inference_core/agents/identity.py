@@ -20,6 +20,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput, raised_as
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
+from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import validate_memory_category
@@ -160,6 +161,8 @@ class BindingOptions(TypedDict, total=False):
     """The embedding model, for a store that `open_store` did not make."""
     secrets: Policy | Guard
     """What happens to credentials, for the same stores: "redact" (the default), "reject", "off" or a `Guard`."""
+    quota: Quota
+    """Limits of each user, for the same stores."""
     timezone: str | tzinfo
     """Decides which day a memory is of, unless the run's context names a zone; UTC by default."""
     max_content_bytes: int
@@ -189,6 +192,7 @@ class MemoryBinding:
         self._user = user_id
         zone = options.get("timezone", UTC)
         self._embeddings, self._guard = options.get("embeddings"), Guard.of(options.get("secrets"))
+        self._quota = options.get("quota")
         self._parts: dict[str, Any] = {
             "clock": options.get("clock") or SystemClock(),
             "zone": time_zone(zone) if isinstance(zone, str) else zone,
@@ -235,7 +239,7 @@ class MemoryBinding:
         with self._lock:
             known = self._scopes.setdefault(store, {})
             if name not in known:
-                engine = engine_of(store, self._embeddings, self._guard)
+                engine = engine_of(store, self._embeddings, self._guard, self._quota)
                 self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
                 namespaces = MemoryNamespaceBuilder(agent_name=name, agent_scope_enabled=self._is_scoped)
                 known[name] = MemoryScope(engine=engine, namespaces=namespaces, **self._parts)

@@ -385,6 +385,7 @@ class AgentService:
             agent_scope_enabled=self._settings.agent_scope_enabled,
             embeddings=self._settings.embeddings_spec,
             secrets=self._settings.guard,
+            quota=self._settings.quota,
             timezone=self._settings.timezone,
         )
         if made.needs_store and self.memory is None:

@@ -98,6 +98,7 @@ def import_(
             progress=advance,
             **settings.encryption,
             secrets=settings.guard,
+            quota=settings.quota,
         )
     _show(target, report)
 
@@ -144,6 +145,7 @@ def migrate(
             progress=advance,
             **settings.encryption,
             secrets=settings.guard,
+            quota=settings.quota,
         )
     _show(target, report)
 
@@ -177,12 +179,13 @@ def _form_of_memories(file: str) -> str | None:
 
 
 def _import_export(target: Target, file: Path, settings: MemorySettings, conflicts: str) -> None:
+    from inference_core.stores.quotas import limited
     from inference_core.transfer.copying import ConflictPolicy
     from inference_core.transfer.json_lines import import_store
 
     policy, guard = ConflictPolicy(conflicts), settings.guard
     with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
-        report = import_store(file, backend, policy=policy, progress=advance, secrets=guard)
+        report = import_store(file, limited(backend, settings.quota), policy=policy, progress=advance, secrets=guard)
     target.print(report.to_json(), _summary(report, str(file), settings.store_url))
 
 
@@ -195,11 +198,13 @@ def copy(
     conflicts: Conflicts = "newer",
 ) -> None:
     """Copy a store into another one. Safe to repeat: existing memories are not written again."""
+    from inference_core.stores.quotas import limited
     from inference_core.transfer.copying import ConflictPolicy, copy_store
 
-    guard, policy = Target(url=source).settings().guard, ConflictPolicy(conflicts)
+    settings, policy = Target(url=source).settings(), ConflictPolicy(conflicts)
     with _opened(source) as read, _opened(destination) as written, progress_bar("Memories") as advance:
-        report = copy_store(read, written, user_ids=users or (), policy=policy, progress=advance, secrets=guard)
+        to, guard = limited(written, settings.quota), settings.guard
+        report = copy_store(read, to, user_ids=users or (), policy=policy, progress=advance, secrets=guard)
     target.print(report.to_json(), _summary(report, shown_url(source), destination))
 
 
@@ -217,9 +222,10 @@ def _opened(url: str) -> Generator[Backend]:
 
 def _summary(report: TransferReport, source: str, target: str) -> str:
     kept = f", skipped {report.kept} (id already in use)" if report.kept else ""
+    full = f", left out {report.full} (the user's quota has no room)" if report.full else ""
     there = f", {report.already_there} were there already" if report.already_there else ""
     wrote = f"wrote {report.written} to {shown_url(target)}"
-    return f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{_left_out(report)}."
+    return f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{full}{_left_out(report)}."
 
 
 def _left_out(report: TransferReport) -> str:

@@ -12,7 +12,14 @@ from typing import Final, Protocol
 
 from inference_core.clock import time_zone
 from inference_core.effects import Operation
-from inference_core.errors import ConfigurationError, ModelError, StoreUnavailable, UserErased, VersionConflict
+from inference_core.errors import (
+    ConfigurationError,
+    ModelError,
+    QuotaExceeded,
+    StoreUnavailable,
+    UserErased,
+    VersionConflict,
+)
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
@@ -27,6 +34,8 @@ from inference_core.stores.backend import Check, Write
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
+_FULL_S: Final = 900.0
+"""So long the messages of a user whose memory is full wait until it is tried again."""
 _ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
@@ -153,9 +162,15 @@ class Pipeline:
             work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
             extraction = claim.extraction
             if extraction is None:
+                yield from scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
                 extraction = yield from work.extracted(scope, claim)
                 claim = yield from self.outbox.keep(claim, extraction)
             yield from self._apply(scope, work, claim, extraction, fence)
+        except QuotaExceeded as error:
+            # What was extracted is kept, so that no model is asked again when there is room.
+            yield from self.outbox.release(claim, _FULL_S)
+            _LOG.warning("Messages of one user wait for %d s: %s", _FULL_S, error)
+            return BatchReport(BatchOutcome.LATER)
         except (VersionConflict, UserErased):
             yield from self.outbox.release(claim)
             # The lease ran out and another worker has the batch, memories keep changing, or the user was erased.

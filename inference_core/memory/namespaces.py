@@ -27,7 +27,8 @@ _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 _RESERVED = frozenset({"langgraph"})
 _ESCAPE = "~"
 _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in range(256)]
-_GLOBAL = "~global"
+GLOBAL: Final = "~global"
+"""First label of the namespaces of memories that hold for all users."""
 _SPACE: Final = "#"
 """First sign of a space's label, and of the labels of what belongs to no user. No user id encodes to one."""
 GRANTS: Final = "#grants"
@@ -146,7 +147,7 @@ def global_namespace(category: MemoryCategory | str, name: str) -> Namespace:
 
     Raises InvalidCategory or InvalidId.
     """
-    return (_GLOBAL, validate_memory_category(category), encode_label(name, what="name"))
+    return (GLOBAL, validate_memory_category(category), encode_label(name, what="name"))
 
 
 def holds_memories(namespace: Namespace) -> bool:

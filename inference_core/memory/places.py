@@ -20,6 +20,7 @@ from inference_core.memory.namespaces import (
     USAGE,
     VERSIONS,
 )
+from inference_core.memory.quota import QUOTA
 from inference_core.memory.types import MEMORY_CATEGORIES
 
 PLACES: Final[Mapping[str, str]] = {
@@ -27,6 +28,7 @@ PLACES: Final[Mapping[str, str]] = {
     FORGOTTEN: "archive",
     USAGE: "recall counts",
     VERSIONS: "earlier versions",
+    QUOTA: "counts of memories",
     PENDING: "memories that wait for confirmation",
     "~receipts": "receipts of recalls",
     "~requests": "requests of the service",

@@ -231,10 +231,14 @@ class Outbox:
         """Whether all attempts are used up, though the last one has no outcome."""
         return all(_count(claim.tries, one) >= self.limits.max_tries for one in claim.batch)
 
-    def release(self, claim: Claim) -> Operation[None]:
-        """Gives the batch back as if it had not been claimed, if the database can be reached."""
+    def release(self, claim: Claim, pause_s: float = 0.0) -> Operation[None]:
+        """Gives the batch back as if it had not been claimed, if the database can be reached.
+
+        Nobody claims the partition again for ``pause_s`` seconds.
+        """
+        until = self._clock.now().timestamp() + pause_s if pause_s else 0.0
         with suppress(StoreError):
-            lease = self._lease(claim.partition, 0.0, claim.before, claim.token)
+            lease = self._lease(claim.partition, until, claim.before, claim.token)
             yield from self.engine.write([lease, *claim.fence])
 
     def schedule_writes(

@@ -34,6 +34,7 @@ STATUSES: Final[Mapping[type[errors.InferenceCoreError], int]] = {
     errors.VersionConflict: 409,
     errors.UnsupportedSchema: 409,
     errors.ReadOnlyStore: 403,
+    errors.QuotaExceeded: 403,
     errors.ScopeTooLarge: 422,
     errors.StoreUnavailable: 503,
 }

@@ -19,6 +19,7 @@ from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, encode_label
+from inference_core.memory.quota import Quota
 from inference_core.memory.record import INDEXED_FIELDS
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.spaces import Spaces
@@ -155,6 +156,7 @@ class AgentMemoryStoreService(ServiceBase):
         embeddings: For stores that are not from `open_store`, which takes its own: "auto", "provider:model", or an
             embeddings object of LangChain.
         secrets: What happens to credentials, for the same stores: "redact", "reject", "off" or a `Guard`.
+        quota: Limits of each user, for the same stores.
         agent_scope_enabled: False: agents share all memories.
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
@@ -202,6 +204,7 @@ class AgentMemoryStoreService(ServiceBase):
         *,
         embeddings: EmbeddingsSpec = None,
         secrets: Policy | Guard | None = None,
+        quota: Quota | None = None,
         agent_scope_enabled: bool = True,
         max_content_bytes: int = MAX_CONTENT_BYTES,
         timezone: str | tzinfo = UTC,
@@ -220,7 +223,7 @@ class AgentMemoryStoreService(ServiceBase):
         self.agent_name = agent_name
         self.ns_builder = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
         scope = MemoryScope(
-            engine=engine_of(store, embeddings, secrets),
+            engine=engine_of(store, embeddings, secrets, quota),
             namespaces=self.ns_builder,
             clock=clock or SystemClock(),
             zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
@@ -242,6 +245,7 @@ class AgentMemoryStoreService(ServiceBase):
             "max_results": settings.max_results,
             "embeddings": settings.embeddings_spec,
             "secrets": settings.guard,
+            "quota": settings.quota,
             "agent_scope_enabled": settings.agent_scope_enabled,
             "max_content_bytes": settings.max_content_bytes,
             "timezone": settings.timezone,

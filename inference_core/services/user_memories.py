@@ -31,6 +31,7 @@ from inference_core.memory.namespaces import (
     is_sidecar,
     memory_namespace,
 )
+from inference_core.memory.quota import QUOTA
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
@@ -107,7 +108,7 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
     else:
         scopes = yield from _scopes(engine, user_id, category, everything=True)
         removed = yield from engine.discard(label, lambda one: one.namespace in scopes)
-    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,))]
+    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
     cause = Cause(at=datetime.now(UTC), operation="purge")
     removed += yield from empty(engine, [name for name in scopes if name not in figures], cause=cause)
     yield from empty(engine, figures)

@@ -12,12 +12,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import Namespace
+from inference_core.memory.quota import Changed, Counts, Quota, counted
 from inference_core.retrieval.documents import Change, Document, Term
 
 if TYPE_CHECKING:
     from inference_core.stores.codec import PageRequest
 
+EXTRA: Final = "_inference_core"
+"""The key of a value in another library's store that holds the version, the indexed text and the vector."""
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
 CONTENT_KEY_META: Final = "content_key"
@@ -143,7 +147,36 @@ class Check:
     expected: int
 
 
-Write = Put | Delete | SetVector | Rewrite | Touch | Expire | Check
+class NotCounted(VersionConflict):
+    """The memories of a user are not counted yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Adds to the row of counts under a key what the writes before it change of the memories of the key's user.
+
+    Refuses the batch with QuotaExceeded if it makes more of something than ``quota`` allows, and with NotCounted if it
+    adds something and there are no counts yet. ``found`` holds the counts afterwards.
+    """
+
+    namespace: Namespace
+    key: str
+    quota: Quota
+    found: list[Counts] = field(default_factory=list[Counts], compare=False, repr=False)
+
+    def counted(self, changes: Sequence[Changed], counts: Counts | None) -> Counts | None:
+        """The counts after ``changes``; None if there still are none. Raises QuotaExceeded, NotCounted."""
+        if counts is None:
+            if any(after for _, after in changes):
+                raise NotCounted("The memories of this user are not counted yet")
+            return None
+        after = counted(counts, changes)
+        self.quota.check(counts, after)
+        self.found[:] = [after]
+        return after
+
+
+Write = Put | Delete | SetVector | Rewrite | Touch | Expire | Check | Measure
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
 

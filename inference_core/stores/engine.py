@@ -24,9 +24,11 @@ from inference_core.effects import Effect, Operation, WorkerPool, any_thread, ru
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, VersionConflict, WriteUnknown
 from inference_core.memory.audit import Cause
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.quota import Quota, Quotas, counted, counts_of, counts_place
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
+from inference_core.memory.text import encode_json
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
     Backend,
@@ -52,6 +54,7 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_sidecars,
 )
+from inference_core.stores.quotas import limited
 from inference_core.stores.redacting import without_secrets
 from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
@@ -110,7 +113,7 @@ class StoreEngine:
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
     recalls that were noted are written every ``access_interval_s``. ``may_block`` raises in a thread that must not
-    wait for the database. Memories live as long as ``lifetimes`` says; None: for ever.
+    wait for the database. Memories live as long as ``lifetimes`` says; None: for ever. ``quota`` limits each user.
     """
 
     def __init__(
@@ -128,8 +131,10 @@ class StoreEngine:
         may_block: Callable[[], None] = any_thread,
         lifetimes: MemoryLifetimes | None = None,
         secrets: Policy | Guard | None = None,
+        quota: Quota | None = None,
     ) -> None:
-        self.backend = backend
+        self.quotas = Quotas(quota)
+        self.backend = backend = limited(backend, self.quotas)
         self.guard = Guard.of(secrets)
         self.embedder = embedder
         self.late_interaction = late_interaction
@@ -190,8 +195,8 @@ class StoreEngine:
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
         that out; what has no vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
         memories in it live as long as the store says.
-        Raises VersionConflict, UserErased, StoreUnavailable; DeadlineExceeded if the database did not see it in time;
-        WriteUnknown if it did, and did not confirm.
+        Raises VersionConflict, UserErased, QuotaExceeded, StoreUnavailable; DeadlineExceeded if the database did not
+        see it in time; WriteUnknown if it did, and did not confirm.
         """
         began, roots = time.time(), roots_of(batch)
         fence = self.fences.checks(roots) if roots else []
@@ -240,6 +245,13 @@ class StoreEngine:
 
             self._content_key = yield from self._read(known)
         return self._content_key
+
+    def check_room(self, user_id: str, agent: str | None) -> Operation[None]:
+        """Raises QuotaExceeded if the user or the agent may not have one more memory, as far as that is counted."""
+        if self.quotas.quota.has_sizes:
+            (row,) = yield from self.get([counts_place(encode_label(user_id))])
+            counts = counts_of(row.value) if row else {}
+            self.quotas.quota.check(counts, counted(counts, [(None, encode_json({"agent_name": agent}, what="agent"))]))
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""

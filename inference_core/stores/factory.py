@@ -26,6 +26,7 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra, StoreError
+from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
@@ -52,7 +53,7 @@ _INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}
 
 _open_engines: WeakSet[StoreEngine] = WeakSet()
 _foreign_engines: WeakKeyDictionary[BaseStore, dict[object, StoreEngine]] = WeakKeyDictionary()
-"""By their embeddings (None, a name, or the id of an object that the engine's embedder keeps alive) and guard."""
+"""By their embeddings (None, a name, or the id of an object that the engine's embedder keeps alive), guard, quota."""
 _given: WeakKeyDictionary[StoreEngine, object] = WeakKeyDictionary()
 """Of engines that were opened on an object of the caller's, that object."""
 _embedders: WeakValueDictionary[object, Embedder] = WeakValueDictionary()
@@ -86,6 +87,7 @@ def open_store(
     encryption_key: str | bytes | None = None,
     keys: KeySource = None,
     secrets: Policy | Guard = "redact",
+    quota: Quota | None = None,
     **options: Any,
 ) -> MemoryStore:
     """Opens the store at ``url`` and creates its tables if they are missing; safe for several processes at once.
@@ -106,11 +108,11 @@ def open_store(
     ``file:///keys.json``, whose master key is ``encryption_key`` (32 bytes, or their base64 or hexadecimal), or a
     `KeyRing`. Without ``keys``, ``encryption_key`` encrypts a new folder of files; other stores refuse it. ``secrets``
     says what happens to credentials in memories and messages: ``"redact"``, ``"reject"`` or ``"off"``; a `Guard` also
-    takes a policy for personal data and a `Redactor`. Instead of a URL you can pass a dict or another mutable mapping,
-    such as a ``shelve``, or a SQLAlchemy engine or a ``redis.Redis``, whose database the store then uses through its
-    own connections. If you pass the same object again, you get the same engine, with the options of the first call.
-    Options are those of StoreEngine and, for SQLite and PostgreSQL, ``durable``. A store that is not closed is closed
-    at exit.
+    takes a policy for personal data and a `Redactor`. ``quota`` limits the memories, bytes and writes a minute of each
+    user. Instead of a URL you can pass a dict or another mutable mapping, such as a ``shelve``, or a SQLAlchemy engine
+    or a ``redis.Redis``, whose database the store then uses through its own connections. If you pass the same object
+    again, you get the same engine, with the options of the first call. Options are those of StoreEngine and, for SQLite
+    and PostgreSQL, ``durable``. A store that is not closed is closed at exit.
 
     Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
     cannot be reached, MissingExtra, EmbeddingMismatch.
@@ -131,7 +133,7 @@ def open_store(
     with ExitStack() as undo:
         undo.callback(backend.close)
         embedder = make_embedder(embeddings, backend.get_meta(EMBEDDING_META))
-        engine = StoreEngine(backend, embedder, secrets=secrets, **options)
+        engine = StoreEngine(backend, embedder, secrets=secrets, quota=quota, **options)
         undo.pop_all()
     _open_engines.add(engine)
     _point_at_unmigrated(backend)
@@ -147,7 +149,7 @@ def _known(database: object, embeddings: EmbeddingsSpec, keys: KeySource) -> Sto
     known = next((one for one, given in _given.items() if given is database and not one.is_closed), None)
     if known and embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
         raise ConfigurationError(f"This {type(database).__name__} is open already, with other embeddings")
-    if known and keys and not isinstance(known.backend, SealedBackend):
+    if known and keys and not isinstance(getattr(known.backend, "beneath", known.backend), SealedBackend):
         raise ConfigurationError(f"This {type(database).__name__} is open already, without keys")
     return known
 
@@ -210,18 +212,22 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "ttl": parse_ttl(settings.ttl) if settings.ttl else None,
         "secrets": settings.guard,
         **settings.encryption,
+        "quota": settings.quota,
     }
     return open_store(settings.store_url, **chosen | options)
 
 
 def engine_of(
-    store: BaseStore, embeddings: EmbeddingsSpec = None, secrets: Policy | Guard | None = None
+    store: BaseStore,
+    embeddings: EmbeddingsSpec = None,
+    secrets: Policy | Guard | None = None,
+    quota: Quota | None = None,
 ) -> StoreEngine:
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
-    ``embeddings`` and ``secrets`` are for such a store; a MemoryStore has its own. None: the embeddings of the store's
-    ``index=``, if it has one, else recall is lexical; and a guard that redacts. Who asks again for the same store with
-    the same of both gets the same engine, which does not keep the store alive and is closed when that goes. Raises
+    The arguments are for such a store; a MemoryStore has its own. None: the embeddings of the store's ``index=``, if it
+    has one, else recall is lexical; a guard that redacts; no quota. Who asks again for the same store with the same
+    arguments gets the same engine, which does not keep the store alive and is closed when that goes. Raises
     ConfigurationError for anything that is not a store, and for one that mixes users up.
     """
     if isinstance(store, MemoryStore):
@@ -234,7 +240,7 @@ def engine_of(
     if embeddings is None and isinstance(own := getattr(store, "embeddings", None), Embeddings):
         embeddings = own
     model = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
-    key = model, Guard.of(secrets)
+    key = model, Guard.of(secrets), quota or Quota()
     with _making:
         known = _foreign_engines.setdefault(store, {})
         if key not in known or known[key].is_closed:
@@ -242,7 +248,7 @@ def engine_of(
             embedder = None if embeddings is None else _embedders.get(model)
             if embedder is None and (embedder := make_embedder(embeddings)) is not None:
                 _embedders[model] = embedder
-            known[key] = _foreign_engine(store, embedder, key[1])
+            known[key] = _foreign_engine(store, embedder, *key[1:])
         return known[key]
 
 
@@ -254,12 +260,13 @@ def any_engine_of(store: BaseStore) -> StoreEngine:
     return found or engine_of(store)
 
 
-def _foreign_engine(store: BaseStore, embedder: Embedder | None, guard: Guard) -> StoreEngine:
+def _foreign_engine(store: BaseStore, embedder: Embedder | None, guard: Guard, quota: Quota) -> StoreEngine:
     from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
 
     check_safe(store)
     backend = ForeignBackend(store, weakly=True)
-    engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=backend.check_may_block, secrets=guard)
+    may_block = backend.check_may_block
+    engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=may_block, secrets=guard, quota=quota)
     _open_engines.add(engine)
 
     def close_soon() -> None:

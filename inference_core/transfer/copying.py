@@ -13,8 +13,17 @@ from typing import Any, Final
 
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.embeddings.models import Passage
-from inference_core.errors import ConfigurationError, InvalidInput, SecretFound, StoreError, UserErased, VersionConflict
+from inference_core.errors import (
+    ConfigurationError,
+    InvalidInput,
+    QuotaExceeded,
+    SecretFound,
+    StoreError,
+    UserErased,
+    VersionConflict,
+)
 from inference_core.memory.namespaces import ERASED, encode_label, is_item
+from inference_core.memory.quota import QUOTA
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable
@@ -46,13 +55,18 @@ class ConflictPolicy(str, Enum):
 
 @dataclass(slots=True)
 class TransferReport:
-    """Counts of rows. ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped."""
+    """Counts of rows.
+
+    ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped, and for ``full`` ones
+    the user's quota has no room.
+    """
 
     read: int = 0
     written: int = 0
     already_there: int = 0
     kept: int = 0
     unreadable: int = 0
+    full: int = 0
     total: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +112,8 @@ class Writer:
             outcomes = self._backend.apply(batches) if chosen else []
             failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
             self._report.written += len(chosen) - len(failed)
+            self._report.full += sum(isinstance(error, QuotaExceeded) for _, error in failed)
+            failed = [(put, error) for put, error in failed if not isinstance(error, QuotaExceeded)]
             for _, error in failed:
                 if not isinstance(error, VersionConflict):
                     raise error if isinstance(error, StoreError) else StoreError(str(error))
@@ -145,6 +161,7 @@ def puts_of(
     labels = [encode_label(user_id) for user_id in user_ids]
     scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
     scopes = [scope for scope in scopes if scope[0] != ERASED]  # whom another store has erased is its own affair
+    scopes = [scope for scope in scopes if scope[1:] != (QUOTA,)]  # the target counts by itself
     report.total = backend.count(scopes)
     for scope in scopes:
         changes = iter(backend.changes(scope, 0))

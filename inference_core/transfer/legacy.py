@@ -25,7 +25,7 @@ from inference_core.memory.types import (
     get_category_for_type,
 )
 from inference_core.outbox.messages import mended, split_text
-from inference_core.stores.backends.foreign import EXTRA
+from inference_core.stores.backend import EXTRA
 from inference_core.transfer.layouts import FLAT
 
 _SAID_BY: Final = {origin.value: origin for origin in Origin} | {

@@ -18,17 +18,18 @@ from langgraph.store.base import BaseStore
 
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, MemoryNamespaceBuilder, Namespace
+from inference_core.memory.quota import Quota
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json
 from inference_core.memory.trust import LEFTOVERS
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import Backend, Delete, Key, Outcome, Put, Write
-from inference_core.stores.backends.foreign import EXTRA
+from inference_core.stores.backend import EXTRA, Backend, Delete, Key, Outcome, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import KeySource, has_store, open_backend
+from inference_core.stores.quotas import limited
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.layouts import COALA, FLAT, Layouts, Place, decoded
@@ -57,6 +58,7 @@ def migrate_memories(
     encryption_key: str | bytes | None = None,
     keys: KeySource = None,
     secrets: Policy | Guard | None = None,
+    quota: Quota | None = None,
 ) -> MigrationReport:
     """Copies the memories that other applications keep in ``source`` to ``store``.
 
@@ -83,6 +85,7 @@ def migrate_memories(
         progress: Called with the number of memories done and the number of all.
         encryption_key: As for `open_store`.
         keys: As for `open_store`.
+        quota: As for `open_store`, unless that is the target. What has no room is counted as failed.
         secrets: As for `open_store`, unless that is the target. With "reject", memories with secrets are skipped.
 
     Raises:
@@ -96,6 +99,7 @@ def migrate_memories(
         tables = _tables(opened, read, is_given=source is not None)  # before anything is made beside them
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
+        backend = limited(backend, quota)
         sources = [*_own_scopes(opened, read, backend if read == store else None, open_url), *tables]
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
@@ -119,12 +123,14 @@ def import_items(
     encryption_key: str | bytes | None = None,
     keys: KeySource = None,
     secrets: Policy | Guard | None = None,
+    quota: Quota | None = None,
 ) -> MigrationReport:
     """Stores what ``items`` gives, which is called twice, first to count them; see `migrate_memories` for the rest."""
     total = sum(1 for _ in items())
     with ExitStack() as opened:
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=False, creates=True)
+        backend = limited(backend, quota)
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)

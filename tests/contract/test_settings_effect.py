@@ -26,6 +26,7 @@ from inference_core.errors import (
     ConfirmationNeeded,
     DeadlineExceeded,
     InvalidInput,
+    QuotaExceeded,
     StoreUnavailable,
 )
 from inference_core.settings import MemorySettings
@@ -154,3 +155,11 @@ def test_recall_can_be_switched_off(opened: Any, name: str, value: str):
     agent: Any = create_agent(ScriptedChatModel(turns=["ok"]), store=store, middleware=[middleware])
     assert agent.invoke({"messages": [("user", "tea")]})["memory_status"] == "off"
     assert bool(middleware.tools) is (name == "AUTO_RECALL")
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MAX_MEMORIES", "1"), ("MAX_BYTES", "400"), ("WRITES_PER_MINUTE", "1")])
+def test_the_quota(opened: Any, name: str, limit: str):
+    service = AgentMemoryStoreService(opened(name, limit)).sync
+    service.save_memory(U, "First")
+    with pytest.raises(QuotaExceeded):
+        service.save_memory(U, "Second")

@@ -244,6 +244,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             "timezone": settings.timezone,
             "embeddings": settings.embeddings_spec,
             "secrets": settings.guard,
+            "quota": settings.quota,
             "recall_timeout": settings.recall_timeout,
             "placement": settings.placement,
             "profile": settings.profile,

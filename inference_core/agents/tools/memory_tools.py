@@ -31,7 +31,7 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.namespaces import Space
+from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin, Trust, guides
 from inference_core.memory.types import (
@@ -339,6 +339,9 @@ class SaveMemoryStoreTool(MemoryTool):
         )
         yield from call.stated(given.content, source)
         note = _UNCONFIRMED if source.trust is Trust.EXTERNAL and not memory_id.was_stored else ""
+        agent = call.scope.namespaces.agent_name
+        if near := call.scope.engine.quotas.warning(encode_label(owner), agent):
+            note += f". Memory is nearly full ({near}): update or delete what is no longer needed"
         category = category_of(MemoryType(given.memory_type), given.category)
         done = "already stored" if memory_id.was_stored else "saved"
         return f"✓ Memory {done} (id: {memory_id}, category: {category.value}){_left_out(memory_id.redacted)}{note}"

@@ -115,6 +115,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
         InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
         SecretFound: The text holds a secret, and the store rejects those.
         ConfirmationNeeded: The source may not write this; it waits for the user, see `list_pending`.
+        QuotaExceeded: The user, or the agent, has as many memories or writes as allowed; a retry does not help.
         UntrustedWrite: The user has rejected it before.
         VersionConflict: The memory is not at ``expected_version``.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
@@ -151,6 +152,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     if kinds := guard.kinds(record.id):
         raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
     clean, kinds = yield from scope.engine.redacting(partial(_without_secrets, guard, record))
+    scope.spend(user_id)
     if decision is not Decision.YES:
         old = (yield from find(scope, user_id, record.id)) if record.id else None
         saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)

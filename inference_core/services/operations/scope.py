@@ -16,7 +16,7 @@ from inference_core.clock import Clock, SystemClock, aware
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.audit import Actor, Cause, actor_of
-from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace, Owner
+from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace, Owner, encode_label
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
 from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import (
@@ -87,6 +87,11 @@ class MemoryScope:
             actor = actor_of(source, self.namespaces.agent_name)
         cause = Cause(at=self.clock.now(), operation=operation, actor=actor, keep_until=self.kept_until, job=job)
         return self.engine.write(batch, cause=cause, embeds=embeds, is_clean=is_clean)
+
+    def spend(self, user_id: UserId) -> None:
+        """Counts a write of the user by this agent. Raises QuotaExceeded if there were too many in the last minute."""
+        now = self.clock.now().timestamp()
+        self.engine.quotas.spend(encode_label(user_id), self.namespaces.agent_name, now)
 
     def note_recalled(self, records: Sequence[MemoryRecord], at: datetime) -> None:
         """Counts that memories were recalled, and has them live on, without waiting."""

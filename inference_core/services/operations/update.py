@@ -71,6 +71,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
     Raises:
         InvalidInput: An argument is invalid, there is nothing to change, or the id is taken where it would move to.
         SecretFound: What you give holds a secret, and the store rejects those.
+        QuotaExceeded: The memory would become larger than allowed, or there were too many writes.
         UntrustedWrite: The source may not write rules; ConfirmationNeeded if the change waits for the user instead.
         VersionConflict: The memory is not at ``expected_version``, or other callers keep changing it.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the change may be made or not.
@@ -89,6 +90,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
     yield from scope.engine.redacting(
         partial(guard.refuse, {"content": content, "topic": topic}, labels, extra_metadata)
     )
+    scope.spend(user_id)
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)

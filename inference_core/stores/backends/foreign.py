@@ -40,6 +40,7 @@ from inference_core.errors import (
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.stores.backend import (
+    EXTRA,
     Capabilities,
     Check,
     Delete,
@@ -56,8 +57,6 @@ from inference_core.stores.backend import (
 from inference_core.stores.backends.rows import holding_most, tally
 from inference_core.stores.codec import PageRequest, place_of
 
-EXTRA: Final = "_inference_core"
-"""The key of a stored value that holds the version, the indexed text and the vector."""
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
 _LOOP_S: Final = 2.0

@@ -7,6 +7,7 @@ queries for those that hold their rows in this process: memory and files.
 from __future__ import annotations
 
 import heapq
+import json
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -18,7 +19,8 @@ from typing import Final
 
 from inference_core.clock import Clock, SystemClock, aware
 from inference_core.errors import StoreError, VersionConflict
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import Namespace, holds_memories
+from inference_core.memory.quota import counts_of, counts_to_json
 from inference_core.retrieval.documents import Change, Document, Term
 from inference_core.stores.backend import (
     Check,
@@ -26,6 +28,7 @@ from inference_core.stores.backend import (
     Expire,
     Expiry,
     Key,
+    Measure,
     Pending,
     Put,
     Rewrite,
@@ -134,6 +137,8 @@ class WriteSet:
         if isinstance(write, Check):
             self.checked.add(address)
             return version
+        if isinstance(write, Measure):
+            return self._measure(write, alive)
         if isinstance(write, Touch):
             if alive and alive.expiry and version == write.version:
                 self.states[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))
@@ -145,6 +150,22 @@ class WriteSet:
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.states[address] = replace(changed, seq=head)
         return version if isinstance(write, SetVector | Rewrite) else changed.version if isinstance(write, Put) else 0
+
+    def _measure(self, write: Measure, state: RowState | None) -> int:
+        changes = [
+            (old.value if (old := self._find(address)) else None, new.value)
+            for address, new in self.states.items()
+            if address[0][0] == write.namespace[0] and holds_memories(address[0])
+        ]
+        counts = write.counted(changes, counts_of(json.loads(state.value or "")) if state else None)
+        if counts is None or state is None:
+            return 0
+        self.heads[write.namespace] = head = self.heads.get(write.namespace, self._head(write.namespace)) + 1
+        changed = replace(
+            state, seq=head, version=state.version + 1, value=counts_to_json(counts), updated_at=self._now
+        )
+        self.states[write.namespace, write.key] = changed
+        return changed.version
 
 
 def _changed(

@@ -1,0 +1,186 @@
+"""Quotas: how many memories and bytes a user may have, how many writes a minute, and the same for each of their agents.
+
+What is stored is counted in one row per user, which changes in the transaction of each write, so that the limits are
+exact with any number of processes. Writes a minute are counted by each process for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from inference_core.errors import ConfigurationError, QuotaExceeded
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.text import encode_json, text_field
+
+_LOG = logging.getLogger(__name__)
+NEARLY: Final = 0.85
+"""From this share of a limit on, the save tool's answer and the log say that the memory is nearly full."""
+QUOTA: Final = "~quota"
+"""Second label of the namespace, below the user, that holds the counts."""
+COUNTS: Final = "counts"
+_KINDS: Final = ("memories", "bytes")
+_MOST_KNOWN: Final = 10_000
+_MINUTE_S: Final = 60.0
+Changed = tuple[str | None, str | None]
+"""A memory's stored value before and after a write; None: there is none."""
+Used = tuple[int, int]
+"""How many memories there are, and the bytes of their values: text, tags and metadata, without vectors."""
+Counts = dict[str, Used]
+"""Of a user by the agents that saved them, and under "" of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a user may have, and each of their agents; None: no limit."""
+
+    user: int | None = None
+    agent: int | None = None
+
+    @classmethod
+    def of(cls, given: int | str | None) -> Limit:
+        """What a setting means: ``5000``, or a text such as ``5000,agent=1000``. Raises ConfigurationError."""
+        found: dict[str, int] = {}
+        for part in filter(None, map(str.strip, "" if given is None else str(given).split(","))):
+            name, _, number = part.rpartition("=")
+            if name.strip() not in ("", "agent") or not number.strip().isdecimal() or not int(number):
+                raise ConfigurationError(f"{part!r:.60} is no limit; write 5000, or 5000,agent=1000")
+            found[name.strip() or "user"] = int(number)
+        return cls(**found)
+
+    def for_owner(self, agent: str) -> int | None:
+        """The limit of ``agent``, or of the user for ""."""
+        return self.agent if agent else self.user
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The limits of each user: a number, or a text such as ``"5000,agent=1000"``, which limits each of their agents.
+
+    ``max_bytes`` counts text, tags and metadata as stored, without vectors. What is deleted counts no more. Raises
+    ConfigurationError.
+    """
+
+    max_memories: int | str | None = None
+    max_bytes: int | str | None = None
+    writes_per_minute: int | str | None = None
+    sizes: tuple[Limit, Limit] = field(init=False, repr=False)
+    rate: Limit = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", (Limit.of(self.max_memories), Limit.of(self.max_bytes)))
+        object.__setattr__(self, "rate", Limit.of(self.writes_per_minute))
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether it limits what is stored."""
+        return any(limit != Limit() for limit in self.sizes)
+
+    def check(self, before: Counts, after: Counts) -> None:
+        """Raises QuotaExceeded if a write makes more of something than it may be."""
+        for agent, used in after.items():
+            old = before.get(agent, (0, 0))
+            for kind, limit, was, now in zip(_KINDS, self.sizes, old, used, strict=True):
+                most = limit.for_owner(agent)
+                if most is not None and now > max(most, was):
+                    raise QuotaExceeded(kind, was, most, agent=agent or None)
+
+    def shares(self, counts: Counts, owners: Iterable[str]) -> Iterator[tuple[float, str]]:
+        """How far each limit of these agents, and for "" of the user, is used up: from 0 to 1, and in words."""
+        for owner in owners:
+            for kind, limit, used in zip(_KINDS, self.sizes, counts.get(owner, (0, 0)), strict=True):
+                if most := limit.for_owner(owner):
+                    of_agent = " of this agent" if owner else ""
+                    yield used / most, f"{used:,} of {most:,} {kind}{of_agent}"
+
+
+def counts_of(value: Mapping[str, Any]) -> Counts:
+    """The counts in the value of a row."""
+    return {str(agent): (int(used[0]), int(used[1])) for agent, used in value["counts"].items()}
+
+
+def counts_to_json(counts: Counts) -> str:
+    """The value of a row with these counts."""
+    return encode_json({"counts": {agent: list(used) for agent, used in counts.items() if any(used)}}, what="counts")
+
+
+def counted(before: Counts, changes: Iterable[Changed]) -> Counts:
+    """The counts after ``changes``."""
+    after = {"": (0, 0), **before}
+    for change in changes:
+        for value, sign in zip(change, (-1, 1), strict=True):
+            if value:
+                size = len(value.encode())
+                for owner in {"", _agent_of(value)}:
+                    rows, total = after.get(owner, (0, 0))
+                    # What another version of this package, or a process without limits, wrote may not be counted yet.
+                    after[owner] = max(0, rows + sign), max(0, total + sign * size)
+    return after
+
+
+def _agent_of(value: str) -> str:
+    """The agent that saved the memory; "" if none is named."""
+    if '"agent_name"' not in value:
+        return ""
+    try:
+        found: Any = json.loads(value)
+    except ValueError:
+        return ""
+    return text_field(found, "agent_name") or ""
+
+
+class Quotas:
+    """What an engine knows of its users' quotas: who wrote how much in the last minute, and who is nearly full."""
+
+    def __init__(self, quota: Quota | None) -> None:
+        self.quota = quota or Quota()
+        self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
+        self._known: dict[str, Counts] = {}
+        self._lock = threading.Lock()
+
+    def spend(self, root: str, agent: str | None, now: float) -> None:
+        """Counts a write at ``now`` (seconds) of the user with the label ``root``. Raises QuotaExceeded.
+
+        A bucket holds the writes of a minute and fills up evenly.
+        """
+        owners = [(owner, most) for owner in {"", agent or ""} if (most := self.quota.rate.for_owner(owner))]
+        with self._lock:
+            left: dict[tuple[str, str], tuple[float, float]] = {}
+            for owner, most in owners:
+                tokens, then = self._buckets.get((root, owner), (float(most), now))
+                tokens = min(float(most), tokens + max(0.0, now - then) * most / _MINUTE_S)
+                if tokens < 1:
+                    raise QuotaExceeded("writes a minute", most, most, agent=owner or None)
+                left[root, owner] = tokens - 1, now
+            if len(self._buckets) > _MOST_KNOWN:
+                self._buckets = {key: one for key, one in self._buckets.items() if now - one[1] < _MINUTE_S}
+            self._buckets |= left
+
+    def note(self, root: str, counts: Counts) -> None:
+        """Remembers a user's counts after a write, and logs once when they come near a limit."""
+        with self._lock:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            was = self._known.get(root)
+            self._known[root] = counts
+        for agent in counts:
+            near = self._nearest(counts, [agent])
+            if near and not (was and self._nearest(was, [agent])):
+                _LOG.warning("The memory of a user is nearly full: %s", near)
+
+    def warning(self, root: str, agent: str | None) -> str | None:
+        """Of which limit the user, or ``agent``, has used 85 % or more, by the last write of this process."""
+        return self._nearest(self._known.get(root, {}), {"", agent or ""})
+
+    def _nearest(self, counts: Counts, owners: Iterable[str]) -> str | None:
+        share, words = max(self.quota.shares(counts, owners), default=(0.0, ""))
+        return words if share >= NEARLY else None
+
+
+def counts_place(root: str) -> tuple[Namespace, str]:
+    """The row that counts what the user with the label ``root`` has."""
+    return (root, QUOTA), COUNTS
