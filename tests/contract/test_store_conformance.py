@@ -60,6 +60,18 @@ class TestWordsAlone(Ours):
             yield store
 
 
+class TestEncrypted(Ours):
+    crowd = 100
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, embeddings: WatchedEmbeddings) -> Iterator[MemoryStore]:
+        keys = f"sqlite:///{tmp_path / 'keys.db'}"
+        url = f"sqlite:///{tmp_path / 'memory.db'}"
+        with open_store(url, keys=keys, encryption_key=bytes(32), embeddings=embeddings) as store:
+            assert store.wait_ready(30)
+            yield store
+
+
 def in_memory(index: Any) -> InMemoryStore:
     return InMemoryStore(index=index)
 
