@@ -305,6 +305,7 @@ class ServerSettings(_Settings):
     jwks_url: str | None = Field(
         default=None, description="Where the issuer's keys are. None: as its OpenID configuration says."
     )
+    airi: bool = Field(default=False, description="Also answer on the routes of AIRI's memory service, under /api.")
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
     burst: int = Field(default=100, ge=1, description="Requests at once, above that rate.")
 

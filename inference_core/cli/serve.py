@@ -35,7 +35,7 @@ def serve(
     settings = read_settings(ServerSettings, **{name: one for name, one in given.items() if one is not None})
     with target.open(embeds=True, creates=True, waits=False) as memory:
         note(f"Serving http://{settings.host}:{settings.port}/v1 (Ctrl-C ends)")
-        answer(memory.service, settings)
+        answer(memory.service, settings, memory.settings)
 
 
 @on_store("url", "json")

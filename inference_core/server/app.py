@@ -8,12 +8,13 @@ from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
 from inference_core import __version__
 from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.server import problems
-from inference_core.server.gate import PUBLIC, Access, Gate
+from inference_core.server.gate import ACT_AS, PUBLIC, Access, Gate
 from inference_core.server.routes import Needs, Route
 from inference_core.server.user_routes import ALL_ROUTES
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -54,6 +55,14 @@ def create_app(service: AgentMemoryStoreService, access: Access, routes: list[Ro
     app.add_exception_handler(RequestValidationError, problems.on_invalid)
     app.add_exception_handler(HTTPException, problems.on_http)
     app.add_middleware(Gate, access=access)
+    if access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(access.origins),
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "If-Match", "If-None-Match", "Idempotency-Key", ACT_AS],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from inference_core.server.auth import Authenticate, Buckets, Permission, Princi
 from inference_core.server.problems import Refused, name_of, problem, status_of
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-PUBLIC: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json"})
+PUBLIC: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json", "/api/health"})
 """Paths that need no key; they tell nothing about anybody."""
 ACT_AS: Final = "act-as-user"
 BODY_S: Final = 30.0

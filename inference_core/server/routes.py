@@ -64,11 +64,13 @@ class Route:
 ROUTES: Final = list[Route]()
 
 
-def route(method: str, path: str, permission: Permission | None, **options: Any) -> Callable[[F], F]:
-    """Adds a function to the routes. ``permission`` None makes it public; `Gate` lets those through by name."""
+def route(
+    method: str, path: str, permission: Permission | None, *, table: list[Route] = ROUTES, **options: Any
+) -> Callable[[F], F]:
+    """Adds a function to a ``table`` of routes. ``permission`` None makes it public; `Gate` knows those by name."""
 
     def add(endpoint: F) -> F:
-        ROUTES.append(Route(method, path, permission, endpoint, options))
+        table.append(Route(method, path, permission, endpoint, options))
         return endpoint
 
     return add

@@ -13,13 +13,14 @@ import uvicorn
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError
 from inference_core.memory.namespaces import encode_label
+from inference_core.server.airi import AIRI_ROUTES, add_airi
 from inference_core.server.app import create_app
 from inference_core.server.auth import Authenticate, FixedKey, KeyRing, Permission, Principal, list_keys
 from inference_core.server.gate import LOOPBACK, Access
 from inference_core.server.tokens import TokenCheck
-from inference_core.server.user_routes import BATCH_PATH
+from inference_core.server.user_routes import ALL_ROUTES, BATCH_PATH
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.settings import ServerSettings
+from inference_core.settings import MemorySettings, ServerSettings
 
 SHUTDOWN_S: Final = 8
 """Requests that run have so long to end; with what the store writes then, the process ends within ten seconds."""
@@ -68,10 +69,13 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
     )
 
 
-def serve(service: AgentMemoryStoreService, settings: ServerSettings) -> None:
+def serve(service: AgentMemoryStoreService, settings: ServerSettings, memory: MemorySettings) -> None:
     """Answers requests until SIGTERM or Ctrl-C, and then those that are running. Raises what `access_for` raises."""
+    app = create_app(service, access_for(service, settings), [*ALL_ROUTES, *(AIRI_ROUTES if settings.airi else ())])
+    if settings.airi:
+        add_airi(app, service, memory)
     config = uvicorn.Config(
-        create_app(service, access_for(service, settings)),
+        app,
         host=settings.host,
         port=settings.port,
         access_log=False,  # URLs may hold what somebody searched for

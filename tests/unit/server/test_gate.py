@@ -35,7 +35,13 @@ async def test_pages_of_other_sites_are_refused(server: Served):
         assert (await client.get("/v1/memories", headers={"Origin": BASE})).status_code == 200
         answer = await allowed.get("/v1/memories", headers={"Origin": "https://app.example.com"})
         assert answer.status_code == 200
-        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["access-control-allow-origin"] == "https://app.example.com"
+        assert "access-control-allow-credentials" not in answer.headers
+        asked = {"Origin": "https://app.example.com", "Access-Control-Request-Method": "POST"}
+        assert (await allowed.options("/v1/memories", headers=asked)).status_code == 200
+        other = await allowed.options("/v1/memories", headers=asked | {"Origin": "https://evil.example"})
+        assert other.status_code == 400
+        assert "access-control-allow-origin" not in other.headers
 
 
 async def test_a_key_may_act_for_others_only_with_permission(server: Served):
