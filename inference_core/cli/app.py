@@ -73,6 +73,7 @@ for _name, _command in {
     "unpin": maintenance.unpin,
     "forget": maintenance.forget,
     "restore": maintenance.restore,
+    "retention": maintenance.retention,
     "serve": serve.serve,
     "keys": serve.keys,
     "backup": backups.backup,

@@ -1,15 +1,15 @@
-"""``pin``, ``forget``, ``restore``, ``repair``, ``scan``, ``reembed``: the upkeep of a store."""
+"""``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``reembed``: the upkeep of a store."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.options import Id, Target, Users, on_store
-from inference_core.cli.output import note, print_json, print_numbered, progress_bar
+from inference_core.cli.options import Id, Target, Users, on_store, one_of
+from inference_core.cli.output import counted, note, print_json, print_numbered, progress_bar
 from inference_core.errors import MemoryNotFound
 
 _SHOWN: Final = 50
@@ -90,6 +90,46 @@ def forget(
     kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
     erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
     note(f"{'Would forget' if dry_run else 'Forgot'} {len(report.forgotten)}, {report.remaining} remain{kept}{erased}")
+
+
+@on_store("url", "json")
+def retention(
+    target: Target,
+    days: Annotated[
+        str,
+        typer.Option(
+            "--days",
+            metavar="RULES",
+            help="Days by memory type, category, all, archive, versions, receipts or conversations, as in "
+            "interaction=365,archive=30.",
+        ),
+    ],
+    basis: Annotated[
+        str, typer.Option("--basis", help="From when memories count.", **one_of(("created", "last_used", "valid_to")))
+    ] = "created",
+    users: Users = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+) -> None:
+    """Remove for good what is older than it may be kept, of all users or of some; pinned memories too."""
+    from inference_core.effects import run
+    from inference_core.lifecycle.forgetting import users_of
+    from inference_core.lifecycle.retention import RetentionPolicy, retain
+
+    policy = RetentionPolicy.parse(days, cast("Any", basis))
+    with target.open() as memory:
+        scope = memory.service.scope
+        found = {user: run(retain(scope, user, policy, dry_run=dry_run)) for user in users or run(users_of(scope))}
+    if target.json:
+        removed = [{"user_id": user, **one.to_json()} for user, rows in found.items() for one in rows]
+        print_json({"dry_run": dry_run, "removed": removed})
+        return
+    print_numbered(
+        (one.key, [f"user {user}", f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days"])
+        for user, rows in found.items()
+        for one in rows
+    )
+    total = sum(map(len, found.values()))
+    note(f"{'Would remove' if dry_run else 'Removed'} {counted(total, 'row', 'rows')} for good")
 
 
 @on_store("user", "url", "json")

@@ -1,0 +1,157 @@
+"""Retention: what is older than a policy allows is removed for good, by type, category and kind of row.
+
+Unlike forgetting, it looks at nothing but age: pinned memories go too, and nothing of it can be restored. A dry run
+reports exactly what a run at the same time removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from inference_core.effects import Operation
+from inference_core.errors import InvalidInput
+from inference_core.lifecycle.archive import portions
+from inference_core.lifecycle.forgetting import usages_beside
+from inference_core.memory.audit import Cause
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    VERSIONS,
+    Namespace,
+    encode_label,
+    holds_memories,
+    is_sidecar,
+)
+from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
+from inference_core.services.operations.receipts import RECEIPTS
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.stores.backend import Delete, Row
+from inference_core.stores.maintenance import Usage
+
+Basis = Literal["created", "last_used", "valid_to"]
+BASES: Final = ("created", "last_used", "valid_to")
+EVERY_TYPE: Final = "all"
+BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
+    "archive": (FORGOTTEN,),
+    "versions": (VERSIONS,),
+    "receipts": (RECEIPTS,),
+    "conversations": ("short_term", "messages", "vector_store"),
+}
+"""Kinds of rows beside memories, by the second labels of their namespaces. They count from their last write on."""
+_KINDS: Final = (EVERY_TYPE, *MEMORY_CATEGORIES, *MEMORY_TYPES, *BESIDE)
+_MOST_DAYS: Final = 36_500.0
+_PORTION: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """For how many ``days`` rows are kept: by memory type, category, ``"all"`` memories, or kind of row.
+
+    A type counts before its category, and that before ``"all"``. Kinds of rows are ``archive``, ``versions``,
+    ``receipts`` and ``conversations``. What is not named stays. Memories count from when they were stored; with the
+    ``basis`` ``last_used``, from their last change or recall; with ``valid_to``, from when they ceased to be true, and
+    those that hold stay. Raises InvalidInput.
+    """
+
+    days: Mapping[str, float] = field(default_factory=dict[str, float])
+    basis: Basis = "created"
+
+    def __post_init__(self) -> None:
+        if self.basis not in BASES:
+            raise InvalidInput(f"basis is one of {', '.join(BASES)}, not {self.basis!r:.40}")
+        for kind, days in self.days.items():
+            if kind not in _KINDS:
+                raise InvalidInput(f"{kind!r:.60} is none of {', '.join(_KINDS)}")
+            if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days <= _MOST_DAYS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+                raise InvalidInput(f"days of {kind} are from 0 to {_MOST_DAYS:g}, not {days!r:.40}")
+
+    @classmethod
+    def parse(cls, text: str, basis: Basis = "created") -> RetentionPolicy:
+        """The policy that ``text`` names, such as ``interaction=365,archive=30``. Raises InvalidInput."""
+        days: dict[str, float] = {}
+        for part in filter(None, map(str.strip, text.split(","))):
+            kind, _, number = part.partition("=")
+            try:
+                days[kind.strip()] = float(number)
+            except ValueError:
+                raise InvalidInput(f"{part!r:.60} says no days; write interaction=365,archive=30") from None
+        return cls(days=days, basis=basis)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A row that is kept no longer: what it is, its key, since when it counts, and after how many days it goes."""
+
+    kind: str
+    namespace: Namespace
+    key: str
+    since: datetime
+    days: float
+    version: int = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Itself as JSON data; nothing of its text."""
+        return {"kind": self.kind, "key": self.key, "since": self.since.isoformat(), "days": self.days}
+
+
+def retain(
+    scope: MemoryScope, user_id: UserId, policy: RetentionPolicy, *, dry_run: bool = False
+) -> Operation[list[Overdue]]:
+    """Removes the user's rows of all agents that are older than ``policy`` allows; returns them, the oldest first.
+
+    ``dry_run`` only returns them. What changes meanwhile stays for the next run. A memory goes with its recall counts,
+    its earlier versions and what the archive keeps of it. Raises InvalidInput, StoreError.
+    """
+    engine, now = scope.engine, scope.clock.now()
+    names = yield from engine.namespaces((encode_label(user_id),))
+    found: list[Overdue] = []
+    memories = [name for name in names if holds_memories(name)]
+    if policy.days.keys() - BESIDE.keys():
+        usages = yield from usages_beside(engine, memories) if policy.basis == "last_used" else _none()
+        for row in (yield from engine.scan(memories, accepts=is_known)):
+            found += _overdue_memory(row, usages.get((row.namespace, row.key)), policy, now)
+    for kind, labels in BESIDE.items():
+        if (days := policy.days.get(kind)) is None:
+            continue
+        # An application's own items may lie in a namespace of that name; the archive and versions have memories' names.
+        own = [name for name in names if name[1:2] and name[1] in labels]
+        scopes = [name for name in own if is_sidecar(name) or kind not in ("archive", "versions")]
+        for row in (yield from engine.scan(scopes)):
+            if row.updated_at + timedelta(days=days) <= now:
+                found.append(Overdue(kind, row.namespace, row.key, row.updated_at, days, row.version))
+    found.sort(key=lambda one: (one.since, one.namespace, one.key))
+    if dry_run:
+        return found
+    removed: list[Overdue] = []
+    for portion in portions(found, _PORTION):
+        rows = yield from engine.get([(one.namespace, one.key) for one in portion])
+        same = [one for one, row in zip(portion, rows, strict=True) if row and row.version == one.version]
+        if same:
+            cause = Cause(at=now, operation="retention", actor=scope.actor)
+            yield from engine.write([Delete(namespace=one.namespace, key=one.key) for one in same], cause)
+        removed += same
+        # What lies beside a memory has gone with it.
+        gone = {one.key for one in removed if holds_memories(one.namespace)}
+        removed += [one for one, row in zip(portion, rows, strict=True) if row is None and one.key in gone]
+    return removed
+
+
+def _none() -> Operation[Mapping[Any, Usage]]:
+    yield from ()
+    return {}
+
+
+def _overdue_memory(row: Row, usage: Usage | None, policy: RetentionPolicy, now: datetime) -> list[Overdue]:
+    record = record_of(row)
+    kinds = (record.memory_type.value, record.category.value, EVERY_TYPE)
+    kind = next((one for one in kinds if one in policy.days), None)
+    since: datetime | None = record.created_at
+    if policy.basis == "last_used":
+        since = max(record.updated_at, usage.last) if usage and usage.last else record.updated_at
+    elif policy.basis == "valid_to":
+        since = min(filter(None, (record.valid_to, record.expires_at)), default=None)
+    if kind is None or since is None or since + timedelta(days=policy.days[kind]) > now:
+        return []
+    return [Overdue(kind, row.namespace, row.key, since, policy.days[kind], row.version)]
