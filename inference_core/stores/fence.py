@@ -53,6 +53,8 @@ class Fences:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = weakref.proxy(backend)
+        # Those who share a file share a clock.
+        self._skew_s = 0.0 if backend.files() else _SKEW_S
         self._key: bytes | None = None
         self._known: dict[str, Fence] = {}
         self._lock = threading.Lock()
@@ -93,7 +95,7 @@ class Fences:
         fresh = self.read(roots)
         fences = [self._known.get(root, Fence()) for root in roots]
         is_changed = fresh != checks
-        if any(fence.is_up or (is_changed and began < fence.since + _SKEW_S) for fence in fences):
+        if any(fence.is_up or (is_changed and began < fence.since + self._skew_s) for fence in fences):
             raise UserErased
         return fresh if is_changed else None
 

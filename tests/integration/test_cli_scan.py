@@ -43,7 +43,7 @@ def test_regression_stored_secrets_are_found_and_redacted_in_place(capsys: Captu
     assert dry["redacted"] == 0
     assert {kind for one in dry["found"] for kind in one["kinds"]} == {"aws_access_key"}
     assert {one["place"].partition("/")[0] for one in dry["found"]} == {
-        *("semantic", "tokens", "outbox", "messages", "forgotten")
+        *("semantic", "tokens", "outbox", "messages", "~versions")
     }
     shown = text(capsys, "scan")
     assert "ada, semantic, m1: aws_access_key\n" in shown

@@ -49,7 +49,7 @@ RECORDS = st.sampled_from(MemoryCategory).flatmap(
         agent_name=st.none() | TEXTS,
         extra_metadata=st.dictionaries(TEXTS, JSON, max_size=3),
         source=SOURCES,
-        trust=st.sampled_from(Trust),
+        trust=st.just(Trust.EXTERNAL),  # no source earns less; what it earns is the most that is read
         importance=st.floats(0, 1),
         pinned=st.booleans(),
         tags=st.lists(TEXTS, max_size=3).map(tuple),
