@@ -274,11 +274,15 @@ _BAD: Final = ("guiding", "trusted", "changed", "unmarked", "pending_told")
 _BENIGN_BAR: Final = 0.02
 
 
-def on_all_paths(sets: dict[str, Sequence[Attack]]) -> tuple[list[Row], dict[str, Any]]:
-    """The report's rows for ``sets`` of attacks, and their counts."""
+def on_all_paths(sets: dict[str, list[Case]]) -> tuple[list[Row], dict[str, Any]]:
+    """The report's rows for the own attacks and a part of ``sets``, and their counts."""
+    own = own_attacks(OWN)
+    chosen = {"own attacks, development half": own[::2], "own attacks, held-out half": own[1::2]}
+    for name, cases in sets.items():
+        chosen[name] = [Attack(name, KNOWN, one.asked, [one.returned], [one.attack]) for one in cases[::_EVERY]]
     rows: list[Row] = []
     details: dict[str, Any] = {}
-    for name, attacks in sets.items():
+    for name, attacks in chosen.items():
         for path in PATHS:
             found = details[f"{name}, {path}"] = played(attacks, path)
             bad = [found[what] for what in _BAD]
@@ -316,17 +320,11 @@ def main() -> int:
     }
     found = {f"{name}, {kind}": measured(cases, kind) for name, cases in sets.items() for kind in KINDS}
     details = {name: counts._asdict() for name, counts in found.items()}
-    own = own_attacks(OWN)
-    played_sets: dict[str, Sequence[Attack]] = {
-        "own attacks, development half": own[::2],
-        "own attacks, held-out half": own[1::2],
-    }
-    for name, cases in sets.items():
-        played_sets[name] = [Attack(name, KNOWN, one.asked, [one.returned], [one.attack]) for one in cases[::_EVERY]]
-    more, counts = on_all_paths(played_sets)
+    is_good = publish("attacks", table(found), details, written=not options.unpublished)
+    rows, counts = on_all_paths(sets)
     saves, benign_found = believed(options.conversations)
-    rows = [*table(found), *more, *saves]
-    return int(not publish("attacks", rows, {**details, **counts, **benign_found}, written=not options.unpublished))
+    is_safe = publish("attack_paths", [*rows, *saves], {**counts, **benign_found}, written=not options.unpublished)
+    return int(not (is_good and is_safe))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance", "command-line"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
-    *("erase", "backup", "encryption", "serving"),
+    *("erase", "backup", "encryption", "serving", "trust"),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
 )
