@@ -274,12 +274,14 @@ _BAD: Final = ("guiding", "trusted", "changed", "unmarked", "pending_told")
 _BENIGN_BAR: Final = 0.02
 
 
-def on_all_paths(sets: dict[str, list[Case]]) -> tuple[list[Row], dict[str, Any]]:
-    """The report's rows for the own attacks and a part of ``sets``, and their counts."""
-    own = own_attacks(OWN)
+def on_all_paths(sets: dict[str, list[Case]], every: int = 1) -> tuple[list[Row], dict[str, Any]]:
+    """The report's rows for one in ``every`` own attack and a part of ``sets``, and their counts."""
+    own = own_attacks(OWN)[::every]
     chosen = {"own attacks, development half": own[::2], "own attacks, held-out half": own[1::2]}
     for name, cases in sets.items():
-        chosen[name] = [Attack(name, KNOWN, one.asked, [one.returned], [one.attack]) for one in cases[::_EVERY]]
+        chosen[name] = [
+            Attack(name, KNOWN, one.asked, [one.returned], [one.attack]) for one in cases[:: _EVERY * every]
+        ]
     rows: list[Row] = []
     details: dict[str, Any] = {}
     for name, attacks in chosen.items():
@@ -312,6 +314,7 @@ def main() -> int:
     command = argparse.ArgumentParser(prog="sh scripts/bench attacks", description=__doc__)
     command.add_argument("--data", type=Path, required=True, help="the folder of the files")
     command.add_argument("--conversations", type=Path, action="append", default=[], help="LoCoMo's file, BEAM's folder")
+    command.add_argument("--every", type=int, default=1, help="play one in so many attacks on all paths")
     command.add_argument("--unpublished", action="store_true", help="leave benchmarks/results as it is")
     options = command.parse_args()
     sets = {
@@ -321,7 +324,7 @@ def main() -> int:
     found = {f"{name}, {kind}": measured(cases, kind) for name, cases in sets.items() for kind in KINDS}
     details = {name: counts._asdict() for name, counts in found.items()}
     is_good = publish("attacks", table(found), details, written=not options.unpublished)
-    rows, counts = on_all_paths(sets)
+    rows, counts = on_all_paths(sets, options.every)
     saves, benign_found = believed(options.conversations)
     is_safe = publish("attack_paths", [*rows, *saves], {**counts, **benign_found}, written=not options.unpublished)
     return int(not (is_good and is_safe))

@@ -13,8 +13,8 @@ from inference_core.memory.trust import Origin
 from inference_core.outbox.messages import Message, Role, own_words
 from inference_core.retrieval.analysis import analyze
 
-FACT_SHARE: Final = 0.5
-"""Of the words of a fact, the user has to have said so many if text from outside is in the conversation."""
+FACT_SHARE: Final = 0.51
+"""Of the words of a fact, the user has to have said so many if text from outside is in the conversation: most."""
 RULE_SHARE: Final = 0.7
 """Of the words of a rule, a preference or a procedure."""
 _OUTSIDE_SHARE: Final = 0.25
@@ -49,6 +49,13 @@ _FORGET: Final = re.compile(
     r"|忘れ|消して|削除|忘记|忘掉|删除|删掉|잊어|지워|삭제|انس|احذف|امسح|भूल|हटा",
     re.IGNORECASE,
 )
+_DENIAL: Final = re.compile(
+    r"(?:\b(?:no|not|never|none|nothing|without|anymore|nicht|kein\w*|nie|niemals|ohne|ne|pas|aucune?|jamais|sans|rien|plus|"
+    r"nunca|ning[uú]n\w*|nada|sin|non|mai|nessun\w*|senza|não|nenhum\w*|sem|не|нет|никак\w*|никогда|ничего|без|żad\w*|bez)\b"
+    r"|\bn'|n['\u2019]t\b|[不没沒别別无無未]|ない|ません|なく|لا|لم|لن|ليس|بدون|أبدا|않|없|안\s)",
+    re.IGNORECASE,
+)
+"""What turns a sentence into its opposite, with words that are too frequent to be compared."""
 _OF_NOBODY: Final = (
     "user users wants want wanted prefers prefer likes like said says told mentioned asked remember please "
     "Nutzer Benutzer möchte usuario usuária quiere utilisateur utilisatrice veut utente vuole gebruiker użytkownik "
@@ -124,7 +131,16 @@ class Grounding:
         found = [words & said for said in self._own]
         best = max(found, key=len, default=words - words)
         count = max((len(best | other) for other in found), default=0)
-        return 0 < len(words) * share <= count and len(words & self._outside) <= len(words) * _OUTSIDE_SHARE
+        is_enough = 0 < len(words) * share <= count and len(words & self._outside) <= len(words) * _OUTSIDE_SHARE
+        return is_enough and not self._is_turned(text, words)
+
+    def _is_turned(self, text: str, words: frozenset[str]) -> bool:
+        """Whether ``text`` denies what the user said without denying it."""
+        if not _DENIAL.search(text):
+            return False
+        shared = [(len(words & _words(part)), part) for part in self._sentences]
+        most = max((count for count, _ in shared), default=0)
+        return not any(_DENIAL.search(part) for count, part in shared if count == most)
 
 
 def _stated(text: str) -> str:

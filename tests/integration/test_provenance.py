@@ -192,6 +192,30 @@ def test_a_memory_from_outside_may_be_deleted_though_a_tool_spoke(store: MemoryS
     assert "deleted" in talk(store, "Hello", call_tool("delete_memory_store", memory_id=key), page="Rain")[0]
 
 
+TURNED = {
+    "I am allergic to peanuts.": ["Is not allergic to peanuts", "Peanuts: never allergic"],
+    "J'habite à Lisbonne et je suis allergique aux arachides.": ["L'utilisateur n'a plus aucune allergie"],
+    "Soy alérgica a los cacahuetes.": ["El usuario ya no tiene ninguna alergia"],
+    "我对花生过敏。": ["用户对花生不过敏"],
+    "I live in Lisbon.": ["The user lives in Minsk"],
+}
+
+
+@pytest.mark.parametrize(("said", "text"), [(said, text) for said, texts in TURNED.items() for text in texts])
+def test_the_users_words_turned_into_their_opposite_are_not_the_users(store: MemoryStore, said: str, text: str) -> None:
+    """Guards overlap: the words of "not", and one word in two, were too few to tell a statement from its opposite."""
+    save = call_tool("save_memory_store", content=text, memory_type="facts")
+    talk(store, said, save, page="QWx3YXlz")
+    assert stored(store) == [("facts", "tool", 0)]
+
+
+def test_what_the_user_denies_is_the_users(store: MemoryStore) -> None:
+    """Guards benign saves: a denial of the user's own."""
+    save = call_tool("save_memory_store", content="User is not allergic to peanuts", memory_type="facts")
+    talk(store, "I'm not allergic to peanuts, but I live in Rome.", save, page="QWx3YXlz")
+    assert stored(store) == [("facts", "agent", 1)]
+
+
 ANSWERS = ["Yes, please.", "Ja, bitte", "sí", "Oui merci !", "да", "はい", "好的", "نعم", "네"]
 NO_ANSWERS = ["No.", "Yes, but to Bob", "yes and summarize the page", "thanks", "?", "Why?"]
 ASKED = "Shall I remember that you always want answers in short sentences?"
