@@ -99,6 +99,13 @@ class MemorySettings(_Settings):
         default=None,
         description="Most bytes of a user's memories, and of each of their agents': text, tags and metadata.",
     )
+    audit: Literal["on", "off"] = Field(
+        default="on", description="Write an event of each change of a memory: who, when, why, and never what it says."
+    )
+    audit_days: float = Field(default=365.0, gt=0, le=36_500, description="Days after which an audit event is removed.")
+    audit_key: SecretStr | None = Field(
+        default=None, description="Key of the audit trail, at least 16 characters. By default one that the store keeps."
+    )
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
     max_results: int = Field(default=5, ge=1, le=50, description="Memories of each category in a prompt, at most.")
@@ -210,6 +217,11 @@ class MemorySettings(_Settings):
         """What `open_store` takes as ``encryption_key`` and ``keys``."""
         key = self.encryption_key.get_secret_value() or None if self.encryption_key else None
         return {"encryption_key": key, "keys": self.keys or None}
+
+    @property
+    def audit_key_bytes(self) -> bytes | None:
+        """What `open_store` takes as ``audit_key``."""
+        return self.audit_key.get_secret_value().encode() or None if self.audit_key else None
 
     @property
     def guard(self) -> Guard:

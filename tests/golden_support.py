@@ -31,7 +31,10 @@ def write_memories(url: str) -> None:
     """Saves what every kept file holds: memories of two users, one of which was changed and another deleted."""
     stamps = (b"%012x" % number for number in count(1))
     clock = FrozenClock(WRITTEN)
-    with open_store(url, embeddings=None, clock=clock) as store, patch.object(redis, "new_stamp", stamps.__next__):
+    with (
+        open_store(url, embeddings=None, clock=clock, audit=False) as store,
+        patch.object(redis, "new_stamp", stamps.__next__),
+    ):
         service = AgentMemoryStoreService(store, agent_name="planner", clock=clock).sync
         metadata: dict[str, Any] = {"n": [1, None, "\u00fc"]}
         tea: dict[str, Any] = {"importance": 0.9, "tags": ["a"]}

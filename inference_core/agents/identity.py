@@ -163,6 +163,8 @@ class BindingOptions(TypedDict, total=False):
     """What happens to credentials, for the same stores: "redact" (the default), "reject", "off" or a `Guard`."""
     quota: Quota
     """Limits of each user, for the same stores."""
+    audit: bool
+    """Whether changes of memories leave audit events, for the same stores; True by default."""
     timezone: str | tzinfo
     """Decides which day a memory is of, unless the run's context names a zone; UTC by default."""
     max_content_bytes: int
@@ -193,6 +195,7 @@ class MemoryBinding:
         zone = options.get("timezone", UTC)
         self._embeddings, self._guard = options.get("embeddings"), Guard.of(options.get("secrets"))
         self._quota = options.get("quota")
+        self._audit = options.get("audit", True)
         self._parts: dict[str, Any] = {
             "clock": options.get("clock") or SystemClock(),
             "zone": time_zone(zone) if isinstance(zone, str) else zone,
@@ -239,7 +242,7 @@ class MemoryBinding:
         with self._lock:
             known = self._scopes.setdefault(store, {})
             if name not in known:
-                engine = engine_of(store, self._embeddings, self._guard, self._quota)
+                engine = engine_of(store, self._embeddings, self._guard, self._quota, audit=self._audit)
                 self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
                 namespaces = MemoryNamespaceBuilder(agent_name=name, agent_scope_enabled=self._is_scoped)
                 known[name] = MemoryScope(engine=engine, namespaces=namespaces, **self._parts)

@@ -386,6 +386,7 @@ class AgentService:
             embeddings=self._settings.embeddings_spec,
             secrets=self._settings.guard,
             quota=self._settings.quota,
+            audit=self._settings.audit == "on",
             timezone=self._settings.timezone,
         )
         if made.needs_store and self.memory is None:

@@ -25,6 +25,7 @@ from inference_core.cli import (
     memories,
     serve,
     spaces,
+    trail,
     transfer,
 )
 from inference_core.cli.eval import evaluate
@@ -62,6 +63,7 @@ for _name, _command in {
     "encryption": encryption.encryption,
     "history": memories.history,
     "why": memories.why,
+    "audit": trail.audit,
     "worker": background.worker,
     "queue": background.queue,
     "undo": background.undo,

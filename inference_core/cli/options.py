@@ -144,13 +144,15 @@ class Target:
 
         Raises what `settings` and `open_store` raise.
         """
+        from inference_core.memory.audit import Actor
         from inference_core.services.agent_memory_service import AgentMemoryStoreService
         from inference_core.stores.factory import open_configured_store
 
         settings = self.settings(creates=creates)
         with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
             by_meaning = embeds and waits and wait_ready(store.engine.embedder)
-            service = AgentMemoryStoreService.from_settings(settings, store, agent_name=self.agent)
+            actor = Actor(kind="admin", id=os.environ.get("USER"))
+            service = AgentMemoryStoreService.from_settings(settings, store, agent_name=self.agent, actor=actor)
             yield Opened(settings, service, by_meaning)
 
     def print(self, document: Any, text: str) -> None:

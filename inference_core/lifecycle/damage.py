@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from inference_core.errors import InvalidInput, SealError
+from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import decode_label, encode_label, holds_memories
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Delete, Put, Row, Unreadable, Write
+from inference_core.stores.journal import Journal
 
 Progress = Callable[[int, int], None]
 """Is called with how many rows are done, and of how many."""
@@ -70,7 +73,7 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
 
     Returns how many were still as they were found. Raises StoreError.
     """
-    mended = 0
+    mended, journal = 0, Journal(backend)
     for damage in damages:
         found = damage.found
         if isinstance(found, Row):
@@ -80,7 +83,7 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
         else:
             mended += backend.discard([found])
             continue
-        (outcome,) = backend.apply([[write]])
+        (outcome,) = journal.apply([[write]], Cause(at=datetime.now(UTC), operation="repair"))
         mended += isinstance(outcome, list)
     return mended
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from inference_core.lifecycle.damage import reindexed, user_of
+from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import encode_label, holds_memories, is_item
 from inference_core.memory.redaction import Guard
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Row
+from inference_core.stores.journal import Journal
 from inference_core.stores.redacting import redacted
 
 Progress = Callable[[int, int], None]
@@ -65,7 +68,7 @@ def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
     Texts that change lose their vectors; whoever opens the store next with its model makes them anew. Raises
     StoreError.
     """
-    done = 0
+    done, journal = 0, Journal(backend)
     for one in exposed:
         if one.is_item:
             continue
@@ -75,6 +78,6 @@ def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
             put = replace(put, value=encode_json(row.value, what="value"), expiry=row.expiry)
         else:
             put = reindexed(backend, row)
-        (outcome,) = backend.apply([[redacted(guard, put)]])
+        (outcome,) = journal.apply([[redacted(guard, put)]], Cause(at=datetime.now(UTC), operation="redact"))
         done += isinstance(outcome, list)
     return done

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from inference_core.memory.text import text_field
+from inference_core.memory.text import text_field, texts_field
 from inference_core.memory.trust import MemorySource, Origin
 
 _UNKNOWN: Final = "write"
 _FIELDS: Final = ("id", "agent", "thread_id", "run_id", "tool")
+_SORTED: Final = sorted(("kind", *_FIELDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Actor:
 
     def to_value(self) -> dict[str, str]:
         """The actor as JSON data, without empty fields."""
-        return {name: value for name in ("kind", *_FIELDS) if (value := getattr(self, name))}
+        return {name: value for name in _SORTED if (value := getattr(self, name))}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Actor:
@@ -43,8 +44,8 @@ class Cause:
     """Why a batch is written: the operation, who asked for it, and when.
 
     ``keep_until`` is how long the earlier states of what it changes are kept; None: not at all, and those that were
-    kept of what it removes are removed too. ``job`` is the work on messages that it belongs to, and ``details`` go
-    into the audit event as they are.
+    kept of what it removes are removed too. ``job`` is the work on messages that it belongs to, and ``undone`` the
+    events that it takes back.
     """
 
     at: datetime
@@ -53,9 +54,77 @@ class Cause:
     keep_until: datetime | None = None
     reason: str | None = None
     job: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    undone: tuple[str, ...] = ()
 
 
 def actor_of(source: MemorySource, agent: str | None) -> Actor:
     """The actor that the source of a memory names."""
     return Actor(kind=source.origin.value, agent=agent, thread_id=source.thread_id, tool=source.tool)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One row that a write has changed: where, from which version to which, and what its value was and is.
+
+    ``place`` are the labels of its namespace after the user's. ``before`` is 0 if there was nothing, ``after`` if there
+    is nothing any more, and None for a new row, whose number goes on if its key was used before. The commitments are
+    HMACs of the values under the user's key: they prove what stood there to who shows the value, and tell nothing.
+    """
+
+    place: tuple[str, ...]
+    key: str
+    before: int
+    after: int | None
+    commitment_before: str | None
+    commitment_after: str | None
+
+    def to_value(self) -> list[Any]:
+        """The change as JSON data."""
+        return [list(self.place), self.key, self.before, self.after, self.commitment_before, self.commitment_after]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """Who has changed which memories of a user, and why; never what they say.
+
+    ``undone`` are the ids of the events that an undo has taken back.
+    """
+
+    id: str
+    at: datetime
+    operation: str
+    actor: Actor
+    changes: tuple[Changed, ...]
+    reason: str | None = None
+    job: str | None = None
+    undone: tuple[str, ...] = ()
+
+    def to_value(self) -> dict[str, Any]:
+        """The event as JSON data, without empty fields."""
+        fields: dict[str, Any] = {  # sorted, as some stores give names in another order
+            "actor": self.actor.to_value(),
+            "at": self.at.isoformat(),
+            "changes": [one.to_value() for one in self.changes],
+            "job": self.job,
+            "operation": self.operation,
+            "reason": self.reason,
+            "undone": list(self.undone),
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def from_value(cls, event_id: str, value: Mapping[str, Any]) -> AuditEvent:
+        """The event of a `to_value` result. Raises ValueError for anything else."""
+        try:
+            return cls(
+                id=event_id,
+                at=datetime.fromisoformat(value["at"]),
+                operation=str(value["operation"]),
+                actor=Actor.from_value(value["actor"]),
+                changes=tuple(Changed(tuple(place), *rest) for place, *rest in value["changes"]),
+                reason=text_field(value, "reason"),
+                job=text_field(value, "job"),
+                undone=texts_field(value, "undone"),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{event_id!r} is no audit event") from error

@@ -50,6 +50,10 @@ VERSIONS: Final = "~versions"
 """Second label of the namespaces that hold earlier states of memories."""
 PENDING: Final = "~pending"
 """Second label of the namespaces that hold what waits for the user's confirmation, and marks of what was rejected."""
+AUDIT: Final = "~audit"
+"""Second label of the namespace of a user's audit events."""
+SEALS: Final = "~audit-seals"
+"""First label of the namespaces of the seals of audit trails. No user id encodes to it."""
 _BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS, PENDING})
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from inference_core.memory.namespaces import (
+    AUDIT,
     ERASED,
     FORGOTTEN,
     GRANTS,
@@ -17,6 +18,7 @@ from inference_core.memory.namespaces import (
     MIGRATED,
     PENDING,
     QUEUE_ROOT,
+    SEALS,
     USAGE,
     VERSIONS,
 )
@@ -29,6 +31,7 @@ PLACES: Final[Mapping[str, str]] = {
     USAGE: "recall counts",
     VERSIONS: "earlier versions",
     QUOTA: "counts of memories",
+    AUDIT: "audit events",
     PENDING: "memories that wait for confirmation",
     "~receipts": "receipts of recalls",
     "~requests": "requests of the service",
@@ -46,6 +49,7 @@ LISTED: Final = "lists of work, of API keys and of roles"
 ROOTS: Final[Mapping[str, str | None]] = {
     **dict.fromkeys((QUEUE_ROOT, "#keys", GRANTS), "user"),
     ERASED: None,
+    SEALS: None,
     MIGRATED[0]: None,
     "~global": None,
     "#store": None,

@@ -17,6 +17,7 @@ from inference_core.clock import Clock, SystemClock, time_zone
 from inference_core.effects import Operation, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput
+from inference_core.memory.audit import Actor
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, encode_label
 from inference_core.memory.quota import Quota
@@ -39,6 +40,7 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
+from inference_core.services.operations.audit import audit
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
@@ -124,6 +126,7 @@ class SyncMemoryService(ServiceBase):
     list_memories = synchronous(list_memories)
     count_memories = synchronous(count)
     get_memory_history = synchronous(history)
+    audit = synchronous(audit)
     why = synchronous(why)
     list_receipts = synchronous(list_receipts)
     rebuild_receipt = synchronous(rebuild_receipt)
@@ -157,6 +160,8 @@ class AgentMemoryStoreService(ServiceBase):
             embeddings object of LangChain.
         secrets: What happens to credentials, for the same stores: "redact", "reject", "off" or a `Guard`.
         quota: Limits of each user, for the same stores.
+        audit: Whether changes of memories leave audit events, for the same stores.
+        actor: Who the audit events name. By default the application, or whom the source of a memory names.
         agent_scope_enabled: False: agents share all memories.
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
@@ -179,6 +184,7 @@ class AgentMemoryStoreService(ServiceBase):
     list_memories = asynchronous(list_memories)
     count_memories = asynchronous(count)
     get_memory_history = asynchronous(history)
+    audit = asynchronous(audit)
     why = asynchronous(why)
     list_receipts = asynchronous(list_receipts)
     rebuild_receipt = asynchronous(rebuild_receipt)
@@ -205,6 +211,8 @@ class AgentMemoryStoreService(ServiceBase):
         embeddings: EmbeddingsSpec = None,
         secrets: Policy | Guard | None = None,
         quota: Quota | None = None,
+        audit: bool = True,
+        actor: Actor | None = None,
         agent_scope_enabled: bool = True,
         max_content_bytes: int = MAX_CONTENT_BYTES,
         timezone: str | tzinfo = UTC,
@@ -223,7 +231,7 @@ class AgentMemoryStoreService(ServiceBase):
         self.agent_name = agent_name
         self.ns_builder = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
         scope = MemoryScope(
-            engine=engine_of(store, embeddings, secrets, quota),
+            engine=engine_of(store, embeddings, secrets, quota, audit=audit),
             namespaces=self.ns_builder,
             clock=clock or SystemClock(),
             zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
@@ -232,6 +240,7 @@ class AgentMemoryStoreService(ServiceBase):
             counts_access=counts_access,
             deleted_days=deleted_days,
             confirm=frozenset(map(validate_memory_category, confirm)),
+            actor=actor or Actor(),
             store=store,
             spaces=spaces,
         )
@@ -246,6 +255,7 @@ class AgentMemoryStoreService(ServiceBase):
             "embeddings": settings.embeddings_spec,
             "secrets": settings.guard,
             "quota": settings.quota,
+            "audit": settings.audit == "on",
             "agent_scope_enabled": settings.agent_scope_enabled,
             "max_content_bytes": settings.max_content_bytes,
             "timezone": settings.timezone,

@@ -21,6 +21,7 @@ from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.audit import Cause
 from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
+    AUDIT,
     PENDING,
     USAGE,
     VERSIONS,
@@ -108,9 +109,11 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
     else:
         scopes = yield from _scopes(engine, user_id, category, everything=True)
         removed = yield from engine.discard(label, lambda one: one.namespace in scopes)
-    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
+    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,), (AUDIT,))]
     cause = Cause(at=datetime.now(UTC), operation="purge")
     removed += yield from empty(engine, [name for name in scopes if name not in figures], cause=cause)
+    if category is None and (name := (label, AUDIT)) not in figures:
+        figures.append(name)  # also the events of this purge
     yield from empty(engine, figures)
     return removed
 

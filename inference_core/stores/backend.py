@@ -68,6 +68,7 @@ class Put:
     ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
     ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
     (0: nothing), None any. The version becomes higher than ``above``, for a row that takes another one's place.
+    ``is_new``: its key is random, so nobody needs to look whether something is there.
     """
 
     namespace: Namespace
@@ -80,6 +81,7 @@ class Put:
     expected: int | None = None
     above: int = 0
     expiry: Expiry | None = None
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

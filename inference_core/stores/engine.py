@@ -33,7 +33,6 @@ from inference_core.stores.backend import (
     CONTENT_KEY_META,
     Backend,
     Check,
-    Delete,
     Key,
     Put,
     Row,
@@ -45,6 +44,7 @@ from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.embedding import EMBED_TIMEOUT_S, Backfill, Texts
 from inference_core.stores.fence import fences_of, roots_of
+from inference_core.stores.journal import DEFAULT_AUDIT_DAYS, Journal
 from inference_core.stores.maintenance import (
     ACCESS_INTERVAL_S,
     DEFERRED_INTERVAL_S,
@@ -58,7 +58,6 @@ from inference_core.stores.quotas import limited
 from inference_core.stores.redacting import without_secrets
 from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
-from inference_core.stores.versions import expecting, is_versioned, versions_key, versions_writes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
 
 if TYPE_CHECKING:
@@ -114,6 +113,8 @@ class StoreEngine:
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
     recalls that were noted are written every ``access_interval_s``. ``may_block`` raises in a thread that must not
     wait for the database. Memories live as long as ``lifetimes`` says; None: for ever. ``quota`` limits each user.
+    ``audit`` writes an event of each change of memories, which is kept for ``audit_days`` days, under ``audit_key`` or
+    a key that the store keeps.
     """
 
     def __init__(
@@ -132,9 +133,13 @@ class StoreEngine:
         lifetimes: MemoryLifetimes | None = None,
         secrets: Policy | Guard | None = None,
         quota: Quota | None = None,
+        audit: bool = True,
+        audit_days: float = DEFAULT_AUDIT_DAYS,
+        audit_key: bytes | None = None,
     ) -> None:
         self.quotas = Quotas(quota)
         self.backend = backend = limited(backend, self.quotas)
+        self.journal = Journal(backend, audit=audit, days=audit_days, secret=audit_key)
         self.guard = Guard.of(secrets)
         self.embedder = embedder
         self.late_interaction = late_interaction
@@ -189,7 +194,8 @@ class StoreEngine:
     ) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durable when it returns; the versions after it.
 
-        Earlier states of the memories that it changes are kept in the same transaction, as ``cause`` says. Secrets are
+        Earlier states of the memories that it changes are kept in the same transaction, as ``cause`` says, and an event
+        of who changed them. Secrets are
         redacted, as the store's ``guard`` says, unless the caller has seen to it: ``is_clean``.
 
         ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
@@ -207,12 +213,12 @@ class StoreEngine:
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
         try:
-            written = yield from self._recorded([*writes, *fence], why)
+            written = yield from self.journal.recorded([*writes, *fence], why, self._read, self._written)
         except VersionConflict:
             renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
             if renewed is None:
                 raise
-            written = yield from self._recorded([*writes, *renewed], why)
+            written = yield from self.journal.recorded([*writes, *renewed], why, self._read, self._written)
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
         self._indexes.note_written(namespace for namespace, _ in texts)
         if embeds and any(document.vector is None for _, document in texts):
@@ -402,32 +408,6 @@ class StoreEngine:
     def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         self._reading.check()
         return (yield from self.pool.call(self._reading.call, partial(function, *args, **kwargs)))
-
-    def _recorded(self, batch: Sequence[Write], cause: Cause) -> Operation[list[int]]:
-        """Applies ``batch`` with the earlier states of what it changes; the versions after it, and then of those."""
-        changed = [
-            (write.namespace, write.key)
-            for write in batch
-            if is_versioned(write.namespace)
-            and (isinstance(write, Delete) or (isinstance(write, Put) and write.expected != 0))
-        ]
-        keys = list(dict.fromkeys([*changed, *map(versions_key, changed)])) if cause.keep_until else []
-        seen: dict[Key, int] | None = None
-        is_strict = True
-        while True:
-            before = dict(zip(keys, (yield from self.get(keys)) if keys else (), strict=True))
-            versions = {key: row.version if row else 0 for key, row in before.items()}
-            guarded = expecting(batch, versions, is_strict=is_strict)
-            if seen is not None and guarded is None:
-                raise VersionConflict("Another caller has changed a memory; read it again")
-            kept = versions_writes(batch, before, cause.at, cause.keep_until)
-            try:
-                return (yield from self._written([*(guarded or batch), *kept]))
-            except VersionConflict:
-                if not keys or not is_strict:
-                    raise
-                # Somebody else was faster, or it is a row that cannot be read, which seems absent and is not.
-                is_strict, seen = versions != seen, versions
 
     def _written(self, batch: Sequence[Write]) -> Operation[list[int]]:
         self._writing.check()

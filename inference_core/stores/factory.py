@@ -213,6 +213,9 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
         "secrets": settings.guard,
         **settings.encryption,
         "quota": settings.quota,
+        "audit": settings.audit == "on",
+        "audit_days": settings.audit_days,
+        "audit_key": settings.audit_key_bytes,
     }
     return open_store(settings.store_url, **chosen | options)
 
@@ -222,11 +225,13 @@ def engine_of(
     embeddings: EmbeddingsSpec = None,
     secrets: Policy | Guard | None = None,
     quota: Quota | None = None,
+    *,
+    audit: bool = True,
 ) -> StoreEngine:
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
     The arguments are for such a store; a MemoryStore has its own. None: the embeddings of the store's ``index=``, if it
-    has one, else recall is lexical; a guard that redacts; no quota. Who asks again for the same store with the same
+    has one, else recall is lexical; a guard that redacts; no quota; events. Who asks again for the same store with the same
     arguments gets the same engine, which does not keep the store alive and is closed when that goes. Raises
     ConfigurationError for anything that is not a store, and for one that mixes users up.
     """
@@ -240,7 +245,7 @@ def engine_of(
     if embeddings is None and isinstance(own := getattr(store, "embeddings", None), Embeddings):
         embeddings = own
     model = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)
-    key = model, Guard.of(secrets), quota or Quota()
+    key = model, Guard.of(secrets), quota or Quota(), audit
     with _making:
         known = _foreign_engines.setdefault(store, {})
         if key not in known or known[key].is_closed:
@@ -260,13 +265,26 @@ def any_engine_of(store: BaseStore) -> StoreEngine:
     return found or engine_of(store)
 
 
-def _foreign_engine(store: BaseStore, embedder: Embedder | None, guard: Guard, quota: Quota) -> StoreEngine:
+def _foreign_engine(
+    store: BaseStore,
+    embedder: Embedder | None,
+    guard: Guard,
+    quota: Quota,
+    audit: bool,
+) -> StoreEngine:
     from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
 
     check_safe(store)
     backend = ForeignBackend(store, weakly=True)
-    may_block = backend.check_may_block
-    engine = StoreEngine(backend, embedder, owns_embedder=False, may_block=may_block, secrets=guard, quota=quota)
+    engine = StoreEngine(
+        backend,
+        embedder,
+        owns_embedder=False,
+        may_block=backend.check_may_block,
+        secrets=guard,
+        quota=quota,
+        audit=audit,
+    )
     _open_engines.add(engine)
 
     def close_soon() -> None:

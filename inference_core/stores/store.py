@@ -34,7 +34,7 @@ from langgraph.store.base.embed import get_text_at_path
 from inference_core.clock import Clock, SystemClock
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import InvalidFilter, InvalidMemory, StoreError
-from inference_core.memory.namespaces import Namespace, holds_memories, is_sidecar
+from inference_core.memory.namespaces import AUDIT, Namespace, holds_memories, is_sidecar
 from inference_core.memory.text import canonical_json, copied, is_encodable
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import (
@@ -166,7 +166,7 @@ class MemoryStore(BaseStore):
         accepts = predicate(op.filter)
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
         if not op.namespace_prefix[1:]:  # who asks for a user's items does not mean deleted memories and counts
-            scopes = [name for name in scopes if not is_sidecar(name)]
+            scopes = [name for name in scopes if not is_sidecar(name) and name[1:] != (AUDIT,)]
         end = op.offset + op.limit
         found: list[tuple[Row, float | None]]
         if op.query and op.query.strip():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, Final
@@ -22,7 +23,8 @@ from inference_core.errors import (
     UserErased,
     VersionConflict,
 )
-from inference_core.memory.namespaces import ERASED, encode_label, is_item
+from inference_core.memory.audit import Cause
+from inference_core.memory.namespaces import AUDIT, ERASED, SEALS, encode_label, is_item
 from inference_core.memory.quota import QUOTA
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
@@ -32,6 +34,7 @@ from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.fence import fences_of, roots_of
+from inference_core.stores.journal import Journal
 from inference_core.stores.redacting import redacted
 from inference_core.stores.writer import GroupWriter
 
@@ -78,12 +81,19 @@ class Writer:
     """Writes portions into ``backend``; with their vectors, if these are of its model or it has none yet."""
 
     def __init__(
-        self, backend: Backend, policy: ConflictPolicy, report: TransferReport, secrets: Policy | Guard | None = None
+        self,
+        backend: Backend,
+        policy: ConflictPolicy,
+        report: TransferReport,
+        secrets: Policy | Guard | None = None,
+        *,
+        operation: str = "import",
     ) -> None:
         self._backend = backend
         self._guard = Guard.of(secrets)
         self._policy = policy
         self._report = report
+        self._journal, self._operation = Journal(backend), operation
         self._model = backend.get_meta(EMBEDDING_META)
         self._fences = fences_of(backend)
         self._began: dict[str, list[Check]] = {}
@@ -109,7 +119,8 @@ class Writer:
             for root in set(roots_of(chosen)) - self._began.keys():
                 self._began[root] = self._fences.read([root])
             batches = [[put, *self._began.get(put.namespace[0], ())] for put in chosen]
-            outcomes = self._backend.apply(batches) if chosen else []
+            cause = Cause(at=datetime.now(UTC), operation=self._operation)
+            outcomes = self._journal.apply(batches, cause) if chosen else []
             failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
             self._report.written += len(chosen) - len(failed)
             self._report.full += sum(isinstance(error, QuotaExceeded) for _, error in failed)
@@ -162,6 +173,8 @@ def puts_of(
     scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
     scopes = [scope for scope in scopes if scope[0] != ERASED]  # whom another store has erased is its own affair
     scopes = [scope for scope in scopes if scope[1:] != (QUOTA,)]  # the target counts by itself
+    # An audit trail is the store's own: a copy begins one.
+    scopes = [scope for scope in scopes if scope[1:] != (AUDIT,) and scope[0] != SEALS]
     report.total = backend.count(scopes)
     for scope in scopes:
         changes = iter(backend.changes(scope, 0))
@@ -205,7 +218,7 @@ def copy_store(
     if source.name == target.name and source.capabilities.durable:
         raise InvalidInput("Source and target are the same store")
     report = TransferReport()
-    writer = Writer(target, policy, report, secrets)
+    writer = Writer(target, policy, report, secrets, operation="copy")
     writer.adopt_model(source.get_meta(EMBEDDING_META))
     for portion in puts_of(source, user_ids, report, with_vectors=True):
         writer.write(portion)

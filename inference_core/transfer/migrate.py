@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import Any, Final, cast
 from langgraph.store.base import BaseStore
 
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
+from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, MemoryNamespaceBuilder, Namespace
 from inference_core.memory.quota import Quota
 from inference_core.memory.record import MemoryRecord
@@ -29,6 +31,7 @@ from inference_core.stores.backend import EXTRA, Backend, Delete, Key, Outcome, 
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.factory import KeySource, has_store, open_backend
+from inference_core.stores.journal import Journal
 from inference_core.stores.quotas import limited
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
@@ -245,6 +248,7 @@ class Migration:
         self._backend = backend
         self._guard = guard
         self._apply = apply
+        self._journal = Journal(backend)
         self._namespaces = namespaces
         self._report = report
         self._max_content_bytes = max_content_bytes
@@ -259,6 +263,9 @@ class Migration:
             self._migrate(batch)
             if progress:
                 progress(self._report.found, max(total, self._report.found))
+
+    def _written(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        return self._journal.apply(batches, Cause(at=datetime.now(UTC), operation="migrate"), self._apply)
 
     def _records(self, items: Iterable[LegacyItem]) -> Generator[_Sourced]:
         for item in items:
@@ -320,7 +327,7 @@ class Migration:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
             absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
             groups.append([_mark(record, origin), *absent, put_of(record, expected=0)])
-        outcomes = self._apply(groups) if groups else []
+        outcomes = self._written(groups) if groups else []
         taken: list[_Sourced] = []
         for one, outcome in zip(records, outcomes, strict=True):
             record, _ = one

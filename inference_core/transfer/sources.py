@@ -27,7 +27,7 @@ TOO_LARGE: Final = f"the value is larger than {MAX_VALUE_BYTES // 1024**2} MB"
 NOT_JSON: Final = "the value is not JSON"
 LANGGRAPH_COLUMNS: Final = frozenset({"prefix", "key", "value", "created_at", "updated_at"})
 _OWN_ROOMS: Final = frozenset(
-    {"usage", "forgotten", "~versions", "~pending", "outbox", "outbox_dead", "ingested", "messages"}
+    {"usage", "forgotten", "~versions", "~pending", "~audit", "outbox", "outbox_dead", "ingested", "messages"}
 )
 """What this package keeps of a user beside the memories, by second label: never another application's."""
 

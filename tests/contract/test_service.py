@@ -106,6 +106,7 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "list_memories",
         "count_memories",
         "get_memory_history",
+        "audit",
         "why",
         "list_receipts",
         "rebuild_receipt",

@@ -23,7 +23,7 @@ from migration_support import ROW_TIME, UNUSABLE, USERS, Expected, legacy_file, 
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
-from inference_core.memory.namespaces import MIGRATED, MemoryNamespaceBuilder, encode_label
+from inference_core.memory.namespaces import AUDIT, MIGRATED, MemoryNamespaceBuilder, encode_label
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.transfer.migrate import migrate_memories
 
@@ -75,7 +75,7 @@ def rows_of(path: Path) -> Iterator[tuple[list[str], str, int, dict[str, Any]]]:
     )
     with closing(sqlite3.connect(path)) as connection:
         for namespace, key, created, value in connection.execute(query):
-            if json.loads(namespace) != list(MIGRATED):
+            if json.loads(namespace) != list(MIGRATED) and json.loads(namespace)[1] != AUDIT:
                 yield json.loads(namespace), key, created, json.loads(value)
 
 

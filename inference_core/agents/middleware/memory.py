@@ -245,6 +245,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             "embeddings": settings.embeddings_spec,
             "secrets": settings.guard,
             "quota": settings.quota,
+            "audit": settings.audit == "on",
             "recall_timeout": settings.recall_timeout,
             "placement": settings.placement,
             "profile": settings.profile,

@@ -30,6 +30,7 @@ from inference_core.errors import (
     StoreUnavailable,
     WriteUnknown,
 )
+from inference_core.memory.audit import actor_of
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.text import is_id
@@ -241,6 +242,12 @@ def reason_of(error: Exception) -> str:
             return "memory does not work at the moment"
 
 
+def _run_of(runtime: Any) -> str | None:
+    config: Mapping[str, Any] = getattr(runtime, "config", None) or {}
+    run = config.get("run_id")
+    return None if run is None else str(run)
+
+
 class MemoryTool(BaseTool):
     """Base of the memory tools, on ``memory_service`` (a service or a binding), for ``user_id`` or the run's user."""
 
@@ -284,6 +291,8 @@ class MemoryTool(BaseTool):
                 tool=self.name,
             )
             scope = self._binding.scope(getattr(runtime, "store", None))
+            actor = replace(actor_of(source, scope.namespaces.agent_name), run_id=_run_of(runtime))
+            scope = replace(scope, actor=actor)
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema
             call = Call(scope, user, source, self.session_id or source.thread_id, grounding_of(runtime))

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
-from inference_core.stores.backend import Key, Outcome, Pending, Row, Unreadable, Write
+from inference_core.stores.backend import Key, Outcome, Pending, Put, Row, Unreadable, Write
 from inference_core.stores.backends.rows import RowState, WriteSet, lost
 from inference_core.stores.codec import (
     MAX_MICROS,
@@ -154,6 +154,11 @@ def columns_of(state: RowState) -> tuple[Any, ...]:
         of_text = (text, terms, analyzer, *metadata, model, vector)
     times = to_micros(state.created_at), to_micros(state.updated_at)
     return (*times, state.kind, state.value, *of_text, *expiry_micros(state.expiry))
+
+
+def looked_for(writes: Sequence[Write]) -> set[Key]:
+    """The keys whose rows a transaction has to read."""
+    return {(write.namespace, write.key) for write in writes if not (isinstance(write, Put) and write.is_new)}
 
 
 class Decision(NamedTuple):

@@ -35,6 +35,7 @@ from inference_core.stores.backends.sql_rows import (
     cursor_of,
     decide,
     inspected,
+    looked_for,
     row_of,
     state_of,
 )
@@ -235,7 +236,7 @@ class SqliteBackend(SqlBackend):
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         writes = [write for batch in batches for write in batch]
         made = {write.namespace for write in writes if isinstance(write, Put)}
-        scopes, keys = {write.namespace for write in writes}, {(write.namespace, write.key) for write in writes}
+        scopes, keys = {write.namespace for write in writes}, looked_for(writes)
         with self.connections.transaction() as writer:
 
             def select(query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:

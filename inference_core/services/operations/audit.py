@@ -1,0 +1,82 @@
+"""Who has changed a user's memories: the events that writes have left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from inference_core.effects import Operation
+from inference_core.errors import InvalidInput
+from inference_core.memory.audit import AuditEvent
+from inference_core.memory.namespaces import AUDIT, encode_label
+from inference_core.memory.text import canonical_id
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment
+from inference_core.stores.backend import Row
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.journal import SALT
+
+
+def audit(  # noqa: D417 - callers of the service pass no scope
+    scope: MemoryScope,
+    user_id: UserId,
+    *,
+    thread_id: str | None = None,
+    actor: str | None = None,
+    memory_id: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = 100,
+) -> Operation[list[AuditEvent]]:
+    """Returns who changed the user's memories, of all agents: the newest events first, without any content.
+
+    Args:
+        user_id: The user.
+        thread_id: Only changes made in this thread.
+        actor: Only those of this actor: a kind ("agent", "admin"), an id, an agent or a tool.
+        memory_id: Only those of this memory.
+        since: Only those at this time or later.
+        until: Only those before it.
+        limit: How many at most; None for all.
+
+    Raises:
+        InvalidInput: An argument is invalid.
+        StoreUnavailable: The database did not answer in time.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"limit must not be negative, not {limit}")
+    start, end = checked_moment(since, "since"), checked_moment(until, "until")
+    key = None if memory_id is None else canonical_id(memory_id)
+
+    def is_wanted(event: AuditEvent) -> bool:
+        who = event.actor
+        return (
+            thread_id in (None, who.thread_id)
+            and actor in (None, who.kind, who.id, who.agent, who.tool)
+            and (start is None or event.at >= start)
+            and (end is None or event.at < end)
+            and (key is None or any(change.key == key for change in event.changes))
+        )
+
+    events = yield from events_of(scope.engine, user_id, is_wanted)
+    return events[::-1][:limit]
+
+
+def events_of(
+    engine: StoreEngine, user_id: UserId, is_wanted: Callable[[AuditEvent], bool] = lambda _: True
+) -> Operation[list[AuditEvent]]:
+    """The user's events that are wanted, in the order in which they were written. What is no event is left out."""
+    rows = yield from engine.scan([(encode_label(user_id), AUDIT)], accepts=lambda row: row.key != SALT)
+
+    def parsed() -> list[AuditEvent]:
+        found = (event_of(row) for row in sorted(rows, key=lambda row: (row.seq, row.key)))
+        return [event for event in found if event and is_wanted(event)]
+
+    return (yield from engine.pool.call(parsed))
+
+
+def event_of(row: Row) -> AuditEvent | None:
+    """The event in ``row``; None if it was damaged."""
+    try:
+        return AuditEvent.from_value(row.key, row.value)
+    except ValueError:
+        return None
