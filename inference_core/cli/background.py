@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -191,16 +191,42 @@ def queue(
 def undo(
     target: Target,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="The job, from a memory's metadata.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="All jobs of this session.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="All of this session.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="All that this agent did.")] = None,
+    since: Annotated[datetime | None, typer.Option("--since", metavar="DATE", help="All from this time on.")] = None,
+    until: Annotated[datetime | None, typer.Option("--until", metavar="DATE", help="All before this time.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be undone.")] = False,
 ) -> None:
-    """Undo what was extracted from a conversation: remove its memories and reinstate what they superseded."""
-    from inference_core.ingestion.jobs import undo as undone
+    """Undo what a session, a job, an agent or a time has changed: memories are as they were before.
 
-    if (job is None) == (session is None):
-        raise InvalidInput("Give --job or --session")
+    What was added goes, what was changed or deleted comes back, also by tools. Later changes of others stay, and so do
+    pinned memories.
+    """
+    from inference_core.ingestion.jobs import undo_changes
+
+    if (job and session) or all(given is None for given in (job, session, agent, since, until)):
+        raise InvalidInput("Give --job or --session, or --agent, --since, --until")
     with target.open() as memory:
-        removed = run(undone(memory.service.scope, target.user, job_id=job, session_id=session))
-    _print_figures(target, {"removed": removed})
+        report = run(
+            undo_changes(
+                memory.service.scope,
+                target.user,
+                job_id=job,
+                session_id=session,
+                agent=agent,
+                since=since and since.replace(tzinfo=memory.zone),
+                until=until and until.replace(tzinfo=memory.zone),
+                dry_run=dry_run,
+            )
+        )
+    figures = {name: len(ids) for name, ids in asdict(report).items() if ids or name == "removed"}
+    _print_figures(target, figures | ({"ids": asdict(report)} if dry_run and target.json else {}))
+    if dry_run:
+        note("Nothing was changed: without --dry-run it is")
+    if report.lost:
+        note(f"Not restored, since their earlier state is not kept any more: {', '.join(report.lost)}")
+    if report.kept:
+        note(f"Not removed, since they are pinned: {', '.join(report.kept)}")
 
 
 @on_store("user", "agent", "url", "json")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from datetime import datetime
 from typing import Any, Final
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
-from inference_core.ingestion.consolidation import LAST_JOB, LAST_SEEN, REINFORCED, MemoryChanges
-from inference_core.lifecycle.archive import restore_archived
+from inference_core.ingestion.consolidation import MemoryChanges
+from inference_core.ingestion.undo import UndoReport, undo_events
+from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
-from inference_core.memory.record import WOULD_END, MemoryRecord
-from inference_core.memory.text import encode_json, moment_field
+from inference_core.memory.text import encode_json
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import mended, session_label, session_name
 from inference_core.outbox.outbox import RESULT
 from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE
 from inference_core.services.operations.review import pending_rows
-from inference_core.services.operations.scope import MemoryScope, UserId, put_of, records_of, retried
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, records_of
 from inference_core.stores.backend import Delete, Put, Row, Write
 
 JOBS: Final = "jobs"
@@ -65,38 +63,86 @@ def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> 
 def undo(
     scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None
 ) -> Operation[int]:
-    """Undoes one job, or all jobs of one session; how many memories were removed.
+    """Undoes one job, or all that happened in one session; how many memories were removed.
 
-    What a job added is removed, even if it was changed or forgotten since. What it superseded is reinstated, unless
-    something newer superseded it too. Each job is undone as a whole. With a session its waiting and dead messages, the
-    memories of its messages word for word and what tools saved in it are removed as well. What waits for the user's
-    confirmation is removed too, and not counted. Raises InvalidInput unless
-    exactly one of both is given, StoreError.
+    Like `undo_changes`. Raises InvalidInput unless exactly one of both is given, StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
-    if session_id is not None:
+    report = yield from undo_changes(scope, user_id, job_id=job_id, session_id=session_id)
+    return len(report.removed)
+
+
+def undo_changes(
+    scope: MemoryScope,
+    user_id: UserId,
+    *,
+    job_id: str | None = None,
+    session_id: str | None = None,
+    agent: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    dry_run: bool = False,
+) -> Operation[UndoReport]:
+    """Undoes what a job, a session, an agent or anybody in a time has changed in the user's memories.
+
+    Their memories are then as they were: what was added is removed, also if it was changed or forgotten since, what was
+    changed or deleted is back, also by tools. Later changes of others stay. A pinned memory is never removed. With a
+    session its waiting and dead messages and the memories of its messages word for word are removed as well, and with a
+    session or job what waits for the user's confirmation. ``dry_run`` only reports. Earlier states are kept for the
+    service's ``deleted_days``. Raises InvalidInput if nothing is given, StoreError.
+    """
+    if all(given is None for given in (job_id, session_id, agent, since, until)):
+        raise InvalidInput("Say what to undo: a job, a session, an agent or a time")
+    start, end = checked_moment(since, "since"), checked_moment(until, "until")
+    sessions = {session_name(session_id), session_label(session_id), session_id}
+
+    def is_chosen(event: AuditEvent) -> bool:
+        return (
+            job_id in (None, event.job)
+            and (session_id is None or event.actor.thread_id in sessions)
+            and agent in (None, event.actor.agent)
+            and (start is None or event.at >= start)
+            and (end is None or event.at < end)
+        )
+
+    notes = list[Row]()
+    if job_id is not None or session_id is not None:
+        notes = [row for row in (yield from jobs(scope, user_id, session_id)) if job_id in (None, row.key)]
+    is_whole = agent is None and start is None and end is None
+    if session_id is not None and is_whole and not dry_run:
         yield from _drop_waiting(scope, user_id, session_id)
-    removed = 0
-    for row in (yield from jobs(scope, user_id, session_id)):
-        if job_id in (None, row.key):
-            removed += yield from retried(partial(_undo_job, scope, user_id, row))
-    for row in (yield from pending_rows(scope, user_id, session_id=session_id, job_id=job_id)):
+    also = [Delete(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
+    report = yield from undo_events(scope, user_id, is_chosen, dry_run=dry_run, also=also)
+    if not is_whole or (job_id is None and session_id is None):
+        return report
+    for row in (yield from pending_rows(scope, user_id, session_id=session_id, job_id=job_id)) if not dry_run else ():
         with suppress(VersionConflict):  # somebody has just decided
             yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key, expected=row.version)])
-    if session_id is not None:
-        names = yield from scope.engine.namespaces((encode_label(user_id),))
-        rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
-        sessions = {session_name(session_id), session_label(session_id)}
-        left: list[Write] = [
-            Delete(namespace=one.namespace, key=one.id)
-            for one in records_of(rows)
-            if (one.source.message_ids or one.source.thread_id) and sessions & {one.session_id, one.source.thread_id}
-        ]
-        if left:
-            yield from scope.write(left, "undo")
-        removed += len(left)
-    return removed
+    # What was written without events: word for word by `ingest`, or by an earlier version of this package.
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
+    done = {*report.removed, *report.kept, *report.lost}
+    added = {key for row in notes for key in row.value["added"]}
+    left = [
+        one
+        for one in records_of(rows)
+        if one.id not in done
+        and (
+            one.id in added
+            or (
+                session_id is not None
+                and (one.source.message_ids or one.source.thread_id)
+                and sessions & {one.session_id, one.source.thread_id}
+            )
+        )
+    ]
+    gone = [one for one in left if not one.pinned]
+    if gone and not dry_run:
+        yield from scope.write([Delete(namespace=one.namespace, key=one.id) for one in gone], "undo")
+    report.removed += [one.id for one in gone]
+    report.kept += [one.id for one in left if one.pinned]
+    return report
 
 
 def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
@@ -116,79 +162,6 @@ def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Opera
             writes.append(Delete(namespace=(*name, STATE), key=RESULT))
         if writes:
             yield from scope.write(writes, "undo")
-
-
-def _undo_job(scope: MemoryScope, user_id: UserId, job: Row) -> Operation[int]:
-    places: Mapping[str, Sequence[str]] = job.value["places"]
-    yield from restore_archived(scope, user_id, list(places), deleted=False)
-    found = yield from scope.engine.get([(tuple(namespace), key) for key, namespace in places.items()])
-    records = {record.id: record for record in records_of(found)}
-    added = [records[key] for key in job.value["added"] if key in records]
-    linked = {key for one in added for key in (*one.supersedes, one.superseded_by) if key and key not in records}
-    if linked:  # by other jobs, or by tools
-        yield from restore_archived(scope, user_id, sorted(linked), deleted=False)
-        names = yield from scope.engine.namespaces((encode_label(user_id),))
-        rows = yield from scope.engine.get([(name, key) for name in names if holds_memories(name) for key in linked])
-        records |= {record.id: record for record in records_of(rows)}
-    yield from scope.write([*_undo_writes(job, records), Delete(namespace=job.namespace, key=job.key)], "undo")
-    return len(added)
-
-
-def _undo_writes(job: Row, records: Mapping[str, MemoryRecord]) -> list[Write]:
-    """The writes that undo ``job``; they fail if one of ``records`` has changed meanwhile.
-
-    ``records`` are the memories that it changed, and those before and after what it added. What it added is removed;
-    what that superseded holds again, or is superseded by what came later.
-    """
-    added = {key: records[key] for key in job.value["added"] if key in records}
-    reinforced: Sequence[str] = job.value["reinforced"]
-    now = {key: record for key, record in records.items() if key not in added}
-    for gone in added.values():
-        last = gone
-        while last.superseded_by in added:
-            last = added[last.superseded_by]
-        successor = now.get(last.superseded_by or "")
-        freed = [key for key in gone.supersedes if key in now and now[key].superseded_by == gone.id]
-        for key in freed:
-            if successor is None:
-                now[key] = _restored(now[key])
-            else:
-                now[key] = replace(now[key], superseded_by=successor.id, valid_to=last.valid_to)
-        if successor is not None:
-            others = [key for key in successor.supersedes if key != last.id]
-            now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
-    for key in job.value["superseded"]:
-        old = now.get(key)
-        if old and old.superseded_by in reinforced and old.superseded_by in now:
-            # It was superseded by a memory that was there before the job.
-            successor = now[old.superseded_by]
-            now[successor.id] = replace(successor, supersedes=tuple(one for one in successor.supersedes if one != key))
-            now[key] = _restored(old)
-    for key in set(reinforced) & set(now):
-        now[key] = _less_reinforced(now[key], job)
-    return [
-        *(Delete(namespace=one.namespace, key=one.id, expected=one.version) for one in added.values()),
-        *(put_of(one, expected=one.version) for key, one in now.items() if one is not records[key]),
-    ]
-
-
-def _less_reinforced(record: MemoryRecord, job: Row) -> MemoryRecord:
-    """``record`` with one repetition less, and what was noted of it before ``job``."""
-    known = record.extra_metadata
-    count = known.get(REINFORCED)
-    left = count - 1 if isinstance(count, int) else 0
-    others = {name: value for name, value in known.items() if name not in (REINFORCED, LAST_SEEN, LAST_JOB)}
-    is_last = known.get(LAST_JOB) == job.key
-    seen: Mapping[str, Any] = job.value["before"].get(record.id, {}) if is_last else known
-    noted = {name: seen[name] for name in (LAST_SEEN, LAST_JOB) if name in seen}
-    return replace(record, extra_metadata={**others, **({REINFORCED: left, **noted} if left > 0 else {})})
-
-
-def _restored(record: MemoryRecord) -> MemoryRecord:
-    """``record`` as it was before it was superseded."""
-    metadata = {name: value for name, value in record.extra_metadata.items() if name != WOULD_END}
-    end = moment_field(record.extra_metadata, WOULD_END)
-    return replace(record, superseded_by=None, valid_to=end, extra_metadata=metadata)
 
 
 def _jobs(user_id: UserId) -> Namespace:

@@ -101,8 +101,12 @@ def forget(
         return ForgettingReport(leaving, [], [row.key for row in overdue], len(memories) - len(leaving))
     forgotten = yield from _archive(scope, leaving, now, progress)
     erased: list[str] = []
-    for portion in portions(overdue, _PORTION):
-        erased += yield from retried(partial(_erase, scope, portion))
+    # Under an id that is in use again, erasing would take the earlier texts of the memory that is there.
+    doubled = [row for row in overdue if (memory_namespace(row.namespace), row.key) in rows]
+    single = [row for row in overdue if row not in doubled]
+    for some, at_once in ((doubled, scope), (single, replace(scope, deleted_days=0.0))):
+        for portion in portions(some, _PORTION):
+            erased += yield from retried(partial(_erase, at_once, portion))
     for orphans in portions([key for key in usages if key not in rows], _PORTION):
         yield from engine.write(
             [Delete(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
@@ -162,12 +166,12 @@ def _move(
 
 
 def _erase(scope: MemoryScope, portion: Sequence[Row]) -> Operation[list[str]]:
-    """Removes rows of the archive for good, unless they have changed; the ids of those that went."""
+    """Removes rows of the archive, unless they have changed; the ids of those that went."""
     rows = yield from scope.engine.get([(row.namespace, row.key) for row in portion])
     same = [row for row, old in zip(rows, portion, strict=True) if row and row.version == old.version]
     if same:
         gone = [Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in same]
-        yield from replace(scope, deleted_days=0.0).write(gone, "erase")
+        yield from scope.write(gone, "erase")
     return [row.key for row in same]
 
 

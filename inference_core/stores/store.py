@@ -155,7 +155,7 @@ class MemoryStore(BaseStore):
             return (yield from self._search(op))
         op = cast("ListNamespacesOp", op)
         _check_page(op.limit, op.offset)
-        names = yield from self.engine.namespaces()
+        names = [name for name in (yield from self.engine.namespaces()) if name[1:] != (AUDIT,)]
         matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]
         cut = sorted({name[: op.max_depth] for name in matching})
         return cut[op.offset : op.offset + op.limit]

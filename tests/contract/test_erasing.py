@@ -247,6 +247,7 @@ def test_an_erasure_that_was_interrupted_is_completed_with_the_same_counts(
         again = Ledger(ledger.path)
         receipt = erase([backend], ADA, again)
         found = {name: place.found for name, place in receipt.places[backend.name].items()}
+        found.pop("audit events", None)  # also of what came after an erasure that had ended
         assert sum(found.values()) - several in (0, 1), "with what came after an erasure that had ended"
         assert receipt.left == hits(backend, CANARY, ADA) == 0
         assert [path.name for path in ledger.path.parent.iterdir()] == ["erasures.jsonl"], "no plan is left"
@@ -373,7 +374,7 @@ def test_regression_new_files_are_their_owners_alone(tmp_path: Path) -> None:
 
 def test_ten_thousand_memories_take_less_than_half_a_minute(tmp_path: Path, ledger: Ledger, full: bool) -> None:
     count = 10_000 if full else 500
-    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None, audit=False) as store:
         now = FrozenClock().now()
         for start in range(0, count, 500):
             names = [f"{CANARY} {at}" for at in range(start, start + 500)]

@@ -177,7 +177,7 @@ def test_another_model_is_refused(sqlite_url: str):
 
 
 def test_a_store_can_be_given_another_model(sqlite_url: str):
-    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one")) as store:
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one"), audit=False) as store:
         for number in range(40):
             store.put(NS, f"k{number}", {"t": f"tea {number}"})
         store.put(NS, "unindexed", {"t": "tea"}, index=False)

@@ -394,7 +394,7 @@ def test_the_command_line_names_and_repairs(
 
 def test_a_damaged_journal_is_repaired_and_stops_no_other_user(tmp_path: Path, quiet: None):
     url = f"file:///{tmp_path / 'memories'}"
-    with open_store(url, embeddings=None) as store:
+    with open_store(url, embeddings=None, audit=False) as store:
         service = AgentMemoryStoreService(store).sync
         for user in ("ada", "bob", "eve"):
             for number in range(3):

@@ -58,12 +58,12 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     for thread in ("trip of " + ADA, thread_label(ADA, "hello"), "trip of " + BOB, "everybody's"):
         talk(kept, thread, CANARY if "da" in thread else "tea")
     looked = text(capsys, "erase", "--user", ADA, "--dry-run", "--checkpoints", kept)
-    assert "2 memories" in looked
+    assert "2 memories, 3 audit events" in looked
     assert "2 threads" in looked
-    assert "Would erase 4 rows." in looked
+    assert "Would erase 7 rows." in looked
     assert "left" not in looked
     shown = text(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, "--receipt", "receipt.json")
-    assert "Erased 4 rows, 0 left, searched 4 files. Receipt " in shown
+    assert "Erased 7 rows, 0 left, searched 4 files. Receipt " in shown
     assert "Not erased: 1 conversations that memories of other users name too: everybody's" in shown
     receipt = json.loads(Path("receipt.json").read_text())
     assert receipt["files"] == dict.fromkeys(receipt["files"], 0)
@@ -80,7 +80,7 @@ def test_it_asks_first(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatc
     assert "Erase everything of ada@example.com, for good? [y/N]" in text(capsys, "erase", "--user", ADA, code=1)
     assert answer(capsys, "list", "--user", ADA)["memories"]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    assert answer(capsys, "erase", "--user", ADA)["found"] == 2
+    assert answer(capsys, "erase", "--user", ADA)["found"] == 5
 
 
 def test_what_is_left_is_an_error(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

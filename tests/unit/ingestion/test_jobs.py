@@ -63,7 +63,7 @@ class Book:
 
 @pytest.fixture
 def book(clock: FrozenClock) -> Iterator[Book]:
-    with open_store("memory://", embeddings=None) as store:
+    with open_store("memory://", embeddings=None, clock=clock) as store:
         yield Book(store, clock)
 
 
