@@ -231,8 +231,8 @@ def engine_of(
     """The engine of ``store``; a store of another library gets one that ranks in this process.
 
     The arguments are for such a store; a MemoryStore has its own. None: the embeddings of the store's ``index=``, if it
-    has one, else recall is lexical; a guard that redacts; no quota; events. Who asks again for the same store with the same
-    arguments gets the same engine, which does not keep the store alive and is closed when that goes. Raises
+    has one, else recall is lexical; a guard that redacts; no quota; events. Who asks again for the same store with
+    these gets the same engine, which does not keep the store alive and is closed when that goes. Raises
     ConfigurationError for anything that is not a store, and for one that mixes users up.
     """
     if isinstance(store, MemoryStore):

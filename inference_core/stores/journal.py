@@ -98,10 +98,13 @@ class Journal:
                 raise VersionConflict("Another caller has changed a memory; read it again")
             salted = {user: self._keys[user] for user in users}
             try:
-                written = yield from write([*(guarded or batch), *self._records(batch, before, cause, salted)])
+                written = yield from write(
+                    [*(guarded or batch), *self._records(batch, before, cause, salted, is_strict=is_strict)]
+                )
             except VersionConflict:
                 fresh: bool = (yield from read(self._load, users, anew=True)) if users else False
-                if not fresh and (not keys or not is_strict):
+                may_be_unreadable = bool(keys) or not all(key.is_stored for key in salted.values())
+                if not fresh and not (may_be_unreadable and is_strict):
                     raise
                 # Somebody else was faster, or it is a row that cannot be read, which seems absent and is not.
                 is_strict, seen = fresh or versions != seen, versions
@@ -168,7 +171,13 @@ class Journal:
         return list(dict.fromkeys([*changed, *kept]))
 
     def _records(
-        self, batch: Sequence[Write], before: Mapping[Key, Row | None], cause: Cause, keys: Mapping[str, UserKey]
+        self,
+        batch: Sequence[Write],
+        before: Mapping[Key, Row | None],
+        cause: Cause,
+        keys: Mapping[str, UserKey],
+        *,
+        is_strict: bool = True,
     ) -> list[Write]:
         """The writes that keep earlier states, and for each user an event."""
         records = versions_writes(batch, before, cause.at, cause.keep_until)
@@ -191,7 +200,7 @@ class Journal:
                 undone=cause.undone,
             )
             if not key.is_stored:
-                records.append(salt_put(user, key.salt, cause))
+                records.append(salt_put(user, key.salt, cause, 0 if is_strict else None))
             records.append(event_put(event, user, key.secret, self._life))
         return records
 
@@ -230,10 +239,10 @@ def event_id(at: datetime) -> str:
     return f"{int(at.timestamp() * 1_000_000):017d}-{token_hex(4)}"
 
 
-def salt_put(user: str, salt: str, cause: Cause) -> Put:
+def salt_put(user: str, salt: str, cause: Cause, expected: int | None = 0) -> Put:
     """The write that stores the salt of the user's key."""
     value = encode_json({"salt": salt}, what="key")
-    return Put(namespace=(user, AUDIT), key=SALT, value=value, updated_at=cause.at, expected=0)
+    return Put(namespace=(user, AUDIT), key=SALT, value=value, updated_at=cause.at, expected=expected)
 
 
 def event_put(event: AuditEvent, user: str, key: bytes, life: timedelta) -> Put:
