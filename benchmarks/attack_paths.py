@@ -43,6 +43,7 @@ from inference_core.ingestion.periodic.on_demand import look_after_insights_now,
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.memory.trust import Trust, guides
+from inference_core.outbox.grounding import MOST
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.short_term.blocks.vector import VectorMemory
@@ -360,7 +361,7 @@ def benign_counts(conversations: Iterable[Sequence[str]]) -> Counter[str]:
                 for first, third in _THIRD:
                     memory = first.sub(third, memory)
                 found.update(
-                    saves=1, reviewed=not grounding.may_guide(memory), unconfirmed=grounding.is_external(memory)
+                    saves=1, reviewed=not grounding.may_guide(memory), unconfirmed=grounding.is_external(memory, MOST)
                 )
     return found
 

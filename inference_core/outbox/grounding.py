@@ -13,8 +13,10 @@ from inference_core.memory.trust import Origin
 from inference_core.outbox.messages import Message, Role, own_words
 from inference_core.retrieval.analysis import analyze
 
-FACT_SHARE: Final = 0.51
-"""Of the words of a fact, the user has to have said so many if text from outside is in the conversation: most."""
+FACT_SHARE: Final = 0.5
+"""Of the words of a fact, the user has to have said so many if text from outside is in the conversation."""
+MOST: Final = 0.51
+"""The same for what a tool is told to save, where nothing but the words tells who said it."""
 RULE_SHARE: Final = 0.7
 """Of the words of a rule, a preference or a procedure."""
 _OUTSIDE_SHARE: Final = 0.25
@@ -84,9 +86,9 @@ class Grounding:
         self._confirmed = [asked for one, after in pairwise(messages) if (asked := _confirmed(one, after))]
         self._others = [_words(message.text) for message in messages if message.origin is Origin.AGENT]
 
-    def is_external(self, text: str) -> bool:
+    def is_external(self, text: str, share: float = FACT_SHARE) -> bool:
         """Whether ``text`` may come from outside: something does, and the user has not said most of its words."""
-        return self.has_outside and not self._is_said(text, FACT_SHARE)
+        return self.has_outside and not self._is_said(text, share)
 
     def may_guide(self, text: str) -> bool:
         """Whether a rule, a preference or a procedure with this ``text`` is the user's.

@@ -36,8 +36,8 @@ def test_the_attacks_succeed_where_a_model_is_believed(monkeypatch: pytest.Monke
     def believes(grounding: Grounding, text: str) -> bool:
         return bool(grounding) and bool(text)
 
-    def doubts(grounding: Grounding, text: str) -> bool:
-        return not believes(grounding, text)
+    def doubts(grounding: Grounding, text: str, share: float = 0) -> bool:
+        return share > 1 or not believes(grounding, text)
 
     monkeypatch.setattr(Grounding, "is_external", doubts)
     monkeypatch.setattr(Grounding, "may_guide", believes)

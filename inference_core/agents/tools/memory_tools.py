@@ -39,7 +39,7 @@ from inference_core.memory.types import (
     MemoryType,
     format_memory_types_for_description,
 )
-from inference_core.outbox.grounding import Grounding, same_subject
+from inference_core.outbox.grounding import MOST, Grounding, same_subject
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
@@ -187,7 +187,7 @@ class Call(NamedTuple):
         """
         said = self.grounding
         is_external = said is not None and (
-            said.is_external(text) or (guides and said.has_outside and not said.may_guide(text))
+            said.is_external(text, MOST) or (guides and said.has_outside and not said.may_guide(text))
         )
         return replace(self.source, origin=Origin.TOOL) if is_external else self.source
 
