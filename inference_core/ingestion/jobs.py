@@ -122,7 +122,7 @@ def undo_changes(
     # What was written without events: word for word by `ingest`, or by an earlier version of this package.
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
-    done = {*report.removed, *report.kept, *report.lost}
+    done = {*report.removed, *report.restored, *report.kept, *report.lost}
     added = {key for row in notes for key in row.value["added"]}
     left = [
         one

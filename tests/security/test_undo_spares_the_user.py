@@ -1,0 +1,36 @@
+"""Undoing what a tool did in a session brings back what the user had; it deleted the user's own pinned memories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.effects import run
+from inference_core.ingestion.jobs import undo, undo_changes
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.testing import FrozenClock
+
+
+def test_regression_what_tools_rewrote_and_deleted_is_back(clock: FrozenClock) -> None:
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, clock=clock)
+        memory = service.sync
+        earlier = MemorySource(origin=Origin.AGENT, thread_id="good")
+        memory.save_memory("ada", "Allergic to peanuts", "facts", memory_id="nuts", source=earlier)
+        memory.save_memory("ada", "Lives in Lisbon", "facts", memory_id="home", source=earlier)
+        before = [(one.id, one.value, one.updated_at) for one in memory.list_memories("ada")[0]]
+        tools = {tool.name: tool for tool in get_memory_tools(service, "ada")}
+        config: Any = {"configurable": {"thread_id": "evil"}}
+        tools["update_memory_store"].invoke({"memory_id": "nuts", "content": "Loves peanuts"}, config)
+        tools["delete_memory_store"].invoke({"memory_id": "home"}, config)
+        tools["save_memory_store"].invoke({"content": "Pays by card", "memory_type": "facts"}, config)
+        added = next(one.id for one in memory.list_memories("ada")[0] if one.content == "Pays by card")
+        memory.update_memory("ada", added, pinned=True)  # by the user, later
+        foreseen = run(undo_changes(service.scope, "ada", session_id="evil", dry_run=True))
+        assert memory.get_memory("ada", "home") is None
+        assert (foreseen.removed, sorted(foreseen.restored), foreseen.kept) == ([], ["home", "nuts"], [added])
+        assert run(undo(service.scope, "ada", session_id="evil")) == 0
+        left = [(one.id, one.value, one.updated_at) for one in memory.list_memories("ada")[0] if one.id != added]
+        assert sorted(left, key=str) == sorted(before, key=str)
+        assert memory.get_memory("ada", added)
