@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from inference_core.effects import Operation
 from inference_core.ingestion.consolidation import REINFORCED
@@ -231,11 +231,11 @@ def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str,
             continue
         if is_now is _MISSING:
             merged.pop(name, None)
-        elif isinstance(was, dict) and isinstance(is_now, dict) and isinstance(has, dict):
-            merged[name] = _merged(*(cast("dict[str, Any]", one) for one in (has, was, is_now)))
-        elif isinstance(was, list) and isinstance(is_now, list) and isinstance(has, list):
-            left, given = [one for one in has if one not in was or one in is_now], cast("list[Any]", is_now)
-            merged[name] = [*left, *(one for one in given if one not in was and one not in left)]
+        elif all(isinstance(one, dict) for one in (has, was, is_now)):
+            merged[name] = _merged(target[name], old[name], new[name])
+        elif all(isinstance(one, list) for one in (has, was, is_now)):
+            left = [one for one in target[name] if one not in old[name] or one in new[name]]
+            merged[name] = [*left, *(one for one in new[name] if one not in old[name] and one not in left)]
         elif name == REINFORCED and isinstance(is_now, int):
             counts = [one if isinstance(one, int) else 0 for one in (has, was)]
             merged[name] = counts[0] + is_now - counts[1]

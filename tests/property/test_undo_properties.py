@@ -18,6 +18,7 @@ from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLife
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.jobs import undo_changes
+from inference_core.ingestion.undo import UndoReport
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import encode_label
 from inference_core.stores.backend import Row
@@ -84,7 +85,10 @@ def check(store: MemoryStore, clock: FrozenClock, seed: int, steps: int) -> None
     for _ in range(chance.randrange(1, steps)):
         history.step(chance, "second")
     after = history.state()
-    undo = lambda **options: run(undo_changes(history.service.scope, history.user, session_id="second", **options))  # noqa: E731
+
+    def undo(*, dry_run: bool = False) -> UndoReport:
+        return run(undo_changes(history.service.scope, history.user, session_id="second", dry_run=dry_run))
+
     foreseen = undo(dry_run=True)
     assert history.state() == after, seed
     report = undo()
