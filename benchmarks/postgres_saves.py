@@ -18,7 +18,7 @@ from command import Result, bar, plain
 from group_commit import PROCESSES, SAVERS, SAVES, joined, rate
 from report import Row, publish
 
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from postgres_server import PostgresServer, new_server

@@ -37,7 +37,7 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Put
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

@@ -23,7 +23,7 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of th
 @on_store("url", "json")
 def backup(target: Target, folder: Folder) -> None:
     """Save the whole store into a new folder, while agents go on reading and writing."""
-    from inference_core.stores.factory import open_backend
+    from inference_core.stores.opening import open_backend
     from inference_core.transfer.backup import back_up
 
     settings = target.settings()

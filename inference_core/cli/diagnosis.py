@@ -22,7 +22,7 @@ from inference_core.lifecycle.damage import find_damage
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
-from inference_core.stores.factory import has_store, open_backend
+from inference_core.stores.opening import has_store, open_backend
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories
 

@@ -34,8 +34,8 @@ def encryption(
     A rotation that was interrupted is finished by the next. To destroy a user's key, erase the user.
     """
     from inference_core.lifecycle.rotation import key_status, rotate
-    from inference_core.stores.factory import open_backend
     from inference_core.stores.keyring import StoredKeyRing
+    from inference_core.stores.opening import open_backend
     from inference_core.stores.sealed import SealedBackend
 
     settings = target.settings()

@@ -47,7 +47,7 @@ def ledger_path(url: str, given: Path | None) -> Path:
 def _opened(
     target: Target, outboxes: Sequence[str], checkpoints: Sequence[str]
 ) -> Generator[tuple[list[Backend], list[CheckpointThreads]]]:
-    from inference_core.stores.factory import open_backend
+    from inference_core.stores.opening import open_backend
 
     settings = target.settings()
     with ExitStack() as opened:

@@ -182,7 +182,7 @@ def repair(
     Without --yes it only shows them. Removed data cannot be restored; if you have a backup, restore that instead.
     """
     from inference_core.lifecycle.damage import find_damage, mend
-    from inference_core.stores.factory import open_backend
+    from inference_core.stores.opening import open_backend
 
     settings = target.settings()
     with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
@@ -217,7 +217,7 @@ def scan(
     """
     from inference_core.lifecycle.scanning import find_secrets, redact
     from inference_core.memory.redaction import Guard
-    from inference_core.stores.factory import open_backend
+    from inference_core.stores.opening import open_backend
 
     settings = target.settings()
     guard = Guard("redact", "redact" if pii else "off")

@@ -211,7 +211,7 @@ def copy(
 @contextmanager
 def _opened(url: str) -> Generator[Backend]:
     """The store at ``url``. The configured keys are for a sealed or new one; a key alone is for one of files."""
-    from inference_core.stores.factory import open_backend
+    from inference_core.stores.opening import open_backend
 
     given = Target(url=url).settings(creates=True).encryption
     if not given["keys"] and parse_url(url).scheme != "file":

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import atexit
 import logging
-import sqlite3
-import sys
 import threading
 import weakref
-from collections.abc import MutableMapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from langchain_core.embeddings import Embeddings
@@ -25,27 +21,22 @@ from langgraph.store.base import BaseStore, IndexConfig, TTLConfig
 from inference_core.clock import Clock, SystemClock
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
-from inference_core.errors import ConfigurationError, MissingExtra, StoreError
+from inference_core.errors import ConfigurationError, StoreError
 from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.engine import EngineParts, StoreEngine
-from inference_core.stores.keyring import KeyRing, open_keys
-from inference_core.stores.sealed import SEALED_META, SealedBackend
+from inference_core.stores.opening import Database, KeySource, open_backend
+from inference_core.stores.sealed import SealedBackend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
-    from redis import Redis
+    pass
 
 
-_NEEDS_KEYS: Final = (
-    "Only file stores are encrypted with a key alone: add keys='sqlite:///keys.db' (AGENT_MEMORY_KEYS), or use a URL "
-    "such as 'file:///memories'"
-)
 _MEGABYTE: Final = 1024 * 1024
 _INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}
 """What LangGraph's stores take as ``index``. The last three have no meaning here: users are ranked exactly."""
@@ -69,11 +60,6 @@ _pointed_at: set[str] = set()
 def _close_all() -> None:
     for engine in list(_open_engines):
         engine.close()
-
-
-Database = str | MutableMapping[str, Any] | Any
-"""Where a store may lie: a URL, a mapping, a SQLAlchemy engine or a ``redis.Redis``. The last two are optional
-packages, so their types cannot be named here."""
 
 
 def open_store(
@@ -293,148 +279,6 @@ def _foreign_engine(
 
     weakref.finalize(store, close_soon).atexit = False
     return engine
-
-
-KeySource = str | KeyRing | None
-"""A key store: its URL, or an object; None: rows are not sealed."""
-
-
-def open_backend(
-    url: Database,
-    *,
-    durable: bool = True,
-    clock: Clock | None = None,
-    encryption_key: str | bytes | None = None,
-    keys: KeySource = None,
-    as_it_is: bool = False,
-) -> Backend:
-    """The database at ``url``, by itself.
-
-    ``as_it_is``: one that was written without ``keys`` is opened without them. Raises ConfigurationError, also if
-    ``keys`` does not fit what is stored; MissingExtra, StoreError.
-    """
-    with ExitStack() as opened:
-        backend = _unsealed(url, durable=durable, clock=clock, encryption_key=None if keys else encryption_key)
-        opened.callback(backend.close)
-        is_sealed = backend.get_meta(SEALED_META) is not None
-        if is_sealed and not keys:
-            raise ConfigurationError(
-                f"{backend.name} is encrypted with a key for each user: set AGENT_MEMORY_KEYS and "
-                "AGENT_MEMORY_ENCRYPTION_KEY, or pass keys= and encryption_key="
-            )
-        if keys and (is_sealed or not as_it_is or not backend.namespaces()):
-            ring = open_keys(keys, encryption_key, url) if isinstance(keys, str) else keys
-            if isinstance(keys, str):
-                opened.callback(ring.close)
-            backend = SealedBackend(backend, ring, closes_keys=isinstance(keys, str))
-        opened.pop_all()
-    return backend
-
-
-def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_key: str | bytes | None) -> Backend:
-    if not isinstance(url, str):
-        if encryption_key:
-            raise ConfigurationError(_NEEDS_KEYS)
-        return _backend_on(url, durable=durable, clock=clock)
-    parsed = parse_url(url)
-    if encryption_key and parsed.scheme != "file":
-        raise ConfigurationError(_NEEDS_KEYS)
-    match parsed.scheme:
-        case "memory":
-            from inference_core.stores.backends.memory import InMemoryBackend  # noqa: PLC0415
-
-            return InMemoryBackend(clock)
-        case "sqlite" if parsed.path:
-            from inference_core.stores.backends.sqlite import SqliteBackend  # noqa: PLC0415
-
-            return SqliteBackend(parsed.path, durable=durable, read_only=parsed.read_only, clock=clock)
-        case "file" if parsed.path:
-            from inference_core.stores.backends.file import FileBackend  # noqa: PLC0415
-            from inference_core.stores.backends.file_format import parse_key  # noqa: PLC0415
-
-            key = parse_key(encryption_key) if encryption_key else None
-            return FileBackend(parsed.path, key=key, compresses=parsed.compress is not None, clock=clock)
-        case "redis" | "rediss" | "unix":
-            from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
-
-            return RedisBackend(url, clock=clock)
-        case "postgresql" | "postgres":
-            return _postgres().PostgresBackend(url, durable=durable, clock=clock)
-        case "mongodb":
-            from inference_core.stores.backends.mongodb import MongoBackend  # noqa: PLC0415
-
-            return MongoBackend(url, clock=clock)
-        case scheme:
-            known = ("sqlite", "postgresql", "redis", "mongodb", "file", "memory")
-            raise ConfigurationError(
-                f"Unknown store scheme {scheme!r}; known: {', '.join(known)}{did_you_mean(scheme, known)}"
-            )
-
-
-def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend:
-    """The database that an object of the caller's stands for."""
-    if isinstance(given, MutableMapping):
-        from inference_core.stores.backends.memory import MappingBackend  # noqa: PLC0415
-
-        return MappingBackend(cast("MutableMapping[str, Any]", given), clock)
-    redis = sys.modules.get("redis")  # whoever has a client has imported it
-    if redis and isinstance(given, redis.Redis):
-        from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
-
-        return RedisBackend(cast("Redis", given), clock=clock)
-    engine_url: Any = getattr(given, "url", None)
-    if not hasattr(engine_url, "render_as_string"):  # what a URL of SQLAlchemy has
-        raise ConfigurationError(
-            "A store's URL looks like 'sqlite:///memory.db' or 'memory://'. It also opens on a mutable mapping such "
-            f"as a dict, a SQLAlchemy engine or a redis.Redis; not on a {type(given).__name__}"
-        )
-    return _unsealed(
-        str(engine_url.render_as_string(hide_password=False)), durable=durable, clock=clock, encryption_key=None
-    )
-
-
-def _postgres() -> ModuleType:
-    try:
-        from inference_core.stores.backends import postgres  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtra("A PostgreSQL store", "postgres") from error
-    return postgres
-
-
-# Whether there is a store at a URL: asked without making one.
-
-
-def has_store(url: str) -> bool:
-    """Whether a store was made at ``url``; nothing is made or changed there by asking.
-
-    True also where that cannot be told, as opening the store says why: damaged files, MongoDB, unknown schemes. Raises
-    ConfigurationError if the URL cannot be read, StoreUnavailable if the server cannot be reached, MissingExtra.
-    """
-    parsed = parse_url(url)
-    match parsed.scheme:
-        case "sqlite" if parsed.path:
-            return _has_tables(parsed.path)
-        case "file" if parsed.path:
-            return any(parsed.path.iterdir()) if parsed.path.is_dir() else parsed.path.exists()
-        case "redis" | "rediss" | "unix":
-            from inference_core.stores.backends import redis  # noqa: PLC0415 - an extra
-
-            return redis.has_store(url)
-        case "postgresql" | "postgres":
-            return _postgres().has_store(url)
-        case _:
-            return True
-
-
-def _has_tables(path: Path) -> bool:
-    if not path.is_file():
-        return path.exists()
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            query = "SELECT count(*) FROM sqlite_master WHERE name = 'memory_meta'"
-            return connection.execute(query).fetchone()[0] == 1
-    except sqlite3.Error:
-        return True
 
 
 # Stores of other libraries that mix users up, by the versions that do.

@@ -35,7 +35,7 @@ from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.codec import UNREADABLE
 from inference_core.stores.embedding import DIMENSIONS_META
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.stores.sealed import SEALED_META, SealedBackend
 from inference_core.stores.search import Search
 from inference_core.stores.urls import parse_url

@@ -32,9 +32,9 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, R
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
-from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.fence import fences_of, roots_of
 from inference_core.stores.journal import Journal
+from inference_core.stores.opening import KeySource, open_backend
 from inference_core.stores.redacting import redacted
 from inference_core.stores.writer import GroupWriter
 

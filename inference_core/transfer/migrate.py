@@ -30,8 +30,8 @@ from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import EXTRA, Backend, Delete, Key, Outcome, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
-from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.journal import Journal
+from inference_core.stores.opening import KeySource, has_store, open_backend
 from inference_core.stores.quotas import limited
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url

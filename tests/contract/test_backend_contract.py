@@ -30,8 +30,8 @@ from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
+from inference_core.stores.opening import open_backend
 from inference_core.stores.writer import GroupWriter
 
 SEALED = "file-sealed"

@@ -26,7 +26,7 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import ERASED
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, Backend, Delete, Expiry, Put
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.transfer.backup import back_up, drill, read_manifest, restore, verify
 from inference_core.transfer.json_lines import export_store
 

@@ -19,8 +19,8 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Delete, Put
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.factory import open_backend
 from inference_core.stores.indexes import IndexCache
+from inference_core.stores.opening import open_backend
 from inference_core.stores.search import RecallMode, Search, SearchResult
 
 USER: Namespace = ("u", "semantic")

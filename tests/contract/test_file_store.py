@@ -30,7 +30,7 @@ from inference_core.stores.backend import Delete, Put
 from inference_core.stores.backends import file, file_format
 from inference_core.stores.backends.file import FileBackend
 from inference_core.stores.backends.file_format import FileFormat, parse_key
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 
 FORMATS = [FileFormat(), FileFormat(compresses=True), FileFormat(key=KEY, salt=bytes(16))]
 LABELS = [

@@ -14,7 +14,7 @@ from golden_support import DUMPS, LOADS, WRITTEN, made
 from support import GOLDEN
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.transfer.json_lines import import_store
 
 # A batch that is decided twice, as when the server does not have the script yet, counts two stamps.

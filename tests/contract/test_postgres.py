@@ -36,7 +36,7 @@ from inference_core.stores.backends import postgres_connections
 from inference_core.stores.backends.postgres import PostgresBackend
 from inference_core.stores.backends.postgres_connections import VERSION, WANTED
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 
 REFUSED_HERE: dict[str, Write] = {
     **UNSTORABLE,

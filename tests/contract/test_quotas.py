@@ -24,7 +24,7 @@ from inference_core.memory.quota import QUOTA, counts_of, counts_place
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores import quotas
 from inference_core.stores.backend import Put
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.stores.quotas import limited
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import copy_store

@@ -20,7 +20,7 @@ from inference_core.errors import InvalidInput, StoreUnavailable, VersionConflic
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Delete, Expire, Expiry, Put, SetVector, Touch
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
 
 NS = ("u", "notes")

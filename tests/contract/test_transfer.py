@@ -22,7 +22,7 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, Backend, Delete, Expiry, Put
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.transfer.copying import ConflictPolicy, copy_store
 from inference_core.transfer.json_lines import export_store, import_store, put_from_json, put_to_json
 

@@ -19,7 +19,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import MIGRATED, decode_label
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.transfer.migrate import migrate_memories
 
 COUNT = 600

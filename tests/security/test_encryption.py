@@ -25,8 +25,8 @@ from inference_core.errors import ConfigurationError, SealError, StoreError
 from inference_core.lifecycle.damage import find_damage, mend
 from inference_core.stores.backend import Put, Unreadable
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.factory import open_backend
 from inference_core.stores.keyring import KeyRing, open_keys
+from inference_core.stores.opening import open_backend
 from inference_core.stores.sealed import SealedBackend
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.copying import copy_store

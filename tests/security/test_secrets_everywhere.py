@@ -32,7 +32,7 @@ from inference_core import (
 from inference_core.errors import SecretFound
 from inference_core.ingestion.verbatim import hand_over, ingest
 from inference_core.outbox.messages import Message, Role, Transcript
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store
 from inference_core.transfer.mem0 import mem0_items

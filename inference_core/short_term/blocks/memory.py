@@ -32,7 +32,8 @@ from inference_core.memory.text import digest_of
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope, present_as
-from inference_core.stores.factory import Database, open_store
+from inference_core.stores.factory import open_store
+from inference_core.stores.opening import Database
 
 P = ParamSpec("P")
 T = TypeVar("T")

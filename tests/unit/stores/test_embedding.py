@@ -15,7 +15,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.models import Passage
 from inference_core.errors import EmbeddingMismatch
 from inference_core.stores.embedding import DIMENSIONS_META
-from inference_core.stores.factory import open_backend
+from inference_core.stores.opening import open_backend
 from inference_core.transfer.copying import reembed
 
 
