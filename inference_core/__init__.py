@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from inference_core.agents.middleware.review import MemoryReviewMiddleware, is_procedural
     from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
-    from inference_core.agents.tools.memory_tools import generate_memory_tools_system_instructions, get_memory_tools
+    from inference_core.agents.tools.arguments import generate_memory_tools_system_instructions
+    from inference_core.agents.tools.memory_tools import get_memory_tools
     from inference_core.context.engineer import ContextEngineer
     from inference_core.context.items import AssembledContext, ContextItem
     from inference_core.context.relevance import Pruning
@@ -112,7 +113,7 @@ _HOMES = {
     "VectorMemory": "inference_core.short_term.blocks.vector",
     "Worker": "inference_core.ingestion.worker",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
-    "generate_memory_tools_system_instructions": "inference_core.agents.tools.memory_tools",
+    "generate_memory_tools_system_instructions": "inference_core.agents.tools.arguments",
     "get_memory_tools": "inference_core.agents.tools.memory_tools",
     "is_procedural": "inference_core.agents.middleware.review",
     "load_env_file": "inference_core.settings",

@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field
 
 from inference_core import __version__
 from inference_core.agents.identity import MemoryBinding
-from inference_core.agents.tools.memory_tools import CategoryName, TypeName, get_memory_tools, reason_of
+from inference_core.agents.tools.arguments import CategoryName, TypeName
+from inference_core.agents.tools.memory_tools import get_memory_tools, reason_of
 from inference_core.context.render import fenced, id_label, neutral_line, numbered, whole
 from inference_core.effects import arun
 from inference_core.errors import raised_as
