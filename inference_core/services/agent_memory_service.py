@@ -40,7 +40,7 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
-from inference_core.services.operations.audit import audit
+from inference_core.services.operations.audit import audit, verify_audit
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
@@ -127,6 +127,7 @@ class SyncMemoryService(ServiceBase):
     count_memories = synchronous(count)
     get_memory_history = synchronous(history)
     audit = synchronous(audit)
+    verify_audit = synchronous(verify_audit)
     why = synchronous(why)
     list_receipts = synchronous(list_receipts)
     rebuild_receipt = synchronous(rebuild_receipt)
@@ -185,6 +186,7 @@ class AgentMemoryStoreService(ServiceBase):
     count_memories = asynchronous(count)
     get_memory_history = asynchronous(history)
     audit = asynchronous(audit)
+    verify_audit = asynchronous(verify_audit)
     why = asynchronous(why)
     list_receipts = asynchronous(list_receipts)
     rebuild_receipt = asynchronous(rebuild_receipt)

@@ -56,6 +56,7 @@ from inference_core.stores.maintenance import (
 )
 from inference_core.stores.quotas import limited
 from inference_core.stores.redacting import without_secrets
+from inference_core.stores.sealer import Sealer
 from inference_core.stores.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.time_to_live import MemoryLifetimes
 from inference_core.stores.writer import MAX_BATCHES, GroupWriter
@@ -74,8 +75,9 @@ _FIRST_PAGE: Final = 500
 _LARGEST_PAGE: Final = 2_000
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
+SEAL_INTERVAL_S: Final = 60.0
 _INDEXES, _DEFERRED, _ACCESSES = "indexes", "deferred writes", "access counts"
-_EXPIRED, _VECTORS = "expired rows", "pending vectors"
+_EXPIRED, _VECTORS, _SEALS = "expired rows", "pending vectors", "seals of the audit trail"
 """The chores of a store."""
 
 
@@ -171,6 +173,8 @@ class StoreEngine:
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
         if backend.capabilities.writable:
             chores.add(_EXPIRED, partial(remove_expired, backend, self._writer), sweep_interval_s)
+            chores.add(_SEALS, Sealer(self.journal).seal_portion, is_flushed=True)
+            self.journal.wake = partial(chores.wake, _SEALS, SEAL_INTERVAL_S)
         if embedder and backend.capabilities.writable:
             wake = partial(chores.wake, _VECTORS)
             backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)

@@ -65,12 +65,14 @@ class Journal:
         if audit is not None and audit != was_on and backend.capabilities.writable:
             backend.set_meta(AUDIT_META, _ON if audit else _OFF)
         self.audit = was_on if audit is None else audit
-        self._life = timedelta(days=days)
+        self.life = timedelta(days=days)
         self._secret = secret
         self._keys: dict[str, UserKey] = {}
         self._lock = threading.Lock()
         self.unsealed: dict[str, None] = {}
         """The users with events that the sealer has not seen."""
+        self.wake: Callable[[], None] | None = None
+        """Called when there is one more."""
 
     def recorded(
         self,
@@ -110,6 +112,9 @@ class Journal:
                 is_strict, seen = fresh or versions != seen, versions
             else:
                 self._note_written(salted)
+                for one in batch:
+                    if isinstance(one, Delete) and one.key == SALT and one.namespace[1:] == (AUDIT,):
+                        self._keys.pop(one.namespace[0], None)  # a purge: what comes later has a key of its own
                 return written
 
     def apply(
@@ -201,7 +206,7 @@ class Journal:
             )
             if not key.is_stored:
                 records.append(salt_put(user, key.salt, cause, 0 if is_strict else None))
-            records.append(event_put(event, user, key.secret, self._life))
+            records.append(event_put(event, user, key.secret, self.life))
         return records
 
     def _load(self, users: Sequence[str], *, anew: bool = False) -> bool:
@@ -225,6 +230,8 @@ class Journal:
         return known is not None and known.until > time.monotonic()
 
     def _note_written(self, keys: Mapping[str, UserKey]) -> None:
+        if self.wake and keys:
+            self.wake()
         for user, key in keys.items():
             self.unsealed[user] = None
             if not key.is_stored:

@@ -107,6 +107,7 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "count_memories",
         "get_memory_history",
         "audit",
+        "verify_audit",
         "why",
         "list_receipts",
         "rebuild_receipt",

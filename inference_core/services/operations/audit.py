@@ -14,6 +14,7 @@ from inference_core.services.operations.scope import MemoryScope, UserId, checke
 from inference_core.stores.backend import Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.journal import SALT
+from inference_core.stores.sealer import TrailCheck, check_trail
 
 
 def audit(  # noqa: D417 - callers of the service pass no scope
@@ -59,6 +60,15 @@ def audit(  # noqa: D417 - callers of the service pass no scope
 
     events = yield from events_of(scope.engine, user_id, is_wanted)
     return events[::-1][:limit]
+
+
+def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -> Operation[TrailCheck]:
+    """Whether no event of the user's audit trail was changed, removed or added, as far as it is sealed.
+
+    Who has the database and its key can make the whole trail anew. Against that, keep the returned ``head`` elsewhere
+    and give it later. Raises InvalidInput, StoreUnavailable.
+    """
+    return (yield from scope.engine.pool.call(check_trail, scope.engine.journal, encode_label(user_id), head))
 
 
 def events_of(

@@ -1,0 +1,194 @@
+"""The chain over the audit trail: whatever is done to a sealed trail without its key is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.cli.app import run
+from inference_core.memory.namespaces import AUDIT, SEALS
+from inference_core.memory.text import encode_json
+from inference_core.services.user_memories import purge_user_memories
+from inference_core.stores.backend import EXTRA, Backend, Delete, Put, Row
+from inference_core.stores.codec import PageRequest
+from inference_core.stores.journal import EVENT_KIND, SALT
+from inference_core.stores.sealer import Sealer, check_trail
+
+USER = "ada"
+
+
+@pytest.fixture(params=["memory", "sqlite", "langgraph"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "langgraph":
+        yield AgentMemoryStoreService(InMemoryStore(), timeout=None)
+        return
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/memory.db"
+    with open_store(url, embeddings=None) as store:
+        yield AgentMemoryStoreService(store, timeout=None)
+
+
+def history(service: Any, count: int = 12) -> None:
+    """Saves, changes and deletes, sealed in three portions."""
+    for number in range(count):
+        service.sync.save_memory(USER, f"fact {number}", memory_id=f"m{number}")
+        if number % 3 == 1:
+            service.sync.update_memory(USER, f"m{number}", f"fact {number} again")
+        if number % 4 == 3:
+            service.sync.delete_memory(USER, f"m{number}")
+            seal(service)
+    seal(service)
+
+
+def seal(service: Any) -> None:
+    sealer = Sealer(service.scope.engine.journal)
+    while sealer.seal_portion():
+        pass
+
+
+def rows_of(service: Any) -> list[Row]:
+    backend: Backend = service.scope.engine.backend
+    seals = [name for name in backend.namespaces() if name[0] == SEALS]
+    rows = backend.page(PageRequest([(USER, AUDIT), *seals], limit=1_000))
+    return [row for row in rows if row.key != SALT]
+
+
+def written(service: Any, *writes: Any) -> None:
+    """Writes as somebody does who has the database and not the key."""
+    (outcome,) = service.scope.engine.backend.apply([list(writes)])
+    assert not isinstance(outcome, Exception), outcome
+
+
+def put_of(row: Row, value: dict[str, Any] | None = None, key: str | None = None) -> Put:
+    return Put(
+        namespace=row.namespace,
+        key=key or row.key,
+        value=encode_json(row.value if value is None else value, what="row"),
+        kind=EVENT_KIND if row.namespace[1:] == (AUDIT,) else "",
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expiry=row.expiry,
+    )
+
+
+def test_a_trail_that_nobody_touched_is_whole_and_keeps_its_head(service: Any) -> None:
+    history(service)
+    first = service.sync.verify_audit(USER)
+    assert (first.problems, first.events, first.sealed) == ((), 19, 19)
+    service.sync.save_memory(USER, "later")
+    assert service.sync.verify_audit(USER).sealed == 19, "not sealed yet, and known to be genuine by its own MAC"
+    seal(service)
+    second = service.sync.verify_audit(USER, head=first.head)
+    assert (second.problems, second.sealed) == ((), 20)
+    assert second.head != first.head
+    assert service.sync.verify_audit("eve").problems == ()
+    assert service.sync.verify_audit("eve").events == 0
+
+
+def tampered(rng: random.Random, service: Any) -> tuple[list[Any], list[Any]]:
+    """The writes of a random tamper, and those that mend it."""
+    rows = rows_of(service)
+    one, other = rng.sample(rows, 2)
+    events = [row for row in rows if row.namespace[1:] == (AUDIT,)]
+    match rng.randrange(4):
+        case 0:  # changed: a field of an event, or of a seal
+            field = rng.choice(sorted(one.value.keys() - {EXTRA}))
+            value = {**one.value, field: {"kind": "user"} if field == "actor" else f"{one.value[field]}0"}
+            return [put_of(one, value)], [put_of(one)]
+        case 1:  # removed
+            return [Delete(namespace=one.namespace, key=one.key)], [put_of(one)]
+        case 2:  # added: a copy of another event, under an id of its own
+            made = rng.choice(events)
+            place = f"{int(made.key[:17]) + 1:017d}-abcdef01"
+            return [put_of(made, key=place)], [Delete(namespace=made.namespace, key=place)]
+        case _:  # reordered
+            first, second = rng.sample(events, 2) if one.namespace != other.namespace else (one, other)
+            return [put_of(first, second.value), put_of(second, first.value)], [put_of(first), put_of(second)]
+
+
+def test_each_tamper_is_named(service: Any, full: bool) -> None:
+    history(service)
+    journal, rng = service.scope.engine.journal, random.Random(11)
+    head = check_trail(journal, USER).head
+    for number in range(1_000 if full else 60):
+        writes, repairs = tampered(rng, service)
+        written(service, *writes)
+        found = check_trail(journal, USER, head)
+        assert found.problems, f"tamper {number} was not noticed: {writes}"
+        written(service, *repairs)
+    assert check_trail(journal, USER, head).problems == ()
+
+
+def test_a_seal_that_is_no_seal_and_a_chain_that_was_cut_are_named(service: Any) -> None:
+    history(service)
+    head = service.sync.verify_audit(USER).head
+    seals = sorted((row for row in rows_of(service) if row.namespace[0] == SEALS), key=lambda row: row.key)
+    written(service, put_of(seals[1], {"number": 2}))
+    assert service.sync.verify_audit(USER).problems[0] == "seal 2 was changed"
+    written(service, Delete(namespace=seals[1].namespace, key=seals[1].key))
+    assert "seal 2 is missing" in service.sync.verify_audit(USER).problems
+    written(service, put_of(seals[1]))
+    # Cut at the end: what is left is whole, so only the head that was kept elsewhere tells.
+    written(service, Delete(namespace=seals[-1].namespace, key=seals[-1].key))
+    assert service.sync.verify_audit(USER).problems == ()
+    assert service.sync.verify_audit(USER, head=head).problems == (
+        "the chain does not hold this head: it was cut or made anew",
+    )
+
+
+def test_what_an_erasure_takes_is_no_tamper_and_what_has_expired_neither(service: Any) -> None:
+    history(service)
+    purge_user_memories(service.store, USER)
+    gone = service.sync.verify_audit(USER)
+    assert gone.problems == ()
+    assert gone.erased >= 19
+    service.sync.save_memory(USER, "back again")
+    seal(service)
+    back = service.sync.verify_audit(USER)
+    assert (back.problems, back.sealed >= 1) == ((), True)
+    assert not any(USER in "".join(row.namespace) for row in rows_of(service) if row.namespace[0] == SEALS)
+
+
+def test_an_event_that_has_lived_its_time_is_expired(service: Any) -> None:
+    history(service, 4)
+    journal = service.scope.engine.journal
+    event = next(row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
+    written(service, Delete(namespace=event.namespace, key=event.key))
+    assert check_trail(journal, USER).problems == (f"event {event.key} was removed",)
+    journal.life = timedelta(0)
+    assert (check_trail(journal, USER).problems, check_trail(journal, USER).expired) == ((), 1)
+
+
+def test_two_processes_that_seal_the_same_user_make_one_chain(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/memory.db"
+    with open_store(url, embeddings=None) as one, open_store(f"{url}?", embeddings=None) as other:
+        services = [AgentMemoryStoreService(store, timeout=None) for store in (one, other)]
+        for number in range(6):
+            services[number % 2].sync.save_memory(USER, f"fact {number}")
+            for service in services:
+                seal(service)
+        assert [service.sync.verify_audit(USER).problems for service in services] == [(), ()]
+        assert services[0].sync.verify_audit(USER).sealed == 6
+
+
+def test_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/memory.db"
+    with open_store(url, embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.save_memory(USER, "Lives in Rome")
+    assert run(["audit", "verify", "--user", USER, "--url", url]) == 0
+    assert "1 event, 1 sealed: whole" in capsys.readouterr().err, "closing the store has sealed it"
+    with open_store(url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store, timeout=None)
+        event = next(row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
+        written(service, put_of(replace(event), {**event.value, "operation": "import"}))
+    assert run(["audit", "verify", "--user", USER, "--url", url]) == 1
+    assert f"event {event.key} was changed" in capsys.readouterr().err
+    assert run(["audit", "verify", "--user", USER, "--url", url, "--json", "--head", "ab"]) == 1
+    assert "was cut or made anew" in capsys.readouterr().out
