@@ -68,6 +68,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
+_TRIES: Final = 100
 _SMALLEST_PAGE: Final = 50
 _REDACTED_AT_ONCE: Final = 20_000
 """Characters. Searching more for secrets takes milliseconds, too long for an event loop's thread."""
@@ -216,13 +217,19 @@ class StoreEngine:
             lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
-        try:
-            written = yield from self.journal.recorded([*writes, *fence], why, self._read, self._written)
-        except VersionConflict:
-            renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
-            if renewed is None:
-                raise
-            written = yield from self.journal.recorded([*writes, *renewed], why, self._read, self._written)
+        # Who expects no version is in nobody's way: others that were faster are a reason to try again.
+        tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES
+        while True:
+            try:
+                written = yield from self.journal.recorded([*writes, *fence], why, self._read, self._written)
+            except VersionConflict:
+                renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
+                tries -= renewed is None
+                if not tries:
+                    raise
+                fence = fence if renewed is None else renewed
+            else:
+                break
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
         self._indexes.note_written(namespace for namespace, _ in texts)
         if embeds and any(document.vector is None for _, document in texts):

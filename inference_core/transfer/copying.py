@@ -24,7 +24,7 @@ from inference_core.errors import (
     VersionConflict,
 )
 from inference_core.memory.audit import Cause
-from inference_core.memory.namespaces import AUDIT, ERASED, SEALS, encode_label, is_item
+from inference_core.memory.namespaces import AUDIT, ERASED, SEALS, VERSIONS, encode_label, is_item
 from inference_core.memory.quota import QUOTA
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
@@ -251,7 +251,9 @@ def reembed(
         embedder.embed_now([Passage("test")])
         backend.set_meta(EMBEDDING_META, embedder.fingerprint)
         backend.set_meta(DIMENSIONS_META, str(embedder.dimensions))
-        total = backend.count(backend.namespaces())
+        without = (AUDIT, VERSIONS)  # what is beside memories has no vectors
+        names = [name for name in backend.namespaces() if not {*name[1:2]}.intersection(without) and name[0] != SEALS]
+        total = backend.count(names)
         done = 0
         while portion := backend.pending(embedder.fingerprint, EMBEDDING_PORTION):
             fill(backend, writer, embedder, portion, with_tokens=True)

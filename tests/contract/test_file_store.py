@@ -56,7 +56,7 @@ def plain(tmp_path: Path) -> Iterator[Opener]:
 
 class TestLayout:
     def test_a_person_can_read_it(self, plain: Opener):
-        with open_store(f"file:///{plain.folder}", embeddings=None) as store:
+        with open_store(f"file:///{plain.folder}", embeddings=None, audit=False) as store:
             service = AgentMemoryStoreService(store).sync
             service.save_memory("ada", "Prefers gr\u00fcnen Tee", "preferences")
             service.save_memory("Ada", "Another user", "facts")

@@ -17,7 +17,7 @@ from migration_support import ROW_TIME, Expected, flat_rows
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import StoreUnavailable
-from inference_core.memory.namespaces import MIGRATED, decode_label
+from inference_core.memory.namespaces import AUDIT, MIGRATED, SEALS, decode_label
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
 from inference_core.transfer.migrate import migrate_memories
@@ -59,7 +59,7 @@ def originals(url: str) -> list[Any]:
 
 def stored(url: str) -> set[Expected]:
     with closing(open_backend(url)) as backend:
-        names = [name for name in backend.namespaces() if name != MIGRATED]
+        names = [name for name in backend.namespaces() if name != MIGRATED and AUDIT not in name and SEALS not in name]
         rows = [row for name in names for row in backend.page(PageRequest([name], limit=COUNT))]
     return {Expected(decode_label(row.namespace[0]), row.key, row.namespace[1], row.created_at) for row in rows}
 
