@@ -21,17 +21,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_store_is_saved_verified_rehearsed_and_brought_back(capsys: Capture) -> None:
-    assert "Saved 6 rows of 2 users of sqlite:///m.db to saved.\n" in text(capsys, "backup", "saved")
+    assert "Saved 8 rows of 2 users of sqlite:///m.db to saved.\n" in text(capsys, "backup", "saved")
     assert "saved is there already" in text(capsys, "backup", "saved", code=1)
-    assert "saved is whole: 6 rows of 2 users.\n" in text(capsys, "verify", "saved")
-    assert "saved can be restored: 6 rows of 2 users.\n" in text(capsys, "recover", "saved", "--drill")
+    assert "saved is whole: 8 rows of 2 users.\n" in text(capsys, "verify", "saved")
+    assert "saved can be restored: 8 rows of 2 users.\n" in text(capsys, "recover", "saved", "--drill")
     assert "is there already" in text(capsys, "recover", "saved", code=1)
     shown = text(capsys, "recover", "saved", "--url", "sqlite:///new.db")
-    assert "Restored 6 rows of 2 users to sqlite:///new.db, without a ledger of erasures." in shown
+    assert "Restored 8 rows of 2 users to sqlite:///new.db, without a ledger of erasures." in shown
     answer(capsys, "erase", "--user", "ada", "--yes")
     assert "There is no ledger at nowhere" in text(capsys, "recover", "saved", "--ledger", "nowhere", code=1)
     found = answer(capsys, "recover", "saved", "--url", "file:///newer", "--ledger", "m.db.erasures.jsonl")
-    assert (found["rows"], found["users"], found["erased_again"]) == (6, 2, 1)
+    assert (found["rows"], found["users"], found["erased_again"]) == (8, 2, 1)
     assert answer(capsys, "list", "--user", "ada", "--url", "file:///newer")["memories"] == []
     assert len(answer(capsys, "list", "--user", "bob", "--url", "file:///newer")["memories"]) == 1
 
