@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
+from collections.abc import Sequence
 
 from processes import Forked
 from writer_process import checked, write
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.memory.audit import AuditEvent
 
 
 def killed_writer(url: str, seed: int, seconds: float) -> list[list[str]]:
@@ -24,6 +26,17 @@ def killed_writer(url: str, seed: int, seconds: float) -> list[list[str]]:
     return [line.split("\t") for line in said if line.count("\t") == 2]
 
 
+def versions_in(newest_first: Sequence[AuditEvent]) -> dict[str, int]:
+    """The version of each memory as the audit events tell it; each of them goes on where the one before has ended."""
+    versions: dict[str, int] = {}
+    changes = [change for event in reversed(newest_first) for change in event.changes]
+    for change in (one for one in changes if one.place == ("semantic",)):
+        assert change.before == versions.pop(change.key, 0)
+        if change.after != 0:
+            versions[change.key] = change.before + 1
+    return versions
+
+
 def test_acknowledged_writes_survive_kill_9(shared_url: str, full: bool) -> None:
     url = shared_url
     kills = (100 if full else 10) if url.startswith("sqlite") else (50 if full else 4)
@@ -33,7 +46,10 @@ def test_acknowledged_writes_survive_kill_9(shared_url: str, full: bool) -> None
     acknowledged = {memory_id: content for word, memory_id, content in said if word == "ack"}
     tried = {memory_id: content for word, memory_id, content in said if word == "try"}
     with open_store(url, embeddings=None) as store:
-        documents, total = AgentMemoryStoreService(store).sync.list_memories("crash", limit=None)
+        service = AgentMemoryStoreService(store, timeout=None).sync
+        documents, total = service.list_memories("crash", limit=None)
+        trail = versions_in(service.audit("crash", limit=None))
+        problems = service.verify_audit("crash").problems
         stored = {document.id: document.content for document in documents}
         index_finds = store.search(("crash",), query="task0", limit=5)
     lost = {
@@ -49,7 +65,9 @@ def test_acknowledged_writes_survive_kill_9(shared_url: str, full: bool) -> None
     half_written = {
         memory_id for memory_id, content in stored.items() if checked(content.rpartition(" #")[0]) != content
     }
-    assert len(acknowledged) > 5 * kills
+    assert trail == {document.id: document.version for document in documents}, "an event if and only if a change"
+    assert problems == ()
+    assert len(acknowledged) >= 5 * kills
     assert (lost, invented, half_written) == (set(), set(), set())
     assert len(stored) == total
     assert index_finds
