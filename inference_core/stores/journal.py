@@ -90,7 +90,7 @@ class Journal:
         seen: dict[Key, int] | None = None
         is_strict: bool = True
         while True:
-            if any(not self._is_known(user) for user in users):
+            while (salted := self._known_keys(users)) is None:
                 yield from read(self._load, users)
             rows = (yield from read(self.backend.get, keys)) if keys else ()
             before: dict[Key, Row | None] = dict(zip(keys, rows, strict=True))
@@ -98,7 +98,6 @@ class Journal:
             guarded = expecting(batch, versions, is_strict=is_strict)
             if seen is not None and guarded is None:
                 raise VersionConflict("Another caller has changed a memory; read it again")
-            salted = {user: self._keys[user] for user in users}
             try:
                 written = yield from write(
                     [*(guarded or batch), *self._records(batch, before, cause, salted, is_strict=is_strict)]
@@ -127,14 +126,13 @@ class Journal:
         noted: list[list[Write]] = []
         for batch in batches:
             users = self._users(batch)
-            self._load(users)
-            known = [(user, self._keys[user]) for user in users]
-            if salts := [salt_put(user, key.salt, cause) for user, key in known if not key.is_stored]:
+            known = self._loaded(users)
+            if salts := [salt_put(user, key.salt, cause) for user, key in known.items() if not key.is_stored]:
                 self.backend.apply([[salt] for salt in salts])  # first, as several batches may be a user's
                 self._load(users, anew=True)
             keys = self._read_before(batch, cause)
             before = dict(zip(keys, self.backend.get(keys), strict=True))
-            salted = {user: self._keys[user] for user in users}
+            salted = self._loaded(users)
             noted.append([*batch, *self._records(batch, before, cause, salted)])
             self._note_written(salted)
         outcomes = (apply or self.backend.apply)(noted)
@@ -211,7 +209,7 @@ class Journal:
 
     def _load(self, users: Sequence[str], *, anew: bool = False) -> bool:
         """Reads the keys of users; ``anew``: also known ones. Whether one is another than before."""
-        wanted = users if anew else [user for user in users if not self._is_known(user)]
+        wanted = users if anew else [user for user in users if self._known_keys([user]) is None]
         rows = self.backend.get([((user, AUDIT), SALT) for user in wanted])
         has_changed = False
         for user, row in zip(wanted, rows, strict=True):
@@ -225,9 +223,16 @@ class Journal:
             self._keys[user] = UserKey(secret, salt, row is not None, time.monotonic() + _KEY_S)
         return has_changed
 
-    def _is_known(self, user: str) -> bool:
-        known = self._keys.get(user)
-        return known is not None and known.until > time.monotonic()
+    def _known_keys(self, users: Sequence[str]) -> dict[str, UserKey] | None:
+        """The keys of ``users``; None if one must be read. Another thread may forget them at any time."""
+        now = time.monotonic()
+        found = {user: key for user in users if (key := self._keys.get(user)) and key.until > now}
+        return found if len(found) == len(users) else None
+
+    def _loaded(self, users: Sequence[str]) -> dict[str, UserKey]:
+        while (found := self._known_keys(users)) is None:
+            self._load(users)
+        return found
 
     def _note_written(self, keys: Mapping[str, UserKey]) -> None:
         if self.wake and keys:

@@ -48,6 +48,8 @@ def test_acknowledged_writes_survive_kill_9(shared_url: str, full: bool) -> None
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, timeout=None).sync
         documents, total = service.list_memories("crash", limit=None)
+        while len(documents) != total:  # a server may still be at what a killed process has sent it
+            documents, total = service.list_memories("crash", limit=None)
         trail = versions_in(service.audit("crash", limit=None))
         problems = service.verify_audit("crash").problems
         stored = {document.id: document.content for document in documents}

@@ -82,7 +82,7 @@ async def test_a_token_opens_its_users_memory(check: TokenCheck, issuer: Issuer)
         token(exp=None),
         token(sub=None),
         token(sub=""),
-        token(nbf=datetime.now(UTC) + timedelta(minutes=5)),
+        token(nbf=datetime.now(UTC) + timedelta(days=1), exp=datetime.now(UTC) + timedelta(days=2)),
         token(OTHER),
         token(kid=None),
         token(kid="unknown"),
