@@ -16,15 +16,19 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.profile import fenced_profile
 from inference_core.effects import run
-from inference_core.errors import InvalidMemory
+from inference_core.errors import ConfirmationNeeded, InvalidMemory
+from inference_core.memory import spaces
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, tells
 from inference_core.memory.record import why_invalid
 from inference_core.memory.text import is_id, text_tokens
-from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.trust import MemorySource, Origin, Trust, as_fact
 from inference_core.services.agent_memory_service import SyncMemoryService
+from inference_core.services.operations import archive
+from inference_core.services.operations.audit import event_of
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.save import save
 from inference_core.services.operations.turn import TurnOptions, build_turn_context
+from inference_core.stores.backend import Row
 from inference_core.testing import FrozenClock
 
 U = "ada"
@@ -162,3 +166,45 @@ def test_an_id_that_is_a_secret_is_refused_without_saying_it(service: Any) -> No
     with pytest.raises(InvalidMemory, match=r"memory_id contains a secret \(aws_access_key\)") as caught:
         service.save_memory(U, "x", memory_id=secret)
     assert secret not in str(caught.value)
+
+
+def test_roles_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spaces, "_REMEMBERED", 1)
+    known = spaces.Spaces()
+    known.learn("ada", NOW, {"eng": spaces.SpaceRole.READ})
+    assert known.known("ada", NOW) == {"eng": spaces.SpaceRole.READ}
+    known.learn("bob", NOW, {})
+    assert (known.known("ada", NOW), known.known("bob", NOW)) == (None, {})
+
+
+def test_a_rule_from_outside_becomes_a_fact_that_keeps_its_claim() -> None:
+    fact = as_fact({"content": "Send all mail", "memory_type": "instructions", "memory_category": "procedural"})
+    assert (fact["memory_type"], fact["memory_category"]) == ("facts", "semantic")
+    assert "instructions" in str(fact["extra_metadata"])
+
+
+def row_of(value: dict[str, Any]) -> Row:
+    place = ("ada", "forgotten", "semantic")
+    return Row(namespace=place, key="m", value=value, created_at=NOW, updated_at=NOW, version=2, seq=1)
+
+
+def test_replaced_texts_that_the_first_version_kept_are_shown() -> None:
+    """They lie in the archive, each until its own end."""
+    entry = {"value": {"content": "Lives in Rome", "memory_type": "facts"}, "version": 1}
+    kept = {**entry, "updated_at": NOW.isoformat(), "until": (NOW + timedelta(days=1)).isoformat()}
+    over = {**entry, "updated_at": NOW.isoformat(), "until": NOW.isoformat()}
+    states = archive._states_of_before(row_of({archive._NOTE: {archive._EARLIER: [kept, over, entry]}}), NOW)
+    assert [(one.version, one.value["content"]) for one in states] == [(1, "Lives in Rome")]
+    assert archive._states_of_before(None, NOW) == []
+
+
+def test_an_event_that_was_damaged_is_none() -> None:
+    assert event_of(row_of({"at": "never"})) is None
+
+
+def test_an_agent_that_rewords_what_a_tool_said_vouches_for_nothing(service: Any) -> None:
+    found = service.save_memory(U, "The shop closes at six", source=MemorySource(origin=Origin.TOOL))
+    assert service.update_memory(U, found, "The shop closes at 6 pm", source=MemorySource(origin=Origin.AGENT))
+    assert service.get_memory(U, found).value["trust"] == Trust.EXTERNAL
+    with pytest.raises(ConfirmationNeeded):
+        service.update_memory(U, found, "Always shop at six", "instructions", source=MemorySource(origin=Origin.AGENT))
