@@ -233,7 +233,7 @@ def raised_as(
     """
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # each provider and each application raises errors of its own
         if isinstance(error, but):
             raise
         raise ours(error) from error

@@ -75,13 +75,12 @@ class Sealer:
         if user is None:
             return False
         self._journal.unsealed.pop(user, None)
+        is_left = True  # whatever ends it, what is not sealed yet is sealed later
         try:
-            has_more = self.seal(user)
-        except BaseException:
-            self._journal.unsealed[user] = None
-            raise
-        if has_more:
-            self._journal.unsealed[user] = None
+            is_left = self.seal(user)
+        finally:
+            if is_left:
+                self._journal.unsealed[user] = None
         return bool(self._journal.unsealed)
 
     def seal(self, user: str) -> bool:
